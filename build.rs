@@ -1,8 +1,9 @@
-//! Puts the GPU probe inside a static trainit, and into `--version` what it was built from.
+//! The build script: embeds the GPU probe into a static trainit, and adds the commit and the target to `--version`.
 //!
-//! The licences of what is compiled in are collected by `build/licenses.rs`. The probe is the file that `TRAINIT_GPU_PROBE_ELF` names, verified and embedded. Without the variable nothing happens: a
-//! dynamic build is its own probe, and a static one answers from the device nodes.
-//! Deliberately absent: building the probe. A cargo inside cargo waits for its own lock; `scripts/build-static` does both.
+//! `build/licenses.rs` collects the licences of the compiled crates. The probe is the file in `TRAINIT_GPU_PROBE_ELF`,
+//! which is verified and embedded. Without the variable nothing is embedded: a dynamic build is its own probe, and a
+//! static build counts device nodes. Deliberately absent: building the probe, because a cargo inside of cargo would
+//! wait for its own lock; `scripts/build-static` builds both.
 
 #![allow(clippy::disallowed_methods, reason = "a build script's settings are variables")]
 
@@ -33,7 +34,8 @@ fn main() {
     }
 }
 
-/// What `trainit licenses` prints, for `include_str!`. A build that cannot find out says so instead of failing.
+/// The text of `trainit licenses`, for `include_str!`. If it cannot be determined, the text says so, and the build
+/// continues.
 fn write_licenses(probe: bool) {
     let mut targets = vec![env::var("TARGET").unwrap_or_default()];
     if probe {
@@ -41,8 +43,8 @@ fn write_licenses(probe: bool) {
         targets.push(format!("{arch}-unknown-linux-gnu"));
     }
     let text = licenses::text(&targets).unwrap_or_else(|reason| {
-        println!("cargo::warning=trainit licenses will not list what is built in: {reason}");
-        format!("The build could not list what is built in ({reason}).\n")
+        println!("cargo::warning=trainit licenses will not list the built-in crates: {reason}");
+        format!("The build could not list the built-in crates ({reason}).\n")
     });
     let path = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("licenses.txt");
     if let Err(error) = fs::write(&path, text) {
@@ -50,7 +52,7 @@ fn write_licenses(probe: bool) {
     }
 }
 
-/// `0.1.0 (1a2b3c4d5e6f, x86_64-unknown-linux-musl, gpu probe inside)`; a Cargo feature is one more word.
+/// `0.1.0 (1a2b3c4d5e6f, x86_64-unknown-linux-musl, gpu probe inside)`; a Cargo feature adds another word.
 fn version(probe: bool) -> String {
     let mut words = vec![commit(), env::var("TARGET").unwrap_or_default()];
     if probe {
@@ -63,8 +65,8 @@ fn version(probe: bool) -> String {
     format!("{} ({})", env::var("CARGO_PKG_VERSION").unwrap_or_default(), words.join(", "))
 }
 
-/// The commit: `TRAINIT_COMMIT` where a build has no .git, else git's word. A development build does not ask, or every
-/// commit would compile all again.
+/// The commit: `TRAINIT_COMMIT` if a build has no .git, or else from git. A development build has none, because every
+/// commit would recompile everything.
 fn commit() -> String {
     println!("cargo::rerun-if-env-changed=TRAINIT_COMMIT");
     if let Some(given) = env::var("TRAINIT_COMMIT").ok().filter(|given| !given.trim().is_empty()) {
@@ -73,12 +75,12 @@ fn commit() -> String {
     if env::var("PROFILE").as_deref() != Ok("release") {
         return "development build".to_owned();
     }
-    // Unpacked inside somebody else's repository, its commit would say nothing of us.
+    // If the sources are unpacked inside another repository, its commit is not trainit's.
     let top = git(&["rev-parse", "--show-toplevel"]).map(PathBuf::from);
     if top.is_none() || top != env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from) {
         return "unknown commit".to_owned();
     }
-    // A worktree's HEAD is elsewhere, and a branch's tip may be packed; git knows where.
+    // A worktree's HEAD is elsewhere, and a branch may be packed, so git resolves the path.
     for name in ["HEAD", "logs/HEAD"] {
         if let Some(path) = git(&["rev-parse", "--git-path", name]).filter(|path| fs::exists(path).unwrap_or(false)) {
             println!("cargo::rerun-if-changed={path}");
@@ -95,30 +97,30 @@ fn commit() -> String {
     }
 }
 
-/// What git says; `None` without git, or where this is no repository of ours.
+/// The output of git; `None` without git, or outside of trainit's repository.
 fn git(args: &[&str]) -> Option<String> {
     let output = Command::new("git").args(args).output().ok().filter(|output| output.status.success())?;
     Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())
 }
 
-/// Copies the file to where `include_bytes!` finds it and returns the loader it asks for.
+/// Copies the file to the place of `include_bytes!`, and returns its dynamic loader.
 fn embed(path: &PathBuf) -> Result<String, String> {
     let elf = fs::read(path).map_err(|e| format!("cannot be read: {e}"))?;
-    let loader = loader_of(&elf).ok_or("is no dynamically linked, position-independent 64-bit ELF program")?;
+    let loader = loader_of(&elf).ok_or("is not a dynamically linked, position-independent 64-bit ELF program")?;
     let machine = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
         Ok("x86_64") => 62,
         Ok("aarch64") => 183,
         _ => return Err("there is no GPU probe for this architecture; leave the variable unset".to_owned()),
     };
     if number(&elf, 18, 2) != Some(machine) {
-        return Err("is built for another kind of machine than trainit".to_owned());
+        return Err("is built for another machine than trainit".to_owned());
     }
     let out = env::var_os("OUT_DIR").ok_or("cargo gave no OUT_DIR")?;
     fs::write(PathBuf::from(out).join("gpu-probe"), &elf).map_err(|e| format!("cannot be copied: {e}"))?;
     Ok(loader)
 }
 
-/// A little-endian number of so many bytes.
+/// A little-endian number with this many bytes.
 fn number(elf: &[u8], at: usize, bytes: usize) -> Option<usize> {
     elf.get(at..at.checked_add(bytes)?)?.iter().rev().try_fold(0usize, |sum, b| Some(sum << 8 | usize::from(*b)))
 }

@@ -1,18 +1,18 @@
-//! What `trainit licenses` prints: every crate that is compiled in, its licence, its copyright lines, and each text once.
+//! The text of `trainit licenses`: every compiled crate, its licence, its copyright lines, and each licence text once.
 //!
-//! The list is `cargo tree`'s for this very build (target, features, the embedded probe's target too), without the network;
-//! the texts are the files that the crates ship. Where a crate offers a choice, the first of [`PREFERRED`] is taken.
-//! Deliberately absent: `cargo metadata`, which wants the tests' crates downloaded as well.
+//! The list is from `cargo tree` for this build (target, features, and the embedded probe's target), without the
+//! network; the texts are the files of the crates. If a crate offers several licences, the first of [`PREFERRED`] is
+//! used. Deliberately absent: `cargo metadata`, which would also download the tests' crates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// Of several licences that a crate offers, the first of these that it has a text for.
+/// If a crate offers several licences, the first of these with a text is used.
 const PREFERRED: &[&str] = &["MIT", "BSD", "ISC", "Zlib", "Unicode-3.0", "Apache-2.0", "CC0-1.0", "Unlicense"];
 
-/// One crate, as `cargo tree` names it.
+/// One crate in the form of `cargo tree`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Package {
     name: String,
@@ -21,7 +21,7 @@ struct Package {
     note: Vec<String>,
 }
 
-/// The whole text; an error says what could not be asked.
+/// The whole text. Errors: which program failed.
 pub(crate) fn text(targets: &[String]) -> Result<String, String> {
     let mut packages = BTreeSet::new();
     for target in targets {
@@ -33,7 +33,7 @@ pub(crate) fn text(targets: &[String]) -> Result<String, String> {
     let mut list = String::new();
     for package in &packages {
         let (mut copyright, mut numbers) = (package.note.clone(), BTreeSet::new());
-        for file in chosen(&package.expression, files(package)) {
+        for file in relevant(&package.expression, files(package)) {
             let (notices, body) = split(&file);
             copyright.extend(notices);
             numbers.extend(texts.number(&body));
@@ -53,16 +53,12 @@ pub(crate) fn text(targets: &[String]) -> Result<String, String> {
     Ok(format!("{list}{}", texts.printed()))
 }
 
-/// What `cargo tree` says is compiled into this build for a target, but for what lies in this repository. Procedural macros
-/// run in the compiler only.
+/// The crates that `cargo tree` lists for a target, except those of this repository. Procedural macros run only in the
+/// compiler, so they do not count.
 fn tree(target: &str) -> Result<Vec<Package>, String> {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["tree", "--offline", "--locked", "--edges=normal,no-proc-macro", "--prefix=none"]);
-    cargo.args(["--format={p}|{l}", "--color=never", "--target", target, "--no-default-features"]);
-    let features = env::vars().filter_map(|(k, _)| Some(k.strip_prefix("CARGO_FEATURE_")?.to_owned()));
-    let features: Vec<String> =
-        features.filter(|f| f != "DEFAULT").map(|f| f.to_lowercase().replace('_', "-")).collect();
-    cargo.args(["--features", &features.join(",")]);
+    cargo.args(["--format={p}|{l}", "--color=never", "--target", target]);
     for name in ["RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "CARGO_ENCODED_RUSTFLAGS"] {
         cargo.env_remove(name);
     }
@@ -83,7 +79,7 @@ fn tree(target: &str) -> Result<Vec<Package>, String> {
     Ok(packages.collect())
 }
 
-/// What is linked in without being a crate of ours.
+/// Linked libraries that are not crates.
 fn runtime(targets: &[String]) -> Vec<Package> {
     let of = |name: &str, version: &str, expression: &str, note: &str| Package {
         name: name.to_owned(),
@@ -111,7 +107,7 @@ fn rustc_version() -> String {
     String::from_utf8_lossy(&told).split(' ').nth(1).unwrap_or("").to_owned()
 }
 
-/// Where a registry's crate is unpacked.
+/// The directory where a registry's crate is unpacked.
 fn directory(package: &Package) -> Option<PathBuf> {
     let home = env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo")))?;
@@ -120,7 +116,7 @@ fn directory(package: &Package) -> Option<PathBuf> {
     registries.filter_map(|entry| Some(entry.ok()?.path().join(&name))).find(|path| path.is_dir())
 }
 
-/// The licence files of a crate, in the order of their names.
+/// The licence files of a crate, sorted by name.
 fn files(package: &Package) -> Vec<String> {
     const STEMS: &[&str] = &["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE", "UNLICENSE"];
     let Some(Ok(entries)) = directory(package).map(fs::read_dir) else { return Vec::new() };
@@ -133,21 +129,21 @@ fn files(package: &Package) -> Vec<String> {
     paths.iter().filter_map(|path| fs::read_to_string(path).ok()).collect()
 }
 
-/// The files that matter: all of them, or those of the one licence that is taken where there is a choice.
-fn chosen(expression: &str, files: Vec<String>) -> Vec<String> {
+/// The relevant files: all, or those of the licence that is used.
+fn relevant(expression: &str, files: Vec<String>) -> Vec<String> {
     if !expression.contains(" OR ") || expression.contains(" AND ") {
         return files;
     }
     let taken = PREFERRED.iter().find(|kind| {
         expression.contains(kind.trim_end_matches("-3.0")) && files.iter().any(|file| kind_of(file) == Some(kind))
     });
-    // What is no licence is a notice that goes with any of them.
+    // Other files are notices that belong to every licence.
     files.into_iter().filter(|file| kind_of(file).is_none_or(|kind| Some(&kind) == taken.or(Some(&kind)))).collect()
 }
 
-/// Which licence a text is, by words that only it has.
+/// The licence of a text, recognised by words that occur only in it.
 fn kind_of(text: &str) -> Option<&'static str> {
-    let flat = flat(text);
+    let normalised = normalised(text);
     let marks = [
         ("Unicode-3.0", "to any person obtaining a copy of data files"),
         ("MIT", "permission is hereby granted free of charge to any person obtaining"),
@@ -158,16 +154,16 @@ fn kind_of(text: &str) -> Option<&'static str> {
         ("CC0-1.0", "cc0 1 0 universal"),
         ("Unlicense", "this is free and unencumbered software"),
     ];
-    marks.into_iter().find(|(_, mark)| flat.contains(mark)).map(|(kind, _)| kind)
+    marks.into_iter().find(|(_, mark)| normalised.contains(mark)).map(|(kind, _)| kind)
 }
 
-/// Words only, in small letters: what makes two copies of one licence the same.
-fn flat(text: &str) -> String {
+/// Only words, in lower case, so that copies of one licence are equal.
+fn normalised(text: &str) -> String {
     let words = text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
     words.map(str::to_lowercase).collect::<Vec<_>>().join(" ")
 }
 
-/// A licence file in its copyright lines and the rest, which many crates share.
+/// Splits a licence file into its copyright lines and the rest, which many crates share.
 fn split(text: &str) -> (Vec<String>, String) {
     const TITLES: &[&str] =
         &["mit license", "the mit license", "the mit license mit", "license", "all rights reserved"];
@@ -179,7 +175,7 @@ fn split(text: &str) -> (Vec<String>, String) {
         let is_form = ["[yyyy]", "{yyyy}", "<year>", "notice"].iter().any(|mark| bare.contains(mark));
         if is_notice && !is_form {
             notices.push(bare.replace('\u{a9}', "(c)"));
-        } else if !TITLES.contains(&flat(bare).as_str()) {
+        } else if !TITLES.contains(&normalised(bare).as_str()) {
             body.push_str(line.trim_end());
             body.push('\n');
         }
@@ -187,7 +183,7 @@ fn split(text: &str) -> (Vec<String>, String) {
     (notices, body.trim_matches('\n').to_owned())
 }
 
-/// The `authors` of a crate's manifest, for one whose licence names nobody.
+/// The `authors` of a crate's manifest, if its licence names no copyright holder.
 fn authors(package: &Package) -> Vec<String> {
     let manifest = directory(package).map(|dir| dir.join(Path::new("Cargo.toml")));
     let manifest = manifest.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
@@ -196,7 +192,7 @@ fn authors(package: &Package) -> Vec<String> {
     list.split('"').skip(1).step_by(2).map(|author| format!("by {author}")).collect()
 }
 
-/// Licence texts, each once.
+/// All licence texts, each once.
 #[derive(Default)]
 struct Texts {
     numbers: BTreeMap<String, usize>,
@@ -204,13 +200,13 @@ struct Texts {
 }
 
 impl Texts {
-    /// The number of a text, new or known; none for an empty one.
+    /// The number of a text, which may be new; `None` for an empty one.
     fn number(&mut self, body: &str) -> Option<usize> {
         if body.is_empty() {
             return None;
         }
-        let mut key = flat(body);
-        // With and without its appendix, "how to apply", it is the same licence.
+        let mut key = normalised(body);
+        // The Apache licence with and without its appendix "how to apply" is the same.
         if let Some(at) = key.find(" end of terms and conditions").filter(|_| !key.contains("llvm")) {
             key.truncate(at);
         }

@@ -1,7 +1,7 @@
-//! argv and environment in, exit code out.
+//! The program's entry point: argv and environment in, exit code out.
 //!
-//! There is no Rust runtime start-up: it would ignore SIGPIPE, open /dev/null over closed descriptors (and abort where
-//! there is no /dev), and let signals through for some microseconds. A child must see none of that.
+//! There is no Rust runtime start-up: it would ignore SIGPIPE, open /dev/null over closed descriptors (and abort
+//! without /dev), and let signals through for some microseconds. A child must not be affected by that.
 
 #![no_main]
 #![expect(unsafe_code, reason = "the C entry point: argv and environ are read as the kernel laid them out")]
@@ -10,9 +10,10 @@ use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 
 use trainit::command;
-use trainit::edge::{heap, signals};
-use trainit::rules::env::Env;
-use trainit::rules::exit;
+use trainit::edge::io::stdio;
+use trainit::edge::process::signals;
+use trainit::rules::process::env::Env;
+use trainit::rules::process::exit;
 
 unsafe extern "C" {
     static environ: *const *const c_char;
@@ -24,12 +25,11 @@ unsafe extern "C" {
 /// Called once by the C library, with its own `argc` and `argv`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
+    // No file of trainit may become a standard stream, and a child must still find descriptors closed that were closed.
+    stdio::hold_closed();
     // SAFETY: argv has argc entries; the check comes before the read.
     let is_run = argc > 1 && unsafe { CStr::from_ptr(*argv.add(1)) } == c"run";
     let mask = is_run.then(signals::block_all);
-    if is_run {
-        heap::keep_warm();
-    }
     let code = std::panic::catch_unwind(|| {
         // SAFETY: both blocks are NULL-terminated arrays of C strings, and nothing has changed them yet.
         let (argv, environment) = unsafe { (strings(argv), strings(environ)) };

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use trainit::rules::env::Env;
+use trainit::rules::process::env::Env;
 use trainit::rules::preempt::{Answer, Leads, SOURCES};
 
 libfuzzer_sys::fuzz_target!(|answers: Vec<(u16, &str, &str, &str, bool)>| {

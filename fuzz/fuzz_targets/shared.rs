@@ -2,7 +2,7 @@
 
 use trainit::rules::cluster::input::Input;
 use trainit::rules::cluster::spec::ClusterOptions;
-use trainit::rules::env::Env;
+use trainit::rules::process::env::Env;
 use trainit::rules::framework::resolve;
 
 /// Resolves with all defaults; an error must be short, coded, and quote no line break.

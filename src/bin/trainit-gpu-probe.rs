@@ -1,7 +1,7 @@
-//! The GPU probe as a program of its own: what travels inside the static trainit, or lies beside it in an image.
+//! The GPU probe as a separate program: embedded in the static trainit, or a file beside it in an image.
 //!
-//! Built for an old glibc by `scripts/build-static`. It is the hidden subcommand and nothing else. There is no Rust runtime
-//! start-up, as in `main.rs`: the driver finds the signals as a direct exec leaves them.
+//! Built for an old glibc by `scripts/build-static`. It contains only the hidden subcommand. There is no Rust runtime
+//! start-up, as in `main.rs`, so that the driver gets signal dispositions as after a direct exec.
 
 #![no_main]
 #![expect(unsafe_code, reason = "the C entry point; it reads nothing")]
@@ -10,9 +10,9 @@ use std::ffi::c_int;
 use std::os::unix::ffi::OsStringExt;
 
 use trainit::edge::gpu;
-use trainit::rules::env::Env;
+use trainit::rules::process::env::Env;
 
-/// The C entry point. glibc has shown the arguments to the standard library by then.
+/// The C entry point. glibc has already passed the arguments to the standard library.
 #[unsafe(no_mangle)]
 pub extern "C" fn main() -> c_int {
     let words: Vec<_> = std::env::args_os().skip(1).filter(|word| word != gpu::probe::SUBCOMMAND).collect();

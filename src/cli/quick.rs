@@ -1,7 +1,7 @@
-//! The usual forms of `run` and `report-metric`, read without clap: every container begins with the one, scripts call the
-//! other in loops, and building clap's tree costs as much as all the rest of the program. What is not plainly usual (help,
-//! `--config`, an unknown flag, a missing value, odd bytes, `run` without its dashes) is left to clap, which also words the
-//! mistakes. A test holds that the two agree.
+//! Reads the usual forms of `run` and `report-metric` without clap: every container starts with the former, scripts
+//! call the latter in loops, and building clap's definition costs as much as the rest of the program. All unusual forms
+//! (help, `--config`, an unknown flag, a missing value, invalid UTF-8, `run` without its dashes) are left to clap,
+//! which also reports the mistakes. A test checks that both agree.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -11,7 +11,7 @@ use crate::settings::defs::{Takes, find, on};
 
 type Flags = BTreeMap<&'static str, Vec<String>>;
 
-/// Splits `trainit run ... -- ...` and `trainit report-metric ...`; `None` where clap should.
+/// Splits `trainit run ... -- ...` and `trainit report-metric ...`; `None` if clap must read it.
 pub(super) fn parse(argv: &[OsString]) -> Option<Parsed> {
     match argv.get(1)?.to_str()? {
         "run" => run(argv.get(2..)?),
@@ -35,7 +35,7 @@ fn run(args: &[OsString]) -> Option<Parsed> {
     is_usual.then_some(Parsed { command: "run", on: on::RUN, flags, operands, config, mistakes })
 }
 
-/// Flags and at most two operands, in any order.
+/// Reads flags and at most two operands, in any order.
 fn report_metric(args: &[OsString]) -> Option<Parsed> {
     let mut words = args.iter().map(|word| word.to_str());
     let mut flags = Flags::new();
@@ -46,9 +46,9 @@ fn report_metric(args: &[OsString]) -> Option<Parsed> {
             read_flag(flag, &mut words, on::REPORT_METRIC, &mut flags)?;
             continue;
         }
-        // The tag may not begin with a dash, and of values that do only those like numbers are plainly values.
-        let begins_well = !word.starts_with('-') || (operands.len() == 1 && is_like_a_number(&word[1..]));
-        if !begins_well || operands.len() == 2 {
+        // The tag must not begin with a dash, and a value only if it looks like a number.
+        let is_operand = !word.starts_with('-') || (operands.len() == 1 && is_like_a_number(&word[1..]));
+        if !is_operand || operands.len() == 2 {
             return None;
         }
         operands.push(OsString::from(word));
@@ -57,7 +57,7 @@ fn report_metric(args: &[OsString]) -> Option<Parsed> {
     Some(Parsed { command: "report-metric", on: on::REPORT_METRIC, flags, operands, config, mistakes })
 }
 
-/// One flag without its dashes, its value after `=` or as the next word.
+/// Reads one flag without its dashes, with its value after `=` or in the next word.
 fn read_flag<'a>(
     flag: &'a str,
     words: &mut impl Iterator<Item = Option<&'a str>>,
@@ -79,7 +79,7 @@ fn read_flag<'a>(
     Some(())
 }
 
-/// A digit, a point, `inf` or `nan`.
+/// Whether it begins with a digit, a point, `inf` or `nan`.
 fn is_like_a_number(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_digit() || c == '.') || ["inf", "nan"].contains(&text)
 }
@@ -132,7 +132,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(3000))]
         #[test]
-        fn what_it_reads_clap_reads_alike(
+        fn clap_reads_the_same_as_the_quick_parser(
             args in prop::collection::vec(prop::sample::select(vec![
                 "loss", "0.5", "-1e-5", "-.5", "-inf", "", "-", "--", "--step", "--step=3", "--step=", "--step=-3", "--value",
                 "--value=-nan", "--tag", "--tag=a=b", "--stdin", "--fsync", "--fsync=true", "--keep", "--config", "--help",
@@ -143,7 +143,7 @@ mod tests {
         }
 
         #[test]
-        fn what_it_reads_of_run_clap_reads_alike(
+        fn clap_reads_the_same_of_run_as_the_quick_parser(
             before in prop::collection::vec(prop::sample::select(vec![
                 "--stop-grace", "--stop-grace=3s", "--stop-grace=", "9s", "--rewrite-signal", "--rewrite-signal=A:B", "-1",
                 "--metric", "--metric=a=b", "--log-level=", "--checkpoint-dir", "/c", "", "-", "-x", "-1x", "--config=c",

@@ -1,4 +1,4 @@
-//! `docs/settings.md`, written from the one list of settings: the page that is there must be the page that comes out.
+//! Generates `docs/settings.md` from the list of settings; the test fails if the file differs.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -51,7 +51,7 @@ fn page() -> String {
 }
 
 fn entry(setting: &Setting) -> String {
-    // `inspect` takes what `run` takes, so that it can show it.
+    // `inspect` accepts the settings of `run`, so it is listed only for its own settings.
     let shown = |on: u8| setting.on & on != 0 && (on & on::INSPECT == 0 || setting.on & on::RUN == 0);
     let subs: Vec<&str> = SUBS.iter().filter(|sub| shown(sub.on)).map(|sub| sub.name).collect();
     let (value, kind) = match setting.takes {
@@ -75,7 +75,7 @@ fn entry(setting: &Setting) -> String {
 }
 
 #[test]
-fn the_settings_page_says_what_the_list_says() {
+fn the_settings_page_agrees_with_the_list() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/settings.md");
     #[allow(clippy::disallowed_methods, reason = "a test's own switch")]
     if std::env::var_os("TRAINIT_WRITE_DOCS").is_some() {
@@ -84,6 +84,6 @@ fn the_settings_page_says_what_the_list_says() {
     let there = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         there == page(),
-        "docs/settings.md is not what src/settings/defs says; write it anew: TRAINIT_WRITE_DOCS=1 cargo test --lib settings_page"
+        "docs/settings.md differs from src/settings/defs; generate it: TRAINIT_WRITE_DOCS=1 cargo test --lib settings_page"
     );
 }

@@ -1,4 +1,4 @@
-//! The subcommands: their operands, and what their help says beside the settings.
+//! The subcommands: their operands, and their help apart from the settings.
 
 use std::ffi::OsString;
 
@@ -6,7 +6,7 @@ use clap::{Arg, value_parser};
 
 use crate::settings::defs::on;
 
-/// A subcommand: its name, its bit in [`on`], one line of help, and the operands it takes.
+/// A subcommand: its name, its bit in [`on`], one line of help, and its operands.
 pub(super) struct Sub {
     pub(super) name: &'static str,
     pub(super) on: u8,
@@ -15,33 +15,30 @@ pub(super) struct Sub {
     pub(super) operands: fn() -> Vec<Arg>,
 }
 
-const CHECKPOINT_AFTER: &str = if !cfg!(feature = "store") {
-    ""
-} else {
-    "\
-list    the commits of --checkpoint-store, newest first, each looked at (are its objects there, with their sizes?); with
-        --checkpoint-dir the local checkpoints too, or these alone
-verify  list, and reads every byte of every commit and compares its checksums
-push    commits the newest complete checkpoint of --checkpoint-dir, or --push-step; where the newest commit is just that,
-        nothing is done. It takes the store over: a run elsewhere that still commits to it then stops with 205; beside
-        one on this machine nothing is pushed without --take-over. Deletes older commits only where --keep-last or
-        --keep-every is given
-pull    restores the newest commit that is whole, or --restore-step, into --checkpoint-dir, unless a newer local one of
-        its run is there; what is there already is not fetched, what is in the way is moved aside
-prune   deletes what --keep-last and --keep-every do not keep, and old data of no commit; a commit counts by the sizes of its
-        files, their bytes are not read: where verify calls one bad, keep more
+const CHECKPOINT_AFTER: &str = "\
+list    lists the commits of --checkpoint-store, newest first, and checks their objects and sizes; with --checkpoint-dir
+        also the local parts and their states, or only those
+explain says for each path of --checkpoint-dir, or each given PATH, which rule decides about it: the pattern that
+        excludes it, the format, or the rest; and what it waits for
+verify  like list, but reads every byte of every commit and compares the checksums
+push    commits the content of --checkpoint-dir when it has been unchanged for --settle, unless it equals the newest
+        commit. It takes over the store: a run elsewhere that still commits to it then stops with 205. Beside a run on
+        this machine it is refused without --take-over. It deletes older commits only with --keep-last or --keep-every
+pull    restores the newest complete commit, or --restore-step, into --checkpoint-dir, unless the directory has newer
+        checkpoints of the same job; equal files are not fetched, different files are moved to .trainit/aside
+prune   deletes commits that --keep-last and --keep-every do not keep, and old data without a commit; it checks the sizes
+        of files, not their bytes: if verify reports a damaged commit, keep more
 
-What was asked for goes to standard output (one JSON object with --json), all else to standard error, progress of push,
-pull and verify too: a bar on a terminal, else a line every 10 s.
+The result is on standard output (one JSON object with --json). Everything else is on standard error, including the
+progress of push, pull and verify: a bar on a terminal, otherwise a line every 10 s.
 
-Exit codes: 0 done, or nothing to do; 1 verify found a commit that is no good, push found nothing complete, one that
-keeps changing, or a run that commits to the store; 125 wrong settings, or a checkpoint directory that cannot be used; 204 the store or the disk failed, or
-what must be pulled is not there; 205 a newer run has taken the store over; 128+n signal n stopped it, and a push takes back
-what it sent. A --checkpoint-dir that is not there is 125 for push, and for list without a store; beside a store it is empty,
-and pull makes it. A store's directory that is not there is 204; only push makes it."
-};
+Exit codes: 0 done, or nothing to do; 1 verify found a damaged commit, or push found nothing complete, files that keep
+changing, or a run that commits to the store; 125 wrong settings, or an unusable checkpoint directory; 204 the store or the
+disk failed, or the commit to pull does not exist; 205 a newer run has taken over the store; 128+n signal n stopped it, and a
+push deletes what it sent. A missing --checkpoint-dir is 125 for push, and for list without a store; with a store it counts
+as empty, and pull creates it. A missing store directory is 204; only push creates it.";
 
-/// `help`, `help run` and `version`, as most programs know them, are `--help`, `run --help` and `--version`.
+/// Replaces `help`, `help run` and `version` by `--help`, `run --help` and `--version`.
 pub(super) fn as_flags(argv: &mut Vec<OsString>) {
     match argv.get(1).and_then(|word| word.to_str()) {
         Some("help") if argv.len() <= 3 => {
@@ -59,13 +56,13 @@ pub(super) const SUBS: &[Sub] = &[
         on: on::RUN,
         about: "Supervise a training command; the ENTRYPOINT",
         after: "Exit codes: the child's own, 128+n for signal n; 125 trainit could not start the job, 126 not executable, \
-                127 not found, 143 stopped by SIGTERM or preempted, 201 hung, 202 a GPU failed or a broken one is \
-                demanded, 203 a peer could not be reached, 204 what had to be committed or restored could not be, 205 fenced by a newer run.",
+                127 not found, 143 stopped by SIGTERM or preempted, 201 hung, 202 a GPU failed or only a broken GPU is \
+                left, 203 a peer could not be reached, 204 a necessary commit or restore failed, 205 fenced by a newer run.",
         operands: || {
             vec![
                 Arg::new("command")
                     .value_name("COMMAND")
-                    .help("The command and its arguments, passed on untouched")
+                    .help("The command and its arguments, passed on unchanged")
                     .num_args(1..)
                     .trailing_var_arg(true)
                     .value_parser(value_parser!(OsString)),
@@ -76,8 +73,8 @@ pub(super) const SUBS: &[Sub] = &[
         name: "report-metric",
         on: on::REPORT_METRIC,
         about: "Append one metric to the hyperparameter tuning file, as cloudml-hypertune would",
-        after: "Exit codes: 0 the metric is in the file; 125 a wrong value, step, tag or flag (not written; of --stdin the \
-                other lines are, each as it comes); 1 the file could not be written. Scripts that should go on either way: \
+        after: "Exit codes: 0 the metric is in the file; 125 a wrong value, step, tag or flag (not written; with --stdin the \
+                other lines are written); 1 the file could not be written. For scripts that should continue in any case: \
                 --best-effort, or || true.",
         operands: || {
             vec![
@@ -98,36 +95,40 @@ pub(super) const SUBS: &[Sub] = &[
     },
     Sub {
         name: "inspect",
-        // Every setting of `run` is taken, so that it can be shown.
+        // Accepts every setting of `run`, to show it.
         on: on::INSPECT | on::RUN,
-        about: "Show what trainit sees here, and where each value came from",
-        after: "Takes every flag of run, starts nothing and asks no store. Exit codes: 0 it was shown; 125 run would not start \
-                here, with what is wrong.",
+        about: "Show what trainit detects here, and the origin of each value",
+        after: "Accepts every flag of run, starts nothing and reads no store. Exit codes: 0 shown; 125 run would not start \
+                here, with the mistakes.",
         operands: Vec::new,
     },
     Sub {
         name: "checkpoint",
         on: on::CHECKPOINT,
-        about: "Work on the checkpoint store by hand",
+        about: "Manage the checkpoint store manually",
         after: CHECKPOINT_AFTER,
         operands: || {
             vec![
                 Arg::new("ACTION")
                     .required(true)
                     .value_parser(value_parser!(OsString))
-                    .help("list, verify, push, pull or prune"),
+                    .help("list, explain, verify, push, pull or prune"),
+                Arg::new("PATH")
+                    .num_args(0..)
+                    .value_parser(value_parser!(OsString))
+                    .help("For explain: paths of the checkpoint directory"),
             ]
         },
     },
     Sub {
         name: "status",
         on: on::STATUS,
-        about: "Ask the running agent how it stands",
-        after: "Exit codes: 0 it answered (with --check: all is well); 1 nobody answered, or --check found the job failing. A \
-                run that restores, waits for its next attempt or is being stopped is well: trainit has it in hand.",
+        about: "Show the status of the running job",
+        after: "Exit codes: 0 it answered (with --check: healthy); 1 no answer, or --check found the job failing. A \
+                run that restores, waits for its next attempt or is being stopped is healthy.",
         operands: Vec::new,
     },
-    Sub { name: "gpus", on: on::GPUS, about: "Show the GPUs, over NVML", after: "", operands: Vec::new },
+    Sub { name: "gpus", on: on::GPUS, about: "Show the GPUs as NVML reports them", after: "", operands: Vec::new },
     Sub {
         name: "completions",
         on: 0,
@@ -139,9 +140,23 @@ pub(super) const SUBS: &[Sub] = &[
         },
     },
     Sub {
+        name: "man",
+        on: 0,
+        about: "Print a manual page",
+        after: "To read one: trainit man run | man -l -. To install all: trainit man >DIR/trainit.1 and trainit man run \
+                >DIR/trainit-run.1 and so on, with DIR as /usr/share/man/man1.",
+        operands: || {
+            vec![
+                Arg::new("SUBCOMMAND")
+                    .value_parser(value_parser!(OsString))
+                    .help("The subcommand [default: trainit itself]"),
+            ]
+        },
+    },
+    Sub {
         name: "licenses",
         on: 0,
-        about: "Print what is built in, and the licences of it",
+        about: "Print the built-in crates and their licences",
         after: "",
         operands: Vec::new,
     },

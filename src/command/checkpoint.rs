@@ -1,148 +1,176 @@
-//! `trainit checkpoint list|verify|push|pull|prune`: the store by hand, over the same code as `run`.
+//! `trainit checkpoint list|explain|verify|push|pull|prune`: manual access to the store, with the same code as `run`.
 //!
-//! `push` claims an attempt as a run does, so it takes the store over from one that is still going: that run is fenced. The
-//! store does not say whether there is one; the runs of this machine do.
+//! `push` claims an attempt like a run, so it takes over the store from a run that still commits, which is then fenced.
+//! The store does not say whether there is one, but the runs on this machine do.
 
 mod push;
 pub(super) mod shown;
 
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use self::push::Asked;
-use self::shown::{commits_table, local_object, local_table, object, pruned_text, step_text};
-use super::keeping::mirror_config;
+use self::push::PushOptions;
+use self::shown::{
+    commits_table, excluded_object, explained_text, local_table, object, part_object, pruned_text, step_text,
+};
 use super::{refuse, values};
 use crate::cli::Parsed;
-use crate::edge::places::Found;
+use crate::command::checkpoint_options::mirror_config;
+use crate::edge::fs::real_path::Found;
+use crate::edge::io::stdio;
+use crate::edge::process::signals;
 use crate::edge::store::StoreError;
-use crate::edge::{blocking, signals, stdio};
-use crate::rules::env::Env;
-use crate::rules::plain::plain;
+use crate::edge::transfer::blocking;
+use crate::rules::checkpoint::{Explanation, State};
+use crate::rules::process::env::Env;
+use crate::rules::text::safe_text::printable;
 use crate::settings::checkpoint::{Checkpoints, Resuming};
-use crate::settings::nearest::hint;
+use crate::settings::suggest::hint;
 use crate::settings::{Complaint, Origin, Reader, Values};
-use crate::supervisor::keeper::mirror::{Mirror, MirrorConfig, MirrorError};
-use crate::supervisor::keeper::transfer::shown;
+use crate::supervisor::checkpoints::config::{Config, Role};
+use crate::supervisor::checkpoints::failure::Failure;
+use crate::supervisor::checkpoints::keeper::progress::shown;
+use crate::supervisor::checkpoints::mirror::Mirror;
 
-/// What is still on its way to a disk at the end is waited for so long.
-const LAST_WORD: Duration = Duration::from_millis(500);
+/// The limit for pending writes to a disk at the end.
+const EXIT_LIMIT: Duration = Duration::from_millis(500);
 
-const DEEDS: [&str; 5] = ["list", "verify", "push", "pull", "prune"];
+const ACTIONS: [&str; 6] = ["list", "explain", "verify", "push", "pull", "prune"];
 
-/// Does one of [`DEEDS`]. Exit codes: as the help says.
+/// Executes one of [`ACTIONS`]. Exit codes: see the help.
 pub fn main(parsed: &Parsed, env: &Env) -> u8 {
-    // A server that closes a connection is asked again; it must not end the process.
+    // A request to a server that closes the connection is retried, so SIGPIPE must not end the process.
     signals::ignore_write_signals();
-    let deed = parsed.operands.first().and_then(|o| o.to_str()).unwrap_or_default();
-    if !DEEDS.contains(&deed) {
-        let known = DEEDS.join(", ");
-        return refuse(&[format!("checkpoint {deed}: expected one of {known}{}", hint(deed, &DEEDS))]);
+    let action = parsed.operands.first().and_then(|o| o.to_str()).unwrap_or_default();
+    if !ACTIONS.contains(&action) {
+        let known = ACTIONS.join(", ");
+        return refuse(&[format!("checkpoint {action}: expected one of {known}{}", hint(action, &ACTIONS))]);
     }
     let (layered, complaints) = values(parsed, env);
     let mut reader = Reader::new(&layered, complaints);
     let mut settings = Checkpoints::read(&mut reader);
     settings.model_dir = reader.path("model-dir");
     let is_told = |name: &&str| layered.get(name).is_some_and(|given| given.origin != Origin::Default);
-    if deed == "push" && !["keep-last", "keep-every"].iter().any(is_told) {
-        // The rule that kept what lies there was given to another command.
+    if action == "push" && !["keep-last", "keep-every"].iter().any(is_told) {
+        // The retention rule of the run was not given for this command.
         settings.retention.last = u64::MAX;
     }
     let (as_json, dry) = (reader.switch("json"), reader.switch("dry-run"));
-    let takes_over = reader.switch("take-over");
+    let take_over = reader.switch("take-over");
     let mut complaints = reader.complaints;
-    complaints.extend(lacking(deed, &layered));
-    // A variable or a file may hold it for a run; on the command line it was meant for this.
-    for (name, other, of) in [("restore-step", "push-step", "push"), ("push-step", "restore-step", "pull")] {
-        if deed == of && parsed.flags.contains_key(name) {
-            let message = format!("checkpoint {deed} does not heed it; give --{other}");
-            complaints.push(Complaint { place: format!("--{name}"), message });
-        }
+    complaints.extend(missing_settings(action, &layered));
+    // In a variable or a file it is meant for a run, but on the command line it was meant for push.
+    if action == "push" && parsed.flags.contains_key("restore-step") {
+        let message = "checkpoint push ignores it, because it commits the present checkpoints".to_owned();
+        complaints.push(Complaint { place: "--restore-step".to_owned(), message });
     }
+    let paths = explained_paths(parsed, action, settings.dir.as_deref(), &mut complaints);
     if !complaints.is_empty() {
         return refuse(&complaints);
     }
-    // Before there is a thread.
-    let held = (deed == "push").then(|| signals::hold_back(&push::STOPPING));
+    // This must happen before the first thread starts.
+    let held = (action == "push").then(|| signals::hold_back(&push::STOPPING));
     let runtime = match blocking::runtime(true) {
         Ok(runtime) => runtime,
-        Err(error) => return fail(&MirrorError { message: format!("cannot start: {error}"), code: 1 }),
+        Err(error) => return print_failure(&Failure { message: format!("cannot start: {error}"), code: 1 }),
     };
     let (settle, restore, has_dir) = (settings.settle, settings.restore, settings.dir.is_some());
-    let config = |claim| MirrorConfig {
-        dry,
-        only_sends: claim,
-        ..mirror_config(settings.clone(), &Found::default(), 0, claim, env)
+    let config = |role| {
+        let mut config = mirror_config(settings.clone(), &Found::default(), 0, role, env);
+        config.restoring.dry = dry;
+        Config { note: |line| stdio::complain(&format!("trainit: {line}")), ..config }
     };
     let done = runtime.block_on(async {
         if let Some(held) = held {
             let tmp = env.given("TMPDIR").map(str::to_owned);
-            return push::push(config, Asked { settle, as_json, dry, takes_over, tmp }, held).await;
+            return push::push(config, PushOptions { settle, as_json, dry, take_over, tmp }, held).await;
         }
-        let mut mirror = Mirror::open(config(false)).await?;
-        let done = match deed {
+        if action == "explain" {
+            return explain(&Mirror::open_to_look(config(Role::Looks)).await?, paths, as_json).await;
+        }
+        let mut mirror = Mirror::open(config(Role::Looks)).await?;
+        match action {
             "pull" => pull(&mut mirror, restore, as_json, dry).await,
             "verify" => verify(&mirror, as_json).await,
             "prune" => prune(&mirror, as_json, dry).await,
             _ => list(&mirror, as_json, has_dir).await,
-        };
-        tell(&mirror);
-        done
+        }
     });
-    // A disk that hangs holds up no end.
-    runtime.shutdown_timeout(LAST_WORD);
-    done.unwrap_or_else(|error| fail(&error))
+    // A hanging disk does not block the exit.
+    runtime.shutdown_timeout(EXIT_LIMIT);
+    done.unwrap_or_else(|error| print_failure(&error))
 }
 
-/// Complaints about places that were not given.
-fn lacking(deed: &str, layered: &Values) -> Vec<Complaint> {
+/// Complaints about missing settings for places.
+fn missing_settings(action: &str, layered: &Values) -> Vec<Complaint> {
     let is_given = |name: &str| layered.get(name).is_some();
-    let copies = matches!(deed, "push" | "pull");
+    let copies = matches!(action, "push" | "pull");
+    let needs_store = !matches!(action, "list" | "explain") || action == "list" && !is_given("checkpoint-dir");
     let needs = [
-        ("checkpoint-dir", "TRAINIT_CHECKPOINT_DIR", copies),
-        ("checkpoint-store", "TRAINIT_CHECKPOINT_STORE", copies || deed != "list" || !is_given("checkpoint-dir")),
+        ("checkpoint-dir", "TRAINIT_CHECKPOINT_DIR", copies || action == "explain"),
+        ("checkpoint-store", "TRAINIT_CHECKPOINT_STORE", needs_store),
     ];
     let missing = needs.into_iter().filter(|(name, _, needed)| *needed && !is_given(name));
     let complaint = |(name, variable, _)| Complaint {
         place: format!("--{name}"),
-        message: match deed {
+        message: match action {
             "list" => "checkpoint list needs it, or --checkpoint-dir; give a store, a directory or both".to_owned(),
-            _ => format!("checkpoint {deed} needs it; give --{name} or {variable}"),
+            _ => format!("checkpoint {action} needs it; give --{name} or {variable}"),
         },
     };
     missing.map(complaint).collect()
 }
 
-/// What no result says, for people.
-fn tell(mirror: &Mirror) {
-    for note in mirror.take_notes() {
-        stdio::complain(&format!("trainit: {note}"));
+/// Lists local files that are not committed.
+fn log_left_out(mirror: &Mirror) {
+    for why in mirror.left_out() {
+        stdio::complain(&format!("trainit: NOT committed: {why}"));
     }
 }
 
-fn tell_passed(mirror: &Mirror) {
-    for why in mirror.passed() {
-        stdio::complain(&format!("trainit: passed over: {why}"));
+/// The paths to explain, relative to the checkpoint directory. A path outside of it is a mistake.
+fn explained_paths(parsed: &Parsed, action: &str, dir: Option<&Path>, complaints: &mut Vec<Complaint>) -> Vec<String> {
+    let Some(dir) = dir.filter(|_| action == "explain") else { return Vec::new() };
+    let mut paths = Vec::new();
+    for operand in &parsed.operands[1..] {
+        let path = Path::new(operand);
+        let within = if path.is_absolute() { path.strip_prefix(dir).ok() } else { Some(path) };
+        match within.and_then(Path::to_str) {
+            Some(within) => paths.push(within.trim_start_matches("./").trim_end_matches('/').to_owned()),
+            None => complaints.push(Complaint {
+                place: path.display().to_string(),
+                message: format!("expected a path below {}, or relative to it", dir.display()),
+            }),
+        }
     }
+    paths
 }
 
-fn fail(error: &MirrorError) -> u8 {
+async fn explain(mirror: &Mirror, paths: Vec<String>, as_json: bool) -> Result<u8, Failure> {
+    let explained = mirror.explain(paths).await?;
+    let object = |of: &Explanation| json!({"path": of.path, "decided_by": of.decided_by, "detail": of.detail});
+    let value = json!({ "paths": explained.iter().map(object).collect::<Vec<Value>>() });
+    Ok(show(as_json, &value, &explained_text(&explained)))
+}
+
+fn print_failure(error: &Failure) -> u8 {
     stdio::complain(&format!("trainit: error: {error}"));
     error.code
 }
 
-fn asking(error: StoreError) -> MirrorError {
-    MirrorError::asking(&error)
+fn query_failure(error: StoreError) -> Failure {
+    Failure::asking(&error)
 }
 
-/// Prints the object, or the text; 1 when nobody listens.
+/// Prints the object, or the text; 1 if standard output is closed.
 fn show(as_json: bool, value: &Value, text: &str) -> u8 {
     let line = if as_json { format!("{value}\n") } else { text.to_owned() };
     u8::from(stdio::print(&line).is_err())
 }
 
-async fn pull(mirror: &mut Mirror, restore: Resuming, as_json: bool, dry: bool) -> Result<u8, MirrorError> {
+async fn pull(mirror: &mut Mirror, restore: Resuming, as_json: bool, dry: bool) -> Result<u8, Failure> {
     mirror.hear_restore(Box::new(|| shown("pulling")));
     let resume = mirror.restore().await?;
     let brought = mirror.brought();
@@ -154,11 +182,11 @@ async fn pull(mirror: &mut Mirror, restore: Resuming, as_json: bool, dry: bool) 
         (None, _) if restore == Resuming::None => "nothing was pulled: --restore is none\n".to_owned(),
         (None, _) => "there is nothing to pull\n".to_owned(),
         (Some(r), brought) => {
-            let (place, step) = (plain(&r.from.to_string_lossy()), step_text(r.step));
+            let (place, step) = (printable(&r.from.to_string_lossy()), step_text(r.step));
             let commit = r.commit.as_ref().map(ToString::to_string).unwrap_or_default();
             match brought {
-                None => format!("{place} stays ({step}): no newer one is committed\n"),
-                Some(b) if b.was_there => format!("{place} is in place already ({step}, commit {commit})\n"),
+                None => format!("{place} stays ({step}): there is no newer commit\n"),
+                Some(b) if b.was_there => format!("{place} is already in place ({step}, commit {commit})\n"),
                 Some(b) if dry => {
                     format!("would pull {place} ({step}, commit {commit}, {} bytes to fetch)\n", b.fetched)
                 }
@@ -170,38 +198,39 @@ async fn pull(mirror: &mut Mirror, restore: Resuming, as_json: bool, dry: bool) 
     Ok(show(as_json, &json!({ key: object }), &text))
 }
 
-/// The commits of the store, and what lies in the checkpoint directory, each where it was given. A directory that is not
-/// there holds nothing yet beside a store; alone it is a mistake.
-async fn list(mirror: &Mirror, as_json: bool, has_dir: bool) -> Result<u8, MirrorError> {
-    let commits = mirror.listed().await.map_err(asking)?;
+/// The commits of the store and the content of the checkpoint directory, each if it was given. A missing directory
+/// counts as empty beside a store; alone it is a mistake.
+async fn list(mirror: &Mirror, as_json: bool, has_dir: bool) -> Result<u8, Failure> {
+    let commits = mirror.listed().await.map_err(query_failure)?;
     let mut value = json!({ "commits": commits.iter().map(object).collect::<Vec<Value>>() });
     let mut table = mirror.place().map_or(String::new(), |store| commits_table(&commits, store));
     if has_dir {
         let local = mirror.survey().await?;
         if let (Some(error), None) = (&local.absent, mirror.place()) {
-            return Err(mirror.no_directory(error));
+            return Err(Failure::no_directory(mirror.directory(), error));
         }
-        value["local"] = local.units.iter().map(local_object).collect();
+        value["local"] = local.parts.iter().filter(|part| part.state != State::Empty).map(part_object).collect();
+        value["excluded"] = local.excluded.iter().map(excluded_object).collect();
         table.push_str(&local_table(&local, mirror.directory()));
     }
     Ok(show(as_json, &value, &table))
 }
 
-async fn verify(mirror: &Mirror, as_json: bool) -> Result<u8, MirrorError> {
-    let commits = mirror.verified(&*shown("verifying")).await.map_err(asking)?;
+async fn verify(mirror: &Mirror, as_json: bool) -> Result<u8, Failure> {
+    let commits = mirror.verified(&*shown("verifying")).await.map_err(query_failure)?;
     let value = json!({ "commits": commits.iter().map(object).collect::<Vec<Value>>() });
     let mut table = mirror.place().map_or(String::new(), |store| commits_table(&commits, store));
     let whole = commits.iter().filter(|c| c.problems.is_empty()).count();
     if !commits.is_empty() {
         let is = if commits.len() == 1 { "commit is" } else { "commits are" };
-        table.push_str(&format!("{whole} of {} {is} whole, every byte read and summed\n", commits.len()));
+        table.push_str(&format!("{whole} of {} {is} complete, every byte was read and checked\n", commits.len()));
     }
     let code = show(as_json, &value, &table);
     Ok(if whole < commits.len() { 1 } else { code })
 }
 
-async fn prune(mirror: &Mirror, as_json: bool, dry: bool) -> Result<u8, MirrorError> {
-    let pruned = mirror.prune(dry).await.map_err(asking)?;
+async fn prune(mirror: &Mirror, as_json: bool, dry: bool) -> Result<u8, Failure> {
+    let pruned = mirror.prune(dry).await.map_err(query_failure)?;
     let commits: Vec<String> = pruned.commits.iter().map(ToString::to_string).collect();
     let value = json!({"commits": commits, "orphans": pruned.orphans, "half_written": pruned.swept, "kept": pruned.kept, "dry_run": dry});
     Ok(show(as_json, &value, &pruned_text(&pruned, dry)))

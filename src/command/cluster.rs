@@ -1,38 +1,46 @@
-//! The cluster for every subcommand that shows or uses it: settings, environment, files and the machine's own name
-//! brought together.
+//! Reads the cluster for every subcommand that shows or uses it, from the settings, the environment, files and the
+//! machine.
 
-use crate::edge::{files, limits};
+use crate::edge::fs::small_file;
+use crate::edge::host::limits;
+use crate::edge::net::free_port;
 use crate::rules::cluster::input::Input;
-use crate::rules::cluster::json;
-use crate::rules::cluster::malformed;
 use crate::rules::cluster::spec::{ClusterError, ClusterOptions, Nproc, Warning};
-use crate::rules::env::Env;
+use crate::rules::cluster::{json, malformed};
 use crate::rules::framework::{self, Resolved};
 use crate::rules::gpu::{Discovery, Health, cuda, demand};
+use crate::rules::process::env::Env;
 use crate::settings::cluster::read;
-use crate::settings::idle::idle;
+use crate::settings::defs::on;
 use crate::settings::layers::unknown_variables;
 use crate::settings::units::unitless;
+use crate::settings::unused::unused;
 use crate::settings::{Complaint, Reader};
 
-/// What was asked for about the cluster.
+/// The settings for the cluster.
 pub struct Wanted {
     options: ClusterOptions,
-    /// Nothing that could not be read may have been about it.
-    is_whole: bool,
+    /// Whether a process will listen, so that a free port is needed.
+    starts: bool,
+    /// Whether every setting could be read.
+    is_complete: bool,
 }
 
 impl Wanted {
-    /// Reads the topic; mistakes go to the reader.
-    pub fn read(reader: &mut Reader<'_>) -> Wanted {
+    /// Reads the topic for a subcommand (a bit of [`crate::settings::defs::on`]). Mistakes are collected in the reader.
+    pub fn read(reader: &mut Reader<'_>, sub: u8) -> Wanted {
         let before = reader.complaints.len();
         let options = read(reader);
-        Wanted { options, is_whole: reader.is_whole() && reader.complaints.len() == before }
+        Wanted {
+            options,
+            starts: sub == on::RUN,
+            is_complete: reader.is_complete() && reader.complaints.len() == before,
+        }
     }
 
-    /// Finds the cluster, and what each child gets of it. `only` names frameworks; empty means all.
-    /// `gpus` is asked only where it matters. Errors: all that is wrong, each with its code: what the reader complains of,
-    /// then explicit values, variables and files of the cluster.
+    /// Reads the cluster, and derives the variables of each child. `only` names frameworks; empty means all. `gpus` is
+    /// called only if it matters. Errors: all mistakes, each with its code: first those of the reader, then those of
+    /// explicit values, variables and files of the cluster.
     pub fn resolve(
         &self,
         reader: &Reader<'_>,
@@ -42,15 +50,15 @@ impl Wanted {
     ) -> Result<Resolved, Vec<ClusterError>> {
         let mut mistakes: Vec<ClusterError> = reader.complaints.iter().map(Complaint::mistake).collect();
         let options = self.on_this_machine(mistakes.is_empty(), env, gpus);
-        // One byte more than a document may have, so that a larger one is refused and not cut.
-        let read = |path: &str| files::read_small(path, json::MAX_BYTES + 1).map_err(|error| error.to_string());
+        // One byte more than the limit of a document, so that a larger one is refused and not cut.
+        let read = |path: &str| small_file::read_small(path, json::MAX_BYTES + 1).map_err(|error| error.to_string());
         let input = Input { env, files: &read, options: &options };
-        // What a setting that cannot be read leaves open (a leader, say) is no mistake of the environment.
-        let found = if self.is_whole { framework::resolve(&input, only).map_err(Some) } else { Err(None) };
+        // If a setting could not be read, a missing value (such as the leader) may not be a mistake of the environment.
+        let found = if self.is_complete { framework::resolve(&input, only).map_err(Some) } else { Err(None) };
         match found {
             Ok(mut resolved) if mistakes.is_empty() => {
                 resolved.warnings.extend(unknown(env));
-                resolved.warnings.extend(idle(reader).map(|it| Warning::new("idle_setting", it.to_string())));
+                resolved.warnings.extend(unused(reader).map(|it| Warning::new("idle_setting", it.to_string())));
                 resolved.warnings.extend(unitless(reader).map(|it| Warning::new("unitless_setting", it.to_string())));
                 Ok(resolved)
             }
@@ -63,13 +71,14 @@ impl Wanted {
         }
     }
 
-    /// With what the machine says of itself. No driver is waited for where nothing will be started.
+    /// The options with the facts about the machine. If nothing will be started, the driver is not queried.
     fn on_this_machine(&self, will_start: bool, env: &Env, gpus: impl FnOnce() -> Discovery) -> ClusterOptions {
         let mut options = self.options.clone();
         if options.hostname.is_none() {
             options.hostname = limits::hostname();
         }
         if options.nproc.is_some() {
+            options.free_port = (will_start && self.starts).then(free_port::free).flatten();
             options.cores = limits::cpus().and_then(|n| u32::try_from(n).ok()).unwrap_or(0);
         }
         if options.nproc == Some(Nproc::Gpu) {
@@ -77,7 +86,7 @@ impl Wanted {
                 options.nproc = None;
                 return options;
             }
-            // A process that sees no GPU of its own is of no use.
+            // A process without a visible GPU of its own would be useless.
             let found = gpus();
             let visible = cuda::visible_count(&found.gpus, env.get("CUDA_VISIBLE_DEVICES"));
             options.gpu_count = u32::try_from(visible).unwrap_or(u32::MAX);
@@ -89,7 +98,7 @@ impl Wanted {
     }
 }
 
-/// `TRAINIT_` variables that nothing reads.
+/// `TRAINIT_` variables that trainit does not know.
 pub(super) fn unknown(env: &Env) -> impl Iterator<Item = Warning> {
     unknown_variables(env).into_iter().map(|complaint| Warning::new("unknown_variable", complaint.to_string()))
 }

@@ -3,9 +3,9 @@
 use super::refuse;
 use crate::cli::Parsed;
 use crate::cli::completions::{SHELLS, script};
-use crate::edge::stdio;
+use crate::edge::io::stdio;
 
-/// Prints it; 125 for a shell that there is none for, 1 where nobody listens.
+/// Prints it; 125 for an unsupported shell, 1 if standard output is closed.
 pub fn main(parsed: &Parsed) -> u8 {
     let shell = parsed.operands.first().map(|word| word.to_string_lossy()).unwrap_or_default();
     match script(&shell) {

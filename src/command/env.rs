@@ -1,17 +1,18 @@
 //! `trainit env`: this replica's derived variables, for scripts: `vars=$(trainit env) || exit; eval "$vars"`.
 //!
-//! Standard output has nothing but the variables, and nothing at all when something is wrong.
+//! Standard output has only the variables, and nothing after a mistake.
 
 use serde_json::{Map, Value};
 
 use super::{cluster, refuse_all, values};
 use crate::cli::Parsed;
-use crate::edge::{gpu, stdio};
-use crate::rules::env::{Changes, Env};
+use crate::edge::gpu;
+use crate::edge::io::stdio;
+use crate::rules::process::env::{Changes, Env};
 use crate::settings::cluster::frameworks;
 use crate::settings::{Reader, gpus};
 
-/// How variables are printed.
+/// The output format.
 #[derive(Clone, Copy)]
 enum Format {
     Shell,
@@ -19,11 +20,11 @@ enum Format {
     Json,
 }
 
-/// Prints them; 125 where a setting or a variable is wrong, 1 where nobody listens.
+/// Prints them; 125 for a mistake in a setting or a variable, 1 if standard output is closed.
 pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     let (values, complaints) = values(parsed, env);
     let mut reader = Reader::new(&values, complaints);
-    let wanted = cluster::Wanted::read(&mut reader);
+    let wanted = cluster::Wanted::read(&mut reader, parsed.on);
     let gpu_timeout = gpus::read(&mut reader, parsed.on, env).timeout;
     let only = frameworks(&mut reader);
     let formats = [("shell", Format::Shell), ("dotenv", Format::Dotenv), ("json", Format::Json)];
@@ -52,8 +53,8 @@ fn shell(changes: &Changes) -> String {
     set.chain(removed).collect()
 }
 
-/// For the many readers of `.env` files: bare where every one agrees, single quotes (no interpolation) where it can be.
-/// A file cannot take a variable away, so it only says so.
+/// For the many readers of `.env` files: bare if all readers agree on it, otherwise in single quotes (no interpolation)
+/// if possible. A file cannot remove a variable, so a comment says it.
 fn dotenv(changes: &Changes) -> String {
     let set = changes.set.iter().filter(|(name, _)| is_identifier(name)).map(|(name, value)| {
         let is_plain = value.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-./:,=@%+[]".contains(&b));
@@ -81,14 +82,14 @@ fn escaped(value: &str) -> String {
     text
 }
 
-/// One object: name to value, null for what is to be taken away.
+/// One object: name to value, null for a variable to remove.
 fn json(changes: &Changes) -> String {
     let set = changes.set.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str())));
     let removed = changes.removed.iter().map(|name| (name.clone(), Value::Null));
     format!("{:#}\n", Value::Object(set.chain(removed).collect::<Map<_, _>>()))
 }
 
-/// Whether a shell can have a variable of this name; SageMaker's channels may be called otherwise.
+/// Whether a shell can have a variable with this name; SageMaker's channels may have other names.
 fn is_identifier(name: &str) -> bool {
     let mut bytes = name.bytes();
     bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')

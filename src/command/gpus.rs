@@ -1,4 +1,4 @@
-//! `trainit gpus`: what the GPUs are and how they are, as a table or as one JSON object; with --watch again and again.
+//! `trainit gpus`: the GPUs and their state, as a table or as one JSON object; with --watch repeatedly.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -9,28 +9,29 @@ use serde::Serialize;
 use crate::cli::Parsed;
 use crate::command;
 use crate::edge::clock::Clock;
-use crate::edge::reaper::{self, Wait};
-use crate::edge::{gpu, stdio, wake};
-use crate::rules::env::Env;
+use crate::edge::gpu;
+use crate::edge::io::{eventfd, stdio};
+use crate::edge::process::reaper::{self, Wait};
 use crate::rules::gpu::ledger::XidCount;
 use crate::rules::gpu::lifecycle::GpuEvent;
 use crate::rules::gpu::{Discovery, Evidence, Health, table};
+use crate::rules::process::env::Env;
 use crate::settings::{Reader, gpus};
 use crate::supervisor::GpuWatch;
 
-/// How often the death of a probe is looked for that has not closed its output.
-const GLANCE: Duration = Duration::from_millis(100);
+/// The interval for checking whether a probe died without closing its output.
+const DEATH_CHECK: Duration = Duration::from_millis(100);
 
 /// An object of `--watch --json`.
 #[derive(Serialize)]
 struct Frame<'a> {
     #[serde(flatten)]
     discovery: &'a Discovery,
-    /// The XIDs that came since the start.
+    /// The XIDs since the start.
     xids: &'a [XidCount],
 }
 
-/// Leaves with 0 whenever it could say what it found, no GPU included.
+/// Exits with 0 if a result could be printed, even without a GPU.
 pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     let (values, complaints) = command::values(parsed, env);
     let mut reader = Reader::new(&values, complaints);
@@ -62,12 +63,12 @@ fn print_json(object: &impl Serialize) -> io::Result<()> {
     stdio::print(&format!("{}\n", serde_json::to_string(object).map_err(io::Error::other)?))
 }
 
-/// Until nobody listens any more. With NVML one probe stays and tells events as they come; without it the machine is
-/// looked at again and again.
+/// Prints until standard output is closed. With NVML one probe runs and reports events; without it the machine is
+/// scanned again and again.
 fn watched(mut discovery: Discovery, settings: &gpus::Gpus, json: bool, env: &Env) -> io::Result<()> {
     while discovery.source != Evidence::Nvml {
         show_frame(&discovery, &[], json)?;
-        wake::wait_readable(&[], Some(settings.interval));
+        eventfd::wait_readable(&[], Some(settings.interval));
         discovery = gpu::discover(settings.timeout, env);
     }
     show_frame(&discovery, &[], json)?;
@@ -75,27 +76,27 @@ fn watched(mut discovery: Discovery, settings: &gpus::Gpus, json: bool, env: &En
     let mut watch = GpuWatch::new(settings.timeout, settings.interval, settings.policy.clone(), env);
     let mut shown_at = clock.now();
     loop {
-        // While nothing is known, that is shown at every interval too.
-        let again_at = shown_at + settings.interval * 2;
-        let due = watch.deadline().map_or(again_at, |at| at.min(again_at));
+        // While no readings are available, that is printed at every interval, too.
+        let next_at = shown_at + settings.interval * 2;
+        let due = watch.deadline().map_or(next_at, |at| at.min(next_at));
         let fds: Vec<RawFd> = watch.fd().into_iter().collect();
         let is_deaf = fds.is_empty() && watch.pid().is_some();
         let left = due.saturating_sub(clock.now());
-        wake::wait_readable(&fds, Some(if is_deaf { left.min(GLANCE) } else { left }));
+        eventfd::wait_readable(&fds, Some(if is_deaf { left.min(DEATH_CHECK) } else { left }));
         let now = clock.now();
         let mut events = Vec::new();
         while let Wait::Ended { pid, end } = reaper::wait() {
             events.extend(watch.ended(now, pid, end).unwrap_or_default());
         }
         events.extend(watch.pump(now));
-        let is_news = |event: &GpuEvent| !matches!(event, GpuEvent::Found(_) | GpuEvent::Sighted);
-        if events.iter().any(is_news) || now >= again_at {
+        let is_news = |event: &GpuEvent| !matches!(event, GpuEvent::Found(_) | GpuEvent::Available);
+        if events.iter().any(is_news) || now >= next_at {
             let told = watch.told();
             discovery.gpus = told.gpus.into_iter().map(|(gpu, _)| gpu).collect();
-            for gpu in discovery.gpus.iter_mut().filter(|_| told.blind.is_some()) {
+            for gpu in discovery.gpus.iter_mut().filter(|_| told.unavailable.is_some()) {
                 (gpu.health, gpu.health_reason) = (Health::Unknown, None);
             }
-            discovery.problem = told.blind;
+            discovery.problem = told.unavailable;
             show_frame(&discovery, &told.xids, json)?;
             shown_at = now;
         }

@@ -1,24 +1,27 @@
-//! `trainit inspect`: what trainit sees here, and where each value came from, as a block for people or one JSON object.
+//! `trainit inspect`: what trainit detects here, and the origin of each value, as text for people or as one JSON
+//! object.
 //!
-//! The text is written from the object, so that both say the same. Deliberately absent: starting anything.
+//! The text is made from the object, so that both agree. Deliberately absent: starting anything.
 
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
 
-use super::asked::{Asked, Placed};
-use super::{refuse_all, values};
+use super::{gang, refuse_all, values};
 use crate::cli::Parsed;
-use crate::edge::{gpu, limits, machine, stdio};
-use crate::rules::checkpoint::address::shown;
+use crate::command::run_options::{Placed, RunOptions};
+use crate::edge::gpu;
+use crate::edge::host::{dmi, limits};
+use crate::edge::io::stdio;
 use crate::rules::cluster::spec::{ClusterError, ClusterSpec, quote};
-use crate::rules::env::{Changes, Env};
-use crate::rules::exit;
 use crate::rules::framework::{Launch, Resolved};
 use crate::rules::gpu::{Discovery, table};
 use crate::rules::job::Policy;
-use crate::rules::plain::{counted, plain as printable};
 use crate::rules::preempt;
+use crate::rules::process::env::{Changes, Env};
+use crate::rules::process::exit;
+use crate::rules::store::address::shown;
+use crate::rules::text::safe_text::{counted, printable};
 use crate::settings::defs::{Takes, find};
 use crate::settings::{Origin, Reader, Values};
 
@@ -26,33 +29,37 @@ use crate::settings::{Origin, Reader, Values};
 const CHECKPOINTS: [(&str, &str); 2] = [("directory", "checkpoint-dir"), ("store", "checkpoint-store")];
 const MODEL: [(&str, &str); 2] = [("directory", "model-dir"), ("store", "model-store")];
 
-/// Longer values are cut in the block for people.
+/// The limit for values in the text for people.
 const SHOWN_CHARS: usize = 200;
 
-/// Shows what is here; 125 where `run` would not start: a setting or a variable is wrong, or a demand is not met.
+/// Prints the result; 125 if `run` would not start because of a mistake in a setting or a variable, or an unmet demand.
 pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     let (values, complaints) = values(parsed, env);
     let mut reader = Reader::new(&values, complaints);
     let as_json = reader.switch("json");
-    let mut asked = Asked::read(&mut reader, parsed.on, env);
-    asked.keeping.look(&mut reader, &|| true);
+    let mut options = RunOptions::read(&mut reader, parsed.on, env);
+    options.keeping.look(&mut reader, &|| true);
     let mut discovery = None;
-    let mut discover = || discovery.get_or_insert_with(|| gpu::discover(asked.gpus.timeout, env)).clone();
-    let Placed { resolved, .. } = match asked.place(&reader, env, &mut discover) {
+    let mut discover = || discovery.get_or_insert_with(|| gpu::discover(options.gpus.timeout, env)).clone();
+    let Placed { resolved, gang, .. } = match options.place(&reader, env, &mut discover) {
         Ok(placed) => placed,
         Err(mistakes) if as_json => return fail(&mistakes),
         Err(mistakes) => return refuse_all(&mistakes, env),
     };
     let discovery = discover();
-    let unmet = asked.gpus.demands.unmet(&discovery, env.get("CUDA_VISIBLE_DEVICES"));
-    let mut sources = preempt::pick(asked.run.preemption, env, &machine::local_facts)
+    let unmet = options.gpus.demands.unmet(&discovery, env.get("CUDA_VISIBLE_DEVICES"));
+    let mut sources = preempt::pick(options.run.preemption, env, &dmi::local_facts)
         .into_iter()
         .map(|(source, endpoint)| json!({ "source": source.name, "endpoint": endpoint }));
-    let (checkpoints, code) = asked.keeping.seen(&resolved, env);
+    let shared = options.keeping.shared_store(env);
+    let gang =
+        gang::seen(&options.gang, gang.as_ref(), &resolved, options.run.policy.checkpoints, shared.is_some(), env);
+    let (checkpoints, code) = options.keeping.seen(&resolved, env);
     let mut object = object(&resolved, &values, &discovery, &unmet);
+    object["gang"] = gang;
     object["checkpoints"] = with_sources(checkpoints, &object["settings"], CHECKPOINTS);
-    object["model"] = of_model(&object["settings"]);
-    add_derived(&mut object["settings"], &asked.run.policy);
+    object["model"] = model_object(&object["settings"]);
+    add_derived(&mut object["settings"], &options.run.policy);
     object["preemption"] = sources.next().unwrap_or(Value::Null);
     let others: Vec<Value> = sources.collect();
     if !others.is_empty() {
@@ -66,7 +73,7 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     }
 }
 
-/// The first mistake, with the others in its message for who looks no further, and each by itself.
+/// The first mistake, whose message includes the others for readers of only that one, and each mistake separately.
 fn fail(mistakes: &[ClusterError]) -> u8 {
     let each = |m: &ClusterError| json!({ "code": m.code, "variable": m.variable, "message": m.message });
     let mut object = json!({ "errors": mistakes.iter().map(each).collect::<Vec<Value>>() });
@@ -75,7 +82,7 @@ fn fail(mistakes: &[ClusterError]) -> u8 {
         let message: Vec<String> = std::iter::once(first.message.clone()).chain(others).collect();
         object["error"] = json!({ "code": first.code, "variable": first.variable, "message": message.join("; ") });
     }
-    // The exit code says it too, if nobody listens.
+    // If standard output is closed, the exit code still reports it.
     let _ = stdio::print(&format!("{object:#}\n"));
     exit::NOT_STARTED
 }
@@ -87,21 +94,22 @@ fn object(resolved: &Resolved, values: &Values, discovery: &Discovery, unmet: &[
     warnings.extend(discovery.problem.as_ref().map(|problem| json!({ "code": "gpu_problem", "message": problem })));
     warnings.extend(unmet.iter().map(|demand| json!({ "code": "gpu_demand", "message": demand })));
     let mut object = json!({
-        "cluster": of_cluster(&resolved.spec),
+        "cluster": cluster_object(&resolved.spec),
         "child_env": changes.set,
         "removed_env": changes.removed,
         "warnings": warnings,
         "gpus": discovery.gpus,
-        "limits": of_limits(),
-        "settings": of_settings(values),
+        "limits": limits_object(),
+        "settings": settings_object(values),
     });
     if resolved.launches.iter().any(|launch| launch.process.is_some()) {
-        object["processes"] = resolved.launches.iter().map(|launch| of_launch(launch, &resolved.launches)).collect();
+        object["processes"] =
+            resolved.launches.iter().map(|launch| launch_object(launch, &resolved.launches)).collect();
     }
     object
 }
 
-fn of_cluster(spec: &ClusterSpec) -> Value {
+fn cluster_object(spec: &ClusterSpec) -> Value {
     let is_guess = spec.said.process.as_ref().is_some_and(|process| process.node_guessed);
     let known = |place: Option<u32>| place.filter(|_| !is_guess);
     json!({
@@ -116,8 +124,8 @@ fn of_cluster(spec: &ClusterSpec) -> Value {
     })
 }
 
-/// What this process has that others of the node have not, or have otherwise.
-fn of_launch(launch: &Launch, all: &[Launch]) -> Value {
+/// The values of this process that differ from those of other processes on the node.
+fn launch_object(launch: &Launch, all: &[Launch]) -> Value {
     let differs = |changes: &Changes, name: &str, value: &String| changes.set.get(name) != Some(value);
     let own: Map<String, Value> = launch
         .changes
@@ -134,7 +142,7 @@ fn of_launch(launch: &Launch, all: &[Launch]) -> Value {
     })
 }
 
-fn of_limits() -> Value {
+fn limits_object() -> Value {
     let limits = limits::read();
     json!({
         "cpus": limits.cpus,
@@ -144,7 +152,7 @@ fn of_limits() -> Value {
     })
 }
 
-fn of_settings(values: &Values) -> Value {
+fn settings_object(values: &Values) -> Value {
     let settings = values.iter().map(|(name, given)| {
         let setting = find(name);
         let origin = match &given.origin {
@@ -164,7 +172,7 @@ fn of_settings(values: &Values) -> Value {
     Value::Object(settings.collect())
 }
 
-/// Puts beside a value that is a setting's where it came from, as it is among the settings.
+/// Adds the origin to the members that are settings.
 fn with_sources(mut part: Value, settings: &Value, names: [(&str, &str); 2]) -> Value {
     for (key, name) in names {
         if part[key].is_string() {
@@ -174,13 +182,13 @@ fn with_sources(mut part: Value, settings: &Value, names: [(&str, &str); 2]) -> 
     part
 }
 
-fn of_model(settings: &Value) -> Value {
+fn model_object(settings: &Value) -> Value {
     let place = |name: &str| settings[name]["value"].clone();
     let part = json!({ "directory": place("model-dir"), "store": place("model-store") });
     if part["directory"].is_null() { Value::Null } else { with_sources(part, settings, MODEL) }
 }
 
-/// Defaults that follow from other settings.
+/// Adds defaults that depend on other settings.
 fn add_derived(settings: &mut Value, policy: &Policy) {
     let startup = policy.hang.map(|hang| humantime::format_duration(hang.startup).to_string());
     let restarts = Some(policy.max_restarts.to_string());
@@ -191,73 +199,79 @@ fn add_derived(settings: &mut Value, policy: &Policy) {
     }
 }
 
-/// The object as a block for people. Long values are cut: TF_CONFIG may hold what a screen should not show.
+/// The object as text for people. Long values are cut, because TF_CONFIG may contain secrets.
 fn text(object: &Value, discovery: &Discovery) -> String {
     let mut text = String::new();
     let cluster = &object["cluster"];
     let mut line = |name: &str, value: String| {
         let _ = writeln!(text, "{name:<14}{value}");
     };
-    line("platform", plain(&cluster["platform"]));
+    line("platform", value_text(&cluster["platform"]));
     line(
         "role",
         format!(
             "{}{}",
-            plain(&cluster["role"]),
+            value_text(&cluster["role"]),
             if cluster["is_chief"] == true { " (writes checkpoints)" } else { "" }
         ),
     );
-    line("node rank", format!("{} of {}", plain(&cluster["node_rank"]), plain(&cluster["num_nodes"])));
+    line("node rank", format!("{} of {}", value_text(&cluster["node_rank"]), value_text(&cluster["num_nodes"])));
     let leader = &cluster["leader"];
     line(
         "leader",
-        if leader.is_null() { "-".into() } else { format!("{}:{}", plain(&leader["host"]), leader["port"]) },
+        if leader.is_null() { "-".into() } else { format!("{}:{}", value_text(&leader["host"]), leader["port"]) },
     );
     line("hosts", list(&cluster["hosts"]));
-    line("trial", plain(&cluster["trial"]));
-    section(&mut text, "set for the command", &object["child_env"], plain);
+    line("trial", value_text(&cluster["trial"]));
+    section(&mut text, "set for the command", &object["child_env"], value_text);
     section(&mut text, "removed for the command", &object["removed_env"], |_| String::new());
-    // One alone has all that is set above.
+    // A single process is already described above.
     for process in object["processes"].as_array().filter(|all| all.len() > 1).into_iter().flatten() {
-        section(&mut text, &format!("process {}", plain(&process["local_rank"])), &process["child_env"], plain);
+        section(
+            &mut text,
+            &format!("process {}", value_text(&process["local_rank"])),
+            &process["child_env"],
+            value_text,
+        );
     }
     for warning in object["warnings"].as_array().into_iter().flatten() {
         let _ = writeln!(
             text,
             "\nwarning: {} [code={}]",
             warning["message"].as_str().map_or_else(String::new, printable),
-            plain(&warning["code"])
+            value_text(&warning["code"])
         );
     }
     kept(&mut text, "checkpoints", &object["checkpoints"]);
     kept(&mut text, "model", &object["model"]);
-    section(&mut text, "preemption source", &object["preemption"], plain);
+    section(&mut text, "gang", &object["gang"], value_text);
+    section(&mut text, "preemption source", &object["preemption"], value_text);
     let _ = write!(text, "\nGPUs\n{}", table::render(discovery));
-    section(&mut text, "limits", &object["limits"], plain);
+    section(&mut text, "limits", &object["limits"], value_text);
     section(&mut text, "settings", &object["settings"], |setting| {
-        format!("{}  ({})", list(&setting["value"]), plain(&setting["source"]))
+        format!("{}  ({})", list(&setting["value"]), value_text(&setting["source"]))
     });
     text
 }
 
-/// What is kept, and where; the newest checkpoint in one line.
+/// The checkpoints or the model, and the store; the newest checkpoint on one line.
 fn kept(text: &mut String, heading: &str, part: &Value) {
     if part.is_null() {
         let _ = writeln!(text, "\n{heading}\n  none");
         return;
     }
     section(text, heading, part, |member| match (&member["source"], &member["unit"]) {
-        (Value::String(source), _) => format!("{}  ({source})", plain(&member["value"])),
+        (Value::String(source), _) => format!("{}  ({source})", value_text(&member["value"])),
         (_, Value::String(_)) => {
             let step = member["step"].as_u64().map_or("no step".to_owned(), |step| format!("step {step}"));
             let files = counted(member["files"].as_u64().unwrap_or_default() as usize, "file");
-            format!("{} ({step}, {files}, {} bytes)", plain(&member["unit"]), member["bytes"])
+            format!("{} ({step}, {files}, {} bytes)", value_text(&member["unit"]), member["bytes"])
         }
-        (_, _) => member.as_str().map_or_else(|| plain(member), printable),
+        (_, _) => member.as_str().map_or_else(|| value_text(member), printable),
     });
 }
 
-/// A heading and its members, a line each; a list has no names.
+/// A heading and its members, one on each line; the entries of a list have no names.
 fn section(text: &mut String, heading: &str, members: &Value, shown: impl Fn(&Value) -> String) {
     let _ = writeln!(text, "\n{heading}");
     match members {
@@ -269,14 +283,14 @@ fn section(text: &mut String, heading: &str, members: &Value, shown: impl Fn(&Va
         }
         Value::Array(items) if !items.is_empty() => {
             for item in items {
-                let _ = writeln!(text, "  {}{}", plain(item), shown(item));
+                let _ = writeln!(text, "  {}{}", value_text(item), shown(item));
             }
         }
         _ => text.push_str("  -\n"),
     }
 }
 
-fn plain(value: &Value) -> String {
+fn value_text(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
         Value::String(text) if !text.contains(char::is_control) && text.chars().count() <= SHOWN_CHARS => text.clone(),
@@ -287,7 +301,7 @@ fn plain(value: &Value) -> String {
 
 fn list(value: &Value) -> String {
     match value {
-        Value::Array(items) => items.iter().map(plain).collect::<Vec<_>>().join(", "),
-        other => plain(other),
+        Value::Array(items) => items.iter().map(value_text).collect::<Vec<_>>().join(", "),
+        other => value_text(other),
     }
 }

@@ -1,41 +1,46 @@
-//! One file per subcommand: the wiring, and nothing that could be a rule.
+//! The subcommands, one file each: they connect the other parts, and contain no rules.
 
-mod asked;
-#[cfg(feature = "store")]
 pub mod checkpoint;
+mod checkpoint_options;
 pub mod cluster;
 pub mod completions;
 pub mod env;
+mod gang;
 pub mod gpu_probe;
 pub mod gpus;
 pub mod inspect;
-#[cfg_attr(not(feature = "store"), path = "keeping_without_store.rs")]
-mod keeping;
 pub mod licenses;
+pub mod man;
 pub mod report_metric;
 pub mod run;
+mod run_options;
 pub mod status;
 
 use std::ffi::OsString;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::cli::{self, Parsed, Refusal};
-use crate::edge::signals::{self, Mask};
-use crate::edge::{limits, stdio};
-use crate::rules::cluster::spec::ClusterError;
-use crate::rules::env::Env;
-use crate::rules::exit;
-use crate::settings::layers::unknown_variables;
-use crate::settings::{Complaint, ConfigFile, Values, left_out, platform};
+use nix::fcntl::OFlag;
 
-/// What reading the configuration file may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+use crate::cli::{self, Parsed, Refusal};
+use crate::edge::fs::trusted_open;
+use crate::edge::host::limits;
+use crate::edge::io::stdio;
+use crate::edge::process::signals::{self, Mask};
+use crate::rules::cluster::spec::ClusterError;
+use crate::rules::process::env::Env;
+use crate::rules::process::exit;
+use crate::settings::layers::unknown_variables;
+use crate::settings::reader::unquoted;
+use crate::settings::{Complaint, ConfigFile, Values, platform};
+
+/// The limit for reading the configuration file.
+const CONFIG_LIMIT: Duration = Duration::from_secs(5);
 
 const DEFAULT_CONFIG: &str = "/etc/trainit/config.toml";
 
-/// Does what the command line asks and returns the exit code. `mask` is the signal mask from before ours, for `run`.
+/// Executes the command line and returns the exit code. `mask` is the signal mask before trainit's own, for `run`.
 pub fn dispatch(argv: Vec<OsString>, env: Env, mask: Option<Mask>) -> u8 {
     if argv.get(1).is_some_and(|word| word == gpu_probe::SUBCOMMAND) {
         gpu_probe::main(&argv, &env);
@@ -50,17 +55,17 @@ pub fn dispatch(argv: Vec<OsString>, env: Env, mask: Option<Mask>) -> u8 {
         ("report-metric", _) => report_metric::main(&parsed, &env),
         ("status", _) => status::main(&parsed, &env),
         ("gpus", _) => gpus::main(&parsed, &env),
-        #[cfg(feature = "store")]
         ("checkpoint", _) => checkpoint::main(&parsed, &env),
         ("inspect", _) => inspect::main(&parsed, &env),
         ("env", _) => env::main(&parsed, &env),
         ("completions", _) => completions::main(&parsed),
+        ("man", _) => man::main(&parsed),
         ("licenses", _) => licenses::main(),
-        (other, _) => refuse(&[format!("trainit {other}: {}", left_out::WHY)]),
+        (other, _) => unreachable!("the command line knows no subcommand {other}"),
     }
 }
 
-/// Layers the settings of a subcommand, the configuration file included. Mistakes land in the complaints.
+/// Collects the settings of a subcommand, including the configuration file. Mistakes are in the complaints.
 pub fn values(parsed: &Parsed, env: &Env) -> (Values, Vec<Complaint>) {
     let mut complaints = parsed.mistakes.clone();
     let file = match config_file(parsed, env) {
@@ -71,13 +76,12 @@ pub fn values(parsed: &Parsed, env: &Env) -> (Values, Vec<Complaint>) {
         }
     };
     let mut values = Values::gather(parsed.on, parsed.flags.clone(), env, file.as_ref(), &mut complaints);
-    // These tell it with all else they warn of; under a run, that has told it.
+    // These subcommands report it with their other warnings; below a run, the run has reported it.
     if !["run", "inspect", "env"].contains(&parsed.command) && env.given("TRAINIT_ATTEMPT").is_none() {
         for unknown in unknown_variables(env) {
             stdio::complain(&format!("trainit: warning: {unknown}"));
         }
     }
-    left_out::refuse(&mut values, &mut complaints);
     platform::imply(&mut values, env, parsed.command == "checkpoint");
     (values, complaints)
 }
@@ -89,13 +93,18 @@ fn config_file(parsed: &Parsed, env: &Env) -> Result<Option<ConfigFile>, Complai
         .map(|path| ("--config", PathBuf::from(path)))
         .or_else(|| env.given("TRAINIT_CONFIG").map(|path| ("TRAINIT_CONFIG", PathBuf::from(path))));
     let path = named.as_ref().map_or(Path::new(DEFAULT_CONFIG), |(_, path)| path);
+    if let Some((place, Err(message))) =
+        named.as_ref().map(|(place, path)| (*place, unquoted(&path.to_string_lossy()).map(drop)))
+    {
+        return Err(Complaint { place: place.to_owned(), message });
+    }
     let read = match (parsed.command, &named) {
-        // It holds signals back, and must not for as long as a file system hangs or nobody writes to a FIFO.
+        // `run` blocks signals here, so it must not wait for a hanging file system or an empty FIFO.
         ("run", Some(_)) => {
             let path = path.to_owned();
-            signals::in_time("config", PATIENCE, move || std::fs::read_to_string(path))
+            signals::in_time("config", CONFIG_LIMIT, move || read_text(&path))
         }
-        _ => std::fs::read_to_string(path),
+        _ => read_text(path),
     };
     match read {
         Ok(text) => Ok(Some(ConfigFile { path: path.to_owned(), text })),
@@ -108,12 +117,12 @@ fn config_file(parsed: &Parsed, env: &Env) -> Result<Option<ConfigFile>, Complai
                 let place = named.as_ref().map_or(DEFAULT_CONFIG, |(place, _)| place).to_owned();
                 let way_out = match error.kind() {
                     ErrorKind::NotFound => {
-                        "see that the path is right and the file in the image or mounted into it; without one, leave it out"
+                        "check the path, and that the file is in the image or mounted into it; or omit the setting"
                     }
-                    ErrorKind::IsADirectory => "name the file in it",
-                    ErrorKind::PermissionDenied => "let the user that runs this read it",
+                    ErrorKind::IsADirectory => "name a file in it",
+                    ErrorKind::PermissionDenied => "make it readable for this user",
                     ErrorKind::InvalidData => "it must be TOML, in UTF-8",
-                    _ => limits::way_out(&error, "see what it lies on, or name another file"),
+                    _ => limits::way_out(&error, "check its file system, or name another file"),
                 };
                 Err(Complaint { place, message: format!("cannot read {}: {error}; {way_out}", path.display()) })
             }
@@ -121,7 +130,11 @@ fn config_file(parsed: &Parsed, env: &Env) -> Result<Option<ConfigFile>, Complai
     }
 }
 
-/// As [`refuse`], with the codes; and with what a start would warn of, which may be why.
+fn read_text(path: &Path) -> io::Result<String> {
+    io::read_to_string(trusted_open::open(path, OFlag::O_RDONLY)?)
+}
+
+/// Like [`refuse`], with codes; and with the warnings of a start, which may explain the mistakes.
 fn refuse_all(mistakes: &[ClusterError], env: &Env) -> u8 {
     for unknown in cluster::unknown(env) {
         stdio::complain(&format!("trainit: warning: {}", unknown.message));
@@ -129,7 +142,7 @@ fn refuse_all(mistakes: &[ClusterError], env: &Env) -> u8 {
     refuse(&mistakes.iter().map(|mistake| format!("{mistake} [code={}]", mistake.code)).collect::<Vec<_>>())
 }
 
-/// Prints each complaint on a line of its own and returns 125.
+/// Prints each complaint on its own line and returns 125.
 pub fn refuse<T: std::fmt::Display>(complaints: &[T]) -> u8 {
     for complaint in complaints {
         stdio::complain(&format!("trainit: error: {complaint}"));

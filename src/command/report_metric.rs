@@ -1,61 +1,64 @@
-//! `trainit report-metric`: one metric, or what standard input holds, to the metrics file.
+//! `trainit report-metric`: writes one metric, or those of standard input, to the metrics file.
 //!
-//! It is called in loops by shell scripts, so it costs what starting a process costs: no runtime, no log machinery.
+//! Shell scripts call it in loops, so it must start fast: no runtime, no logging framework.
 
 use std::io::{ErrorKind, Read};
 
 use crate::cli::Parsed;
-use crate::edge::metrics_file::{Error, MetricsFile};
-use crate::edge::{clock, signals, stdio};
-use crate::rules::env::Env;
-use crate::rules::exit;
+use crate::edge::clock;
+use crate::edge::fs::metrics_file::{Error, MetricsFile};
+use crate::edge::io::stdio;
+use crate::edge::process::signals;
 use crate::rules::metric::batch::{self, LONGEST_LINE_BYTES};
 use crate::rules::metric::line::Report;
 use crate::rules::metric::number;
+use crate::rules::process::env::Env;
+use crate::rules::process::exit;
 use crate::settings::Reader;
-use crate::settings::metrics::{self, ReportMetric, Wanted};
+use crate::settings::metrics::{self, ReportMetric, Reports};
 
-/// How much of standard input is read at once: what a pipe holds. The whole lines in it are one write.
+/// The size of one read of standard input, which is the size of a pipe. Its complete lines are written together.
 const BATCH_BYTES: usize = 64 << 10;
 
-/// Warnings given at most: a feeder may repeat itself for hours.
+/// The limit for warnings: a program may repeat a mistake for hours.
 const MOST_WARNINGS: usize = 10;
 
-/// How long to wait for the file's lock: a stopped holder must not stop the training.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
+/// The limit for waiting for the file's lock: a stopped holder must not block the training.
+const LOCK_LIMIT: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// The file could not be written.
 const NOT_WRITTEN: u8 = 1;
 
-/// Reports, and returns the exit code: 0 when the metric is in the file.
+/// Reports, and returns the exit code: 0 if the metric is in the file.
 pub fn main(parsed: &Parsed, env: &Env) -> u8 {
-    // A closed stderr or a file-size limit must come back as errors, not end the process before the metric is written.
+    // A closed stderr or a file-size limit must be returned as an error, and not end the process before the metric is
+    // written.
     signals::ignore_write_signals();
     let (values, complaints) = super::values(parsed, env);
     let mut reader = Reader::new(&values, complaints);
-    if metrics::is_others(&mut reader, env) {
+    if metrics::is_for_another_rank(&mut reader, env) {
         if reader.switch("stdin") {
-            // A closed pipe would end the program that feeds it.
+            // Standard input is read to its end, because a closed pipe would end the program that writes to it.
             let _ = std::io::copy(&mut stdio::input(), &mut std::io::sink());
         }
         return 0;
     }
-    let asked = metrics::report_metric(&mut reader, &parsed.operands, env);
-    let Some(asked) = asked.filter(|_| reader.complaints.is_empty()) else {
+    let options = metrics::report_metric(&mut reader, &parsed.operands, env);
+    let Some(options) = options.filter(|_| reader.complaints.is_empty()) else {
         let code = super::refuse(&reader.complaints);
         return if reader.switch("best-effort") { 0 } else { code };
     };
-    let mut writer = Writer::new(&asked, env);
-    match &asked.wanted {
-        Wanted::One(report) => writer.write(std::slice::from_ref(report)),
-        Wanted::Stdin { tag } => writer.follow(tag),
+    let mut writer = Writer::new(&options, env);
+    match &options.reports {
+        Reports::One(report) => writer.write(std::slice::from_ref(report)),
+        Reports::Stdin { tag } => writer.follow(tag),
     }
-    if asked.best_effort { 0 } else { writer.code }
+    if options.best_effort { 0 } else { writer.code }
 }
 
-/// Writes reports, and knows how that went.
+/// Writes reports, and remembers failures.
 struct Writer<'a> {
-    asked: &'a ReportMetric,
+    options: &'a ReportMetric,
     env: &'a Env,
     file: MetricsFile,
     told: Vec<String>,
@@ -64,15 +67,16 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    fn new(asked: &'a ReportMetric, env: &'a Env) -> Writer<'a> {
-        let path = asked.target.path.clone();
-        let file = MetricsFile::new(path, asked.target.keep, asked.fsync, PATIENCE);
-        let mut writer = Writer { asked, env, file, told: Vec::new(), is_failing: false, code: 0 };
-        asked.warnings.iter().for_each(|warning| writer.warn(warning.clone()));
+    fn new(options: &'a ReportMetric, env: &'a Env) -> Writer<'a> {
+        let path = options.target.path.clone();
+        let file = MetricsFile::new(path, options.target.keep, options.fsync, LOCK_LIMIT);
+        let mut writer = Writer { options, env, file, told: Vec::new(), is_failing: false, code: 0 };
+        options.warnings.iter().for_each(|warning| writer.warn(warning.clone()));
         writer
     }
 
-    /// Whole lines are written as they come, each with the time it came: who is stopped loses nothing of before.
+    /// Complete lines are written when they arrive, each with its time, so that nothing is lost if this process is
+    /// stopped.
     fn follow(&mut self, tag: &str) {
         let (mut input, mut buffer) = (stdio::input(), vec![0; BATCH_BYTES]);
         let (mut pending, mut lines, mut is_empty) = (Vec::new(), 0, true);
@@ -82,7 +86,7 @@ impl<'a> Writer<'a> {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => {
                     let what = "cannot read standard input";
-                    stdio::complain(&format!("trainit: error: {what}: {error}; what came before it was written"));
+                    stdio::complain(&format!("trainit: error: {what}: {error}; earlier lines were written"));
                     self.code = NOT_WRITTEN;
                     return;
                 }
@@ -93,7 +97,7 @@ impl<'a> Writer<'a> {
                 Some(at) => pending.len() - read + at + 1,
                 None if read == 0 => pending.len(),
                 None => {
-                    // Too long already: it is refused, however much follows.
+                    // It is already too long, and is refused with any further bytes.
                     pending.truncate(LONGEST_LINE_BYTES + 1);
                     continue;
                 }
@@ -103,7 +107,7 @@ impl<'a> Writer<'a> {
             pending.drain(..end);
             is_empty &= reports.is_empty() && mistakes.is_empty();
             for mistake in mistakes {
-                let what = "not written, the other lines are";
+                let what = "not written, but the other lines are";
                 stdio::complain(&format!("trainit: error: standard input: {mistake}; {what}"));
                 if self.code == 0 {
                     self.code = exit::NOT_STARTED;
@@ -128,7 +132,7 @@ impl<'a> Writer<'a> {
         let timestamp = timestamp(self.env);
         let mut lines = Vec::with_capacity(128 * reports.len());
         for report in reports {
-            report.write(timestamp, &self.asked.target.trial, &mut lines);
+            report.write(timestamp, &self.options.target.trial, &mut lines);
         }
         let written = self.file.append(&lines);
         let was_failing = std::mem::replace(&mut self.is_failing, written.is_err());
@@ -138,8 +142,8 @@ impl<'a> Writer<'a> {
                 notes.iter().for_each(|note| self.warn(format!("{path}: {note}")));
             }
             Err(_) if was_failing => {}
-            Err(error) if self.asked.best_effort => {
-                stdio::complain(&format!("trainit: warning: {error}; the metric is lost, and --best-effort goes on"));
+            Err(error) if self.options.best_effort => {
+                stdio::complain(&format!("trainit: warning: {error}; the metric is lost, and --best-effort continues"));
             }
             Err(error) => {
                 let advice = advice(&error);
@@ -149,7 +153,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Each once.
+    /// Prints each warning once.
     fn warn(&mut self, text: String) {
         if self.told.len() < MOST_WARNINGS && !self.told.contains(&text) {
             stdio::complain(&format!("trainit: warning: {text}"));
@@ -160,16 +164,15 @@ impl<'a> Writer<'a> {
 
 fn advice(error: &Error) -> &'static str {
     match error.kind() {
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make room there, or name another file with --file",
-        ErrorKind::PermissionDenied => "let this user write it, or name another file with --file",
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "free some space there, or name another file with --file",
+        ErrorKind::PermissionDenied => "make it writable for this user, or name another file with --file",
         ErrorKind::ReadOnlyFilesystem => "mount it writable, or name another file with --file",
-        ErrorKind::IsADirectory => "name a file in that folder with --file",
-        _ => "name another file with --file, or go on without it with --best-effort",
+        ErrorKind::IsADirectory => "name a file in that directory with --file",
+        _ => "name another file with --file, or continue without it with --best-effort",
     }
 }
 
-/// Seconds since 1970. In debug builds only, so never in what is shipped, `TRAINIT_TEST_CLOCK` may say it instead: the cases of
-/// the contract have a frozen clock.
+/// Seconds since 1970. Only in debug builds `TRAINIT_TEST_CLOCK` can set it, for test cases with a fixed clock.
 fn timestamp(env: &Env) -> f64 {
     let frozen =
         if cfg!(debug_assertions) { env.get("TRAINIT_TEST_CLOCK").and_then(number::parse_float) } else { None };

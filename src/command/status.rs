@@ -1,4 +1,4 @@
-//! `trainit status`: finds the run that is here, asks it, and shows what it says.
+//! `trainit status`: finds the run of this container, queries its status, and prints it.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -8,23 +8,29 @@ use serde_json::Value;
 
 use crate::cli::Parsed;
 use crate::command;
-use crate::edge::run_dir::{self, SOCKET};
-use crate::edge::{control, stdio};
-use crate::rules::env::Env;
+use crate::edge::clock::Clock;
+use crate::edge::fs::run_dir::{self, SOCKET};
+use crate::edge::io::{eventfd, stdio};
+use crate::edge::net::status_socket::{self, Asked};
+use crate::rules::process::env::Env;
 use crate::rules::status::{check, headline, parse, render};
 use crate::settings::Reader;
 
-/// An agent answers between two turns of its loop; one that has not after this long does not do its work.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// An agent answers between two turns of its loop; without an answer in this time it does not work. A HEALTHCHECK has
+/// 10 s in total.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
-/// A run: its socket, its process as we see it (0: of another PID namespace), and what it said.
+/// The pause before a run with too many callers is queried again.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+
+/// A run: its socket, its process in this PID namespace (0: another namespace), and its answer.
 struct Run {
     socket: PathBuf,
     pid: i32,
     said: io::Result<(String, Value)>,
 }
 
-/// Leaves with 0 when the run answered (and, with --check, is well), else with 1.
+/// Exits with 0 if the run answered (and, with --check, is healthy), or else with 1.
 pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     let (values, complaints) = command::values(parsed, env);
     let mut reader = Reader::new(&values, complaints);
@@ -58,30 +64,51 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     u8::from(!is_shown || (only_check && !is_well))
 }
 
-/// The run that is here. The container's init wins over runs inside it, and those of our container over others with which
-/// a directory is shared; one that does not answer is there, too. Errors: none, or several that nothing tells apart.
+/// The run of this container: the container's init; or else a run of the same user before those of others, and a run of
+/// this container before those of others with which a directory is shared. All are queried at once, and only answers
+/// that can decide are awaited. Errors: there is none, or several that cannot be distinguished.
 fn find(tmp: Option<&str>) -> Result<Run, String> {
-    let (mut refused, mut is_full) = (None, false);
-    let mut runs = Vec::new();
+    let (clock, own) = (Clock::start(), run_dir::own_uid());
+    let mut refused = None;
+    let mut full = Vec::new();
+    let mut nearest = Nearest { own, distance: u8::MAX, runs: Vec::new() };
     for dir in run_dir::all(tmp) {
         let socket = dir.join(SOCKET);
-        // What is there without a socket cannot be asked, and what refuses is just leaving.
-        match ask(&socket) {
-            Ok(run) => runs.push(run),
+        // A run without a socket cannot be queried, and one that refuses is exiting.
+        match status_socket::begin(&socket) {
+            Ok(asked) => nearest.take(socket, asked),
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {}
-            Err(error) if is_full && error.kind() != ErrorKind::TimedOut => {}
-            Err(error) => {
-                is_full |= error.kind() == ErrorKind::TimedOut;
-                refused = Some(why(&socket, &error));
+            Err(error) if error.kind() == ErrorKind::WouldBlock => full.push((run_dir::owner(&dir), socket)),
+            Err(error) => refused = Some(why(&socket, &error)),
+        }
+    }
+    // These runs have too many callers. The init's and those of the same user can decide, so they are queried again.
+    let init = status_socket::user_of(1);
+    full.retain(|(owner, _)| *owner == Some(own) || (init.is_some() && *owner == init));
+    while let Some((_, socket)) = full.pop() {
+        match status_socket::begin(&socket) {
+            Ok(asked) => nearest.take(socket, asked),
+            Err(error) if error.kind() != ErrorKind::WouldBlock => {}
+            Err(_) if clock.now() >= ANSWER_LIMIT => {
+                // The owner cannot be determined, so no other answer may replace it.
+                if nearest.distance > 1 {
+                    return Err(why(&socket, &ErrorKind::TimedOut.into()));
+                }
+            }
+            Err(_) => {
+                full.insert(0, (None, socket));
+                eventfd::wait_readable(&[], Some(RETRY_PAUSE));
             }
         }
     }
-    let best = runs.iter().map(distance).min();
-    // Whose it is cannot be asked: no other's answer may stand for it.
-    if let Some(refused) = refused.take_if(|_| is_full && best > Some(1)) {
-        return Err(refused);
-    }
-    runs.retain(|run| Some(distance(run)) == best);
+    let (sockets, asked): (Vec<PathBuf>, Vec<Asked>) = nearest.runs.into_iter().unzip();
+    let said = status_socket::answers(&asked, ANSWER_LIMIT.saturating_sub(clock.now()).max(RETRY_PAUSE));
+    let mut runs: Vec<Run> = sockets
+        .into_iter()
+        .zip(&asked)
+        .zip(said)
+        .map(|((socket, asked), said)| Run { socket, pid: asked.pid, said: said.and_then(parsed) })
+        .collect();
     if runs.len() > 1 {
         let state = |run: &Run| match &run.said {
             Ok((_, status)) => headline(status),
@@ -89,48 +116,74 @@ fn find(tmp: Option<&str>) -> Result<Run, String> {
         };
         let each = runs.iter().map(|run| format!("{} (pid {}, {})", run.socket.display(), run.pid, state(run)));
         return Err(format!(
-            "several runs are here, choose one with --socket: {}",
+            "there are several runs, select one with --socket: {}",
             each.collect::<Vec<_>>().join("; ")
         ));
     }
     runs.pop().ok_or_else(|| {
         refused.unwrap_or_else(|| {
-            "no trainit run is here (looked in /dev/shm, TMPDIR, /tmp, /run for one of this user); name its socket with \
+            "there is no trainit run here (searched /dev/shm, TMPDIR, /tmp, /run for one of this user); name its socket with \
              --socket or TRAINIT_SOCKET"
                 .to_owned()
         })
     })
 }
 
-/// How far a run is from being the one that is meant: pods may share a PID namespace, /dev/shm or both.
-fn distance(run: &Run) -> u8 {
-    match (run.pid, control::is_of_our_root(run.pid)) {
-        (0, _) | (_, Some(false)) => 3,
-        (1, _) => 0,
-        (_, Some(true)) => 1,
-        (_, None) => 2,
+/// The nearest runs so far; the connections to the others are closed.
+struct Nearest {
+    own: u32,
+    distance: u8,
+    runs: Vec<(PathBuf, Asked)>,
+}
+
+impl Nearest {
+    fn take(&mut self, socket: PathBuf, asked: Asked) {
+        let distance = distance(asked.pid, asked.uid == self.own);
+        if distance < self.distance {
+            (self.distance, self.runs) = (distance, Vec::new());
+        }
+        if distance == self.distance {
+            self.runs.push((socket, asked));
+        }
+    }
+}
+
+/// The distance of a run from the wanted one, 0 for the init: pods may share a PID namespace, /dev/shm or both, and
+/// other users may pretend to be a run.
+fn distance(pid: i32, is_own: bool) -> u8 {
+    match (pid, status_socket::is_of_our_root(pid), is_own) {
+        (1, ..) => 0,
+        (0, ..) | (_, Some(false), _) if is_own => 5,
+        (0, ..) | (_, Some(false), _) => 6,
+        (_, Some(true), true) => 1,
+        (_, None, true) => 2,
+        (_, Some(true), false) => 3,
+        (_, None, false) => 4,
     }
 }
 
 fn ask(socket: &Path) -> io::Result<Run> {
-    let (pid, answer) = control::ask(socket, PATIENCE)?;
-    let said = answer.and_then(|text| {
-        let status = parse(&text).map_err(io::Error::other)?;
-        Ok((text, status))
-    });
-    Ok(Run { socket: socket.to_owned(), pid, said })
+    let (pid, answer) = status_socket::ask(socket, ANSWER_LIMIT)?;
+    Ok(Run { socket: socket.to_owned(), pid, said: answer.and_then(parsed) })
+}
+
+fn parsed(text: String) -> io::Result<(String, Value)> {
+    let status = parse(&text).map_err(io::Error::other)?;
+    Ok((text, status))
 }
 
 fn why(socket: &Path, error: &io::Error) -> String {
     let place = socket.display();
     match error.kind() {
         ErrorKind::TimedOut => {
-            format!("the run at {place} does not answer in {} s: it is stopped or hangs", PATIENCE.as_secs())
+            format!("the run at {place} does not answer in {} s: it is stopped or hangs", ANSWER_LIMIT.as_secs())
         }
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
-            format!("no run listens at {place}: it is over, or was never started")
+            format!("no run listens at {place}: it has ended, or was never started")
         }
-        ErrorKind::PermissionDenied => format!("the run at {place} is another user's: ask as that user, or as root"),
-        _ => format!("the run at {place} cannot be asked: {error}"),
+        ErrorKind::PermissionDenied => {
+            format!("the run at {place} belongs to another user: run this as that user, or as root")
+        }
+        _ => format!("the run at {place} cannot be queried: {error}"),
     }
 }

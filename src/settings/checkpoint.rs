@@ -1,57 +1,68 @@
-//! The settings of checkpoints and their store, typed.
+//! The settings for checkpoints and their store, as types.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use regex::Regex;
 
 use super::Reader;
-use super::nearest::one_of;
-use crate::rules::checkpoint::address::Address;
-use crate::rules::checkpoint::plan::Retention;
-use crate::rules::checkpoint::{LAYOUTS, Options};
-use crate::rules::duration;
+use crate::rules::checkpoint::{Exclusions, Format, Options, format_names};
 use crate::rules::gpu::demand::parse_bytes;
+use crate::rules::store::address::Address;
+use crate::rules::store::plan::Retention;
+use crate::rules::text::duration;
+use crate::settings::suggest::one_of;
 
-/// What was said about checkpoints.
+/// The settings for checkpoints.
 #[derive(Debug, Clone)]
 pub struct Checkpoints {
-    /// Where the trainer writes them; `None` leaves checkpoints alone altogether.
+    /// Where the trainer writes them; `None`: trainit handles no checkpoints.
     pub dir: Option<PathBuf>,
-    /// Where they are committed.
+    /// The store for commits.
     pub store: Option<Address>,
-    /// Whether a store may be asked by plain http wherever it is.
+    /// Whether plain http is allowed for stores on other machines.
     pub allow_http: bool,
-    /// Their form; the number of processes is for the caller to add.
+    /// The time in which a store operation must transfer at least one byte.
+    pub store_timeout: Duration,
+    /// Their form. The caller adds the number of processes and the exclusions.
     pub options: Options,
-    /// Where the finished model is written, which is no checkpoint.
+    /// Globs of paths that are not committed.
+    pub exclude: Vec<String>,
+    /// Globs of paths that are committed although they are excluded by default.
+    pub include: Vec<String>,
+    /// Where the finished model is written. It is not a checkpoint.
     pub model_dir: Option<PathBuf>,
-    /// How long one must lie unchanged.
+    /// How long a checkpoint must be unchanged.
     pub settle: Duration,
-    /// How often to look while training.
+    /// The interval between scans during training.
     pub interval: Duration,
-    /// Bytes a second that commits may take from the trainer's network.
+    /// The limit for commits during training, in bytes a second.
     pub bandwidth: Option<u64>,
-    /// What to keep in the store.
+    /// The commits to keep in the store.
     pub retention: Retention,
-    /// Whether to resume.
+    /// Whether to restore.
     pub restore: Resuming,
-    /// From which step.
+    /// The step to restore.
     pub restore_step: Option<u64>,
-    /// Whether to hash each file strongly, beside its checksum.
-    pub strong: bool,
-    /// Whether each is an object of its own in a bucket, however many and small they are.
-    pub apart: bool,
-    /// Which step to commit by hand.
-    pub push_step: Option<u64>,
+    /// Whether each file gets a strong hash in addition to its checksum.
+    pub strong_hashes: bool,
+    /// Whether each file is an object of its own in a bucket, even if there are many small ones.
+    pub one_object_per_file: bool,
 }
 
-/// A name that is nothing but a step.
+/// A name that is only a step.
 const A_STEP: &str = "1234567890";
 
-/// Data of no commit is left alone for this long.
+/// Data without a commit is kept for this long.
 const ORPHAN_AGE: Duration = Duration::from_secs(24 * 3600);
+
+/// A timeout. Errors: those of a duration, and a timeout of zero.
+fn timeout(text: &str) -> Result<Duration, String> {
+    match duration::parse(text)? {
+        Duration::ZERO => Err("expected more than 0, because a store needs time to answer".to_owned()),
+        timeout => Ok(timeout),
+    }
+}
 
 /// `--restore`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,39 +74,40 @@ pub enum Resuming {
 }
 
 impl Checkpoints {
-    /// Reads the topic; mistakes go to the reader.
+    /// Reads the topic. Mistakes are collected in the reader.
     pub fn read(reader: &mut Reader) -> Checkpoints {
         let dir = reader.path("checkpoint-dir");
         let store = reader.store("checkpoint-store");
-        let format = reader.parse("checkpoint-format", format).flatten();
+        let format = reader.parse("checkpoint-format", format).unwrap_or_default();
         let marker = reader.parse("marker", file_name);
-        if marker.is_none() && format.as_deref() == Some("marker") {
-            reader.complain_of_lack("checkpoint-format", "the format marker needs --marker NAME".to_owned());
-        }
+        let (exclude, include) = (reader.each("checkpoint-exclude", glob), reader.each("checkpoint-include", glob));
+        let keep_saves = reader.parse("keep-saves", |text| at_least_one(text, "a whole number"));
         let step = reader.parse("step-regex", regex);
-        let every = reader.parse("keep-every", |text| from_one(text, "a number of steps"));
-        let last = reader.parse("keep-last", |text| from_one(text, "a whole number"));
+        let every = reader.parse("keep-every", |text| at_least_one(text, "a number of steps"));
+        let last = reader.parse("keep-last", |text| at_least_one(text, "a whole number"));
         let restore_step = reader.count("restore-step");
         let words = [("latest", Resuming::Latest), ("required", Resuming::Required), ("none", Resuming::None)];
         let restore = reader.choice("restore", &words).unwrap_or(Resuming::Latest);
         if restore == Resuming::None && restore_step.is_some() {
-            reader.complain("restore-step", "with --restore none nothing is restored; give one of the two".to_owned());
+            reader
+                .complain("restore-step", "it has no effect with --restore none; give only one of the two".to_owned());
         }
         Checkpoints {
             dir,
             store,
             allow_http: reader.switch("allow-http"),
+            store_timeout: reader.parse("store-timeout", timeout).unwrap_or(Duration::from_secs(30)),
             options: Options {
                 format,
                 marker,
                 step,
                 follow: reader.switch("follow-symlinks"),
                 world_size: None,
-                begun_ns: 0,
-                has_other_nodes: false,
-                left_out: None,
-                restless: BTreeSet::new(),
+                exclusions: Exclusions::default(),
+                keep_saves: keep_saves.and_then(|count| u32::try_from(count).ok()),
             },
+            exclude,
+            include,
             model_dir: None,
             settle: reader.parse("settle", duration::parse).unwrap_or(Duration::from_secs(2)),
             interval: reader.parse("mirror-interval", duration::parse).unwrap_or(Duration::from_secs(30)),
@@ -107,33 +119,32 @@ impl Checkpoints {
             },
             restore,
             restore_step,
-            strong: reader.switch("strong-hash"),
-            apart: reader.switch("one-object-per-file"),
-            push_step: reader.count("push-step"),
+            strong_hashes: reader.switch("strong-hash"),
+            one_object_per_file: reader.switch("one-object-per-file"),
         }
     }
 
-    /// What a start would resume from, as far as it can be said without asking the store: `local` is the newest complete
-    /// checkpoint that lies in the directory, of the step that is asked for if there is one.
-    pub fn foreseen(&self, has_store: bool, local: Option<&str>) -> String {
+    /// What a start would resume from, as far as that is known without the store. `local` is the checkpoint in the
+    /// directory that would be used, with the requested step if there is one.
+    pub fn resume_forecast(&self, has_store: bool, local: Option<&str>) -> String {
         let of_step = self.restore_step.map_or(String::new(), |step| format!(" of step {step}"));
         let must = self.restore == Resuming::Required || self.restore_step.is_some();
-        let without = if must { "refused with 204" } else { "from the beginning" };
+        let without = if must { "refused with 204" } else { "from scratch" };
         match (has_store, local) {
-            _ if self.restore == Resuming::None => "from the beginning: --restore is none".to_owned(),
+            _ if self.restore == Resuming::None => "from scratch: --restore is none".to_owned(),
             (false, Some(unit)) => format!("from {unit}"),
-            (false, None) => format!("{without}: no complete checkpoint{of_step} lies here, and there is no store"),
+            (false, None) => format!("{without}: there is no complete checkpoint{of_step} here, and no store"),
             (true, local) => {
-                let here = local.map_or(String::new(), |unit| format!(", or from {unit} where that is newer"));
+                let here = local.map_or(String::new(), |unit| format!(", or from {unit} if that is newer"));
                 let without =
-                    if local.is_some() && !must { String::new() } else { format!("; {without} where there is none") };
-                let ask = "the store was not asked, `trainit checkpoint list` does";
-                format!("from the newest whole commit{of_step}{here}{without} ({ask})")
+                    if local.is_some() && !must { String::new() } else { format!("; {without} if there is none") };
+                let ask = "the store was not read; use `trainit checkpoint list`";
+                format!("from the newest complete commit{of_step}{here}{without} ({ask})")
             }
         }
     }
 
-    /// Whoever commits needs a directory to commit from, and whoever must restore one to restore into: without it the job
+    /// Commits need a directory to commit from, and a required restore needs one to restore into: without it the job
     /// would start from scratch.
     pub fn needs_directory(&self, reader: &mut Reader) {
         if reader.text("checkpoint-dir").is_some() {
@@ -146,15 +157,18 @@ impl Checkpoints {
         ];
         for (name, what, _) in needs.into_iter().filter(|(_, _, is_asked)| *is_asked) {
             let why = "needs --checkpoint-dir, the directory where the trainer writes its checkpoints";
-            reader.complain_of_lack(name, format!("{what} {why}"));
+            reader.complain_of_missing(name, format!("{what} {why}"));
         }
     }
 }
 
-/// `None`: it is found out.
-fn format(text: &str) -> Result<Option<String>, String> {
-    let known: Vec<&str> = std::iter::once("auto").chain(LAYOUTS.iter().map(|l| l.name)).collect();
-    Ok(Some(one_of(text, &known)?).filter(|word| *word != "auto").map(str::to_owned))
+fn format(text: &str) -> Result<Format, String> {
+    let known: Vec<&str> = std::iter::once("auto").chain(format_names()).collect();
+    Format::parse(one_of(text, &known)?)
+}
+
+fn glob(text: &str) -> Result<String, String> {
+    Exclusions::new(&[text.to_owned()], &[], None).map(|_| text.to_owned())
 }
 
 fn file_name(text: &str) -> Result<String, String> {
@@ -162,30 +176,30 @@ fn file_name(text: &str) -> Result<String, String> {
     if is_name { Ok(text.to_owned()) } else { Err(format!("expected the name of a file, found {text:?}")) }
 }
 
-/// Finds a step.
+/// Reads a regular expression that finds a step.
 fn regex(text: &str) -> Result<Regex, String> {
     let regex = Regex::new(text).map_err(|error| {
         let why = error.to_string();
         let why = why.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
-        format!("{text:?} is no regular expression: {why}")
+        format!("{text:?} is not a regular expression: {why}")
     })?;
     let found = regex.captures(A_STEP);
     if found.is_some_and(|found| found.get(1).or(found.get(0)).is_none_or(|found| found.is_empty())) {
         return Err(format!(
-            "{text:?} finds the empty text even in {A_STEP}, so no checkpoint would have a step; expected one that finds its digits, such as step-(\\d+)"
+            "{text:?} matches only empty text even in {A_STEP}, so no checkpoint would have a step; expected an expression that matches the digits, such as step-(\\d+)"
         ));
     }
     Ok(regex)
 }
 
-fn from_one(text: &str, what: &str) -> Result<u64, String> {
+fn at_least_one(text: &str, what: &str) -> Result<u64, String> {
     match text.trim().parse() {
         Ok(n) if n > 0 => Ok(n),
         _ => Err(format!("expected {what} from 1, found {text:?}")),
     }
 }
 
-/// Bytes a second.
+/// Reads a number of bytes a second.
 fn rate(text: &str) -> Result<u64, String> {
     let bytes = parse_bytes(text.trim().trim_end_matches("/s")).ok();
     bytes.filter(|n| *n > 0).ok_or_else(|| format!("expected bytes a second such as 100MiB, found {text:?}"))
@@ -196,7 +210,7 @@ mod tests {
     use super::super::defs::on;
     use super::super::{Complaint, Values};
     use super::*;
-    use crate::rules::env::Env;
+    use crate::rules::process::env::Env;
 
     fn read(flags: &[(&'static str, &str)]) -> (Checkpoints, Vec<Complaint>) {
         let flags = flags.iter().map(|(k, v)| (*k, vec![(*v).to_owned()])).collect();
@@ -209,28 +223,30 @@ mod tests {
     }
 
     #[test]
-    fn from_scratch_and_from_a_step_are_not_asked_for_together() {
+    fn restore_none_and_a_step_exclude_each_other() {
         let (_, complaints) = read(&[("restore", "none"), ("restore-step", "10")]);
-        assert!(complaints[0].message.contains("give one of the two"), "{complaints:?}");
+        assert!(complaints[0].message.contains("give only one of the two"), "{complaints:?}");
     }
 
     #[test]
-    fn what_a_start_resumes_from_is_foreseen_as_far_as_this_machine_knows() {
-        let foreseen = |flags: &[(&'static str, &str)], store, local| read(flags).0.foreseen(store, local);
-        assert_eq!(foreseen(&[], false, Some("ckpt-3")), "from ckpt-3");
-        assert!(foreseen(&[], false, None).starts_with("from the beginning: no complete checkpoint lies here"));
-        assert!(foreseen(&[("restore", "none")], true, Some("ckpt-3")).contains("--restore is none"));
-        assert!(foreseen(&[], true, Some("ckpt-3")).starts_with("from the newest whole commit, or from ckpt-3 where"));
+    fn the_forecast_uses_what_this_machine_knows() {
+        let resume_forecast =
+            |flags: &[(&'static str, &str)], store, local| read(flags).0.resume_forecast(store, local);
+        assert_eq!(resume_forecast(&[], false, Some("ckpt-3")), "from ckpt-3");
+        assert!(resume_forecast(&[], false, None).starts_with("from scratch: there is no complete checkpoint here"));
+        assert!(resume_forecast(&[("restore", "none")], true, Some("ckpt-3")).contains("--restore is none"));
         assert!(
-            foreseen(&[], true, None).contains("; from the beginning where there is none (the store was not asked")
+            resume_forecast(&[], true, Some("ckpt-3"))
+                .starts_with("from the newest complete commit, or from ckpt-3 if")
         );
-        let step = foreseen(&[("restore-step", "7")], false, None);
-        assert!(step.starts_with("refused with 204: no complete checkpoint of step 7 lies here"), "{step}");
-        assert!(foreseen(&[("restore", "required")], true, None).contains("refused with 204 where there is none"));
+        assert!(resume_forecast(&[], true, None).contains("; from scratch if there is none (the store was not read"));
+        let step = resume_forecast(&[("restore-step", "7")], false, None);
+        assert!(step.starts_with("refused with 204: there is no complete checkpoint of step 7 here"), "{step}");
+        assert!(resume_forecast(&[("restore", "required")], true, None).contains("refused with 204 if there is none"));
     }
 
     #[test]
-    fn a_step_is_looked_for_by_what_can_find_a_number() {
+    fn a_step_expression_must_be_able_to_match_a_number() {
         for useless in ["", "()", "x*", r"(step-)?", r"\d*?"] {
             let (read, complaints) = read(&[("step-regex", useless)]);
             assert!(read.options.step.is_none(), "{useless:?}");
@@ -242,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_said_is_the_defaults() {
+    fn without_settings_the_defaults_apply() {
         let (checkpoints, complaints) = read(&[]);
         assert_eq!(complaints, []);
         assert_eq!(checkpoints.dir, None);
@@ -252,20 +268,26 @@ mod tests {
 
     #[test]
     fn the_case_of_a_format_does_not_matter() {
-        for (given, format) in [("AUTO", None), ("auto", None), ("DeepSpeed", Some("deepspeed")), ("DCP", Some("dcp"))]
-        {
+        for (given, format) in [
+            ("AUTO", Format::Auto),
+            ("tree", Format::Tree),
+            ("DeepSpeed", Format::Only("deepspeed")),
+            ("DCP", Format::Only("dcp")),
+        ] {
             let (checkpoints, complaints) = read(&[("checkpoint-format", given)]);
-            assert_eq!((checkpoints.options.format.as_deref(), complaints.len()), (format, 0), "{given}");
+            assert_eq!((checkpoints.options.format, complaints.len()), (format, 0), "{given}");
         }
     }
 
     #[test]
-    fn every_mistake_is_named_with_the_way_out() {
+    fn every_mistake_is_reported_with_advice() {
         for (name, value, expected) in [
             ("checkpoint-store", "https://b/p", "AWS_ENDPOINT_URL"),
             ("checkpoint-store", "file:///s", "--checkpoint-dir"),
             ("checkpoint-format", "tensorflo", "did you mean tensorflow?"),
-            ("checkpoint-format", "marker", "--marker"),
+            ("checkpoint-exclude", "a[", "no glob"),
+            ("checkpoint-include", "/", "matches nothing"),
+            ("keep-saves", "0", "from 1"),
             ("marker", "a/b", "name of a file"),
             ("step-regex", "(", "regular expression"),
             ("keep-last", "0", "from 1"),

@@ -1,22 +1,22 @@
-//! What was asked for about the cluster. Explicit ranks and addresses stay text here: the cluster's rules read them like
-//! any variable, and complain of them, each with its code.
+//! The settings for the cluster. Explicit ranks and addresses stay text here: the cluster's rules read them like
+//! variables, and report mistakes with their codes.
 
 use std::time::Duration;
 
-use super::nearest::one_of;
 use super::reader::Reader;
 use crate::rules::cluster;
 use crate::rules::cluster::address::parse_host;
 use crate::rules::cluster::spec::{ClusterOptions, Explicit, Nproc, PlatformName, Role};
-use crate::rules::duration;
 use crate::rules::framework::FRAMEWORKS;
 use crate::rules::framework::peers::Scope;
+use crate::rules::text::duration;
+use crate::settings::suggest::one_of;
 
-/// More processes than this on one node is a mistake.
+/// More processes than this on one node are a mistake.
 const MAX_NPROC: u32 = 4096;
 
-/// Reads them; mistakes are noted in the reader. What the machine says of itself (its name, processors, GPUs) is for the
-/// caller to fill in.
+/// Reads the settings. Mistakes are collected in the reader. The caller adds the facts about the machine (its name,
+/// processors, GPUs).
 pub fn read(reader: &mut Reader<'_>) -> ClusterOptions {
     let platforms: Vec<(&str, PlatformName)> = cluster::names().map(|name| (name.word(), name)).collect();
     let explicit = |reader: &Reader<'_>, name: &str| {
@@ -34,28 +34,30 @@ pub fn read(reader: &mut Reader<'_>) -> ClusterOptions {
             .unwrap_or(Role::Ps),
         keep_tf_config: reader.choice("tf-config", &[("rewrite", false), ("keep", true)]).unwrap_or(false),
         keep_leader_name: reader.choice("leader-self", &[("own-name", false), ("keep", true)]).unwrap_or(false),
+        instance_group: explicit(reader, "instance-group"),
         rank_all_pools: reader.choice("rank-pools", &[("training", false), ("all", true)]).unwrap_or(false),
         nproc: reader.parse("nproc", nproc),
+        free_port: None,
         gpu_count: 0,
         gpu_failure: None,
         cores: 0,
     }
 }
 
-/// Whom to wait for before the start, and how long; `None`: nobody.
+/// The peers to wait for before the start, and the limit; `None`: no waiting.
 pub fn peers(reader: &mut Reader<'_>) -> Option<(Duration, Scope)> {
     let limit = reader.parse("wait-for-peers", duration::parse);
     let scope = reader.choice("peers", &[("leader", Scope::Leader), ("all", Scope::All)]).unwrap_or(Scope::Leader);
     limit.filter(|limit| !limit.is_zero()).map(|limit| (limit, scope))
 }
 
-/// The frameworks that `env` is to print; none means all.
+/// The frameworks that `env` prints; empty means all.
 pub fn frameworks(reader: &mut Reader<'_>) -> Vec<String> {
     let known: Vec<&str> = FRAMEWORKS.iter().map(|f| f.name).collect();
     reader.each("framework", |name| one_of(name, &known).map(str::to_owned))
 }
 
-/// A blank one counts as not given, as do the others.
+/// A blank value counts as not given, as for the other settings.
 fn hostname(text: &str) -> Result<Option<String>, String> {
     match text.trim() {
         "" => Ok(None),
@@ -80,7 +82,7 @@ mod tests {
     use super::super::defs::on;
     use super::super::layers::Values;
     use super::*;
-    use crate::rules::env::Env;
+    use crate::rules::process::env::Env;
 
     fn complaints(pairs: &[(&str, &str)]) -> Vec<String> {
         let mut complaints = Vec::new();
@@ -93,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn every_wrong_word_is_told_with_those_that_are_right() {
+    fn every_wrong_word_is_reported_with_the_valid_ones() {
         let wrong = complaints(&[
             ("TRAINIT_PLATFORM", "vertx"),
             ("TRAINIT_POOL2", "x"),
@@ -106,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_nobody_could_dial_is_a_mistake() {
+    fn a_host_name_that_cannot_be_dialled_is_a_mistake() {
         for name in ["a b", "me:29500", "http://me"] {
             assert_eq!(complaints(&[("TRAINIT_HOSTNAME", name)]).len(), 1, "{name:?}");
         }
@@ -117,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_case_of_no_word_matters() {
+    fn the_case_of_words_does_not_matter() {
         for words in [["GPU", "Torch\nTENSORFLOW", "VERTEX", "Worker"], ["gpu", "torch", "vertex", "worker"]] {
             let [nproc, framework, platform, pool2] = words;
             let pairs = [
@@ -131,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_no_mistakes() {
+    fn the_defaults_are_valid() {
         assert_eq!(complaints(&[]), Vec::<String>::new());
     }
 }

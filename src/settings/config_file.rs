@@ -1,23 +1,24 @@
-//! The one configuration file: TOML, a key a setting: the flags' names, with `-` or `_`. A list where the flag repeats.
+//! The configuration file: TOML, with one key for each setting. A key is a flag's name, with `-` or `_`. A list is used
+//! if the flag can be repeated.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::defs::{Setting, Takes, all, find};
 use super::layers::{Complaint, Given, Origin};
-use super::nearest::hint;
+use crate::settings::suggest::hint;
 
-/// The configuration file as read: path and text.
+/// The content of a configuration file.
 #[derive(Debug)]
 pub struct ConfigFile {
-    /// Where it lies.
+    /// Its path.
     pub path: PathBuf,
-    /// Its content.
+    /// Its text.
     pub text: String,
 }
 
 impl ConfigFile {
-    /// Lays what it says over what is `given`. Complaints name the line.
+    /// Adds its values to `given`. Complaints name the line.
     pub(super) fn read(&self, on: u8, given: &mut BTreeMap<&'static str, Given>, complaints: &mut Vec<Complaint>) {
         type Table = BTreeMap<toml::Spanned<String>, toml::Spanned<toml::Value>>;
         let line_at = |offset: usize| 1 + self.text[..offset.min(self.text.len())].matches('\n').count();
@@ -30,7 +31,7 @@ impl ConfigFile {
                 let key = key.map(|key| key.trim().replace('_', "-")).filter(|key| find(key).is_some());
                 let key = key.map_or(String::new(), |key| format!("{key}: "));
                 let message = format!(
-                    "{key}not TOML: {}; what is no plain number, true, false or list stands in quotes, as in: stop-grace = \"20s\"",
+                    "{key}not TOML: {}; quote every value that is not a number, true, false or a list, as in: stop-grace = \"20s\"",
                     error.message().replace('\n', " ")
                 );
                 complaints.push(Complaint { place: place(line), message });
@@ -44,9 +45,9 @@ impl ConfigFile {
                 let known: Vec<&str> = all().map(|s| s.name).collect();
                 let hint = match value.get_ref() {
                     toml::Value::Table(_) => {
-                        "; every setting stands at the top, in no table: take its [line] out".to_owned()
+                        "; settings are at the top level, not in a table: remove the [table] line".to_owned()
                     }
-                    // As its variable is called, or its flag.
+                    // Accepts the name of its variable or flag.
                     _ => hint(
                         name.trim_start_matches("TRAINIT-").trim_start_matches('-').to_ascii_lowercase().as_str(),
                         &known,
@@ -68,7 +69,7 @@ impl ConfigFile {
                     let origin = Origin::File(self.path.clone(), line);
                     let before = given.insert(setting.name, Given { values, origin }).map(|given| given.origin);
                     if let Some(Origin::File(_, at)) = before {
-                        let message = format!("{name} is in line {at} already; give it once");
+                        let message = format!("{name} is already in line {at}; give it once");
                         complaints.push(Complaint { place: place(line), message });
                     }
                 }
@@ -93,7 +94,7 @@ fn scalar(value: &toml::Value) -> Option<String> {
         toml::Value::Integer(number) => Some(number.to_string()),
         toml::Value::Float(number) => Some(number.to_string()),
         toml::Value::Boolean(flag) => Some(flag.to_string()),
-        // What is more than one value goes on as JSON, for settings that have parts.
+        // A value with several parts is passed on as JSON.
         toml::Value::Table(table) => serde_json::to_string(table).ok(),
         _ => None,
     }
@@ -125,19 +126,19 @@ mod tests {
     }
 
     #[test]
-    fn settings_in_a_table_are_told_where_they_belong() {
+    fn settings_in_a_table_cause_a_hint() {
         let complaints = complaints_of("keep = 5\n[run]\nstop-grace = \"2s\"\n");
         assert!(
             complaints.len() == 1
-                && complaints[0].starts_with("c.toml:2: unknown key \"run\"; every setting stands at the top"),
+                && complaints[0].starts_with("c.toml:2: unknown key \"run\"; settings are at the top level"),
             "{complaints:?}"
         );
     }
 
     #[test]
-    fn a_key_that_is_spelled_in_two_ways_is_named_with_both_lines() {
+    fn a_key_in_two_spellings_is_reported_with_both_lines() {
         let complaints = complaints_of("stop_grace = \"1s\"\nstop-grace = \"2s\"\n");
-        assert_eq!(complaints, ["c.toml:1: stop-grace is in line 2 already; give it once"]);
+        assert_eq!(complaints, ["c.toml:1: stop-grace is already in line 2; give it once"]);
     }
 
     #[test]
@@ -147,14 +148,14 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_toml_cannot_hold_is_named_with_its_key_and_the_way_to_write_it() {
+    fn a_value_that_toml_cannot_hold_is_reported_with_its_key_and_advice() {
         let huge = "99999999999999999999";
         let bare =
             [("keep_last", huge), ("restore-step", "9223372036854775808"), ("stop-grace", "20s"), ("leader", "a:1")];
         for (key, value) in bare {
             let complaints = complaints_of(&format!("\n{key} = {value}\n"));
             let start = format!("c.toml:2: {}: not TOML: ", key.replace('_', "-"));
-            assert!(complaints[0].starts_with(&start) && complaints[0].contains("stands in quotes"), "{complaints:?}");
+            assert!(complaints[0].starts_with(&start) && complaints[0].contains("quote every value"), "{complaints:?}");
         }
         assert_eq!(complaints_of(&format!("keep-last = \"{huge}\"\n")), [""; 0]);
     }

@@ -1,11 +1,12 @@
-//! The one list of settings. From it come the flags, the `TRAINIT_` variables, the keys of the configuration file,
-//! `--help`, the nearest-name hints and the settings part of `trainit inspect`.
+//! The list of settings. It is the source of the flags, the `TRAINIT_` variables, the keys of the configuration file,
+//! `--help`, the hints for misspelt names and the settings part of `trainit inspect`.
 //!
-//! To add a setting: one entry in the file of its topic (`defs/`), and one line where it is read (the file of its topic
-//! beside this one).
+//! To add a setting, add an entry in the file of its topic (`defs/`), and read it in the file of that topic beside this
+//! one.
 
 mod checkpoints;
 mod cluster;
+mod gang;
 mod gpus;
 mod metrics;
 mod output;
@@ -23,46 +24,62 @@ pub mod on {
     pub const GPUS: u8 = 16;
     pub const CHECKPOINT: u8 = 32;
     pub const STATUS: u8 = 64;
-    /// Wherever the cluster is read.
+    /// The subcommands that read the cluster.
     pub const CLUSTER: u8 = RUN | INSPECT | ENV;
-    /// Wherever the checkpoint store is opened.
+    /// The subcommands that open the checkpoint store.
     pub const STORE: u8 = RUN | INSPECT | CHECKPOINT;
 }
 
-/// What a setting takes.
+/// The most used settings of `run`, in the order of the help.
+pub const MOST_USED: [&str; 10] = [
+    "checkpoint-dir",
+    "checkpoint-store",
+    "nproc",
+    "max-restarts",
+    "hang-timeout",
+    "stop-grace",
+    "preempt-on",
+    "metric",
+    "require-gpus",
+    "status-addr",
+];
+
+/// The kind of value of a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Takes {
-    /// Nothing: present or absent; `true` or `false` from a variable or the file.
+    /// No value on the command line; `true` or `false` in a variable or the file.
     Switch,
-    /// One value; the text names it in `--help`.
+    /// One value, with its name in `--help`.
     One(&'static str),
-    /// Any number of values: the flag repeats, the file has a list, the variable has one a line.
+    /// Any number of values: the flag can be repeated, the file has a list, the variable has one on each line.
     Many(&'static str),
 }
 
 /// One setting.
 #[derive(Debug)]
 pub struct Setting {
-    /// The flag without its dashes; also the key in the configuration file, and upper-cased after `TRAINIT_` the variable.
+    /// The flag without its dashes. It is also the key in the configuration file, and in upper case after `TRAINIT_`
+    /// the variable.
     pub name: &'static str,
     /// Whether that variable sets it.
     pub has_variable: bool,
-    /// What it takes.
+    /// The kind of its value.
     pub takes: Takes,
     /// The heading in `--help`.
     pub topic: &'static str,
-    /// On which subcommands (bits of [`on`]).
+    /// The subcommands that have it (bits of [`on`]).
     pub on: u8,
-    /// The built-in default as it would be typed; empty when there is none or when it depends.
+    /// The built-in default in the user's form; empty if there is none or if it depends on other settings.
     pub default: &'static str,
     /// One sentence for `--help`.
     pub help: &'static str,
-    /// It has an effect only where one of these is given; empty where it does not depend.
+    /// It has an effect only if one of these is given; empty if it does not depend on others.
     pub needs: &'static [&'static str],
 }
 
 impl Setting {
-    /// Without a variable: trainit gives its children one of that name, which must not come back as a setting of theirs.
+    /// Without a variable: trainit sets a variable of that name for its children, which a nested trainit must not read
+    /// as a setting.
     const fn without_variable(self) -> Setting {
         Setting { has_variable: false, ..self }
     }
@@ -71,7 +88,7 @@ impl Setting {
         Setting { needs, ..self }
     }
 
-    /// `TRAINIT_STOP_GRACE` for `stop-grace`; `None` where no variable sets it.
+    /// `TRAINIT_STOP_GRACE` for `stop-grace`; `None` if no variable sets it.
     pub fn variable(&self) -> Option<String> {
         if !self.has_variable {
             return None;
@@ -82,7 +99,7 @@ impl Setting {
         Some(name)
     }
 
-    /// Whether this is the setting's variable; as [`Setting::variable`], without making it.
+    /// Whether this is the setting's variable, like [`Setting::variable`] without building the name.
     pub fn is_set_by(&self, variable: &str) -> bool {
         let spelled = |c: u8| if c == b'-' { b'_' } else { c.to_ascii_uppercase() };
         let is_its = |name: &str| name.bytes().eq(self.name.bytes().map(spelled));
@@ -90,7 +107,7 @@ impl Setting {
     }
 }
 
-/// The setting of this name.
+/// The setting with this name.
 pub fn find(name: &str) -> Option<&'static Setting> {
     all().find(|s| s.name == name)
 }
@@ -115,10 +132,11 @@ const fn switch(name: &'static str, topic: &'static str, on: u8, help: &'static 
 }
 
 /// The topics, in the order of `--help`.
-const TOPICS: [&[Setting]; 8] = [
+const TOPICS: [&[Setting]; 9] = [
     stopping::SETTINGS,
     restarting::SETTINGS,
     cluster::SETTINGS,
+    gang::SETTINGS,
     checkpoints::SETTINGS,
     preemption::SETTINGS,
     metrics::SETTINGS,
@@ -151,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn every_setting_belongs_to_a_subcommand_and_explains_itself() {
+    fn every_setting_belongs_to_a_subcommand_and_has_help() {
         for setting in all() {
             assert_ne!(setting.on, 0, "{}", setting.name);
             assert!(!setting.help.is_empty() && !setting.help.ends_with('.'), "{}", setting.name);

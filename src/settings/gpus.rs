@@ -1,29 +1,30 @@
-//! What the GPU settings mean.
+//! The settings for GPUs, as types.
 
 use std::time::Duration;
 
 use super::Reader;
 use super::defs::on;
-use crate::rules::duration;
-use crate::rules::env::Env;
 use crate::rules::gpu::demand::{self, Demands};
 use crate::rules::gpu::watch::WatchPolicy;
 use crate::rules::gpu::xid::parse_override;
+use crate::rules::process::env::Env;
+use crate::rules::text::duration;
 
-/// How the GPUs are asked, and what of them is demanded.
+/// How the GPUs are queried, and the job's demands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpus {
     /// The limit for one NVML call.
     pub timeout: Duration,
-    /// How often they are sampled.
+    /// The interval between samples.
     pub interval: Duration,
-    /// What must be there before a job starts.
+    /// The demands before a job starts.
     pub demands: Demands,
-    /// How what happens to them is judged.
+    /// How incidents are judged.
     pub policy: WatchPolicy,
 }
 
-/// Reads those of the subcommand (a bit of [`on`]). What is wrong is noted in the reader, and the default stands in.
+/// Reads the settings of the subcommand (a bit of [`on`]). Mistakes are collected in the reader, and the default is
+/// used.
 pub fn read(reader: &mut Reader<'_>, sub: u8, env: &Env) -> Gpus {
     let mut positive = |name, default| {
         let parse = |text: &str| match duration::parse(text) {
@@ -65,14 +66,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_demanded_unless_it_is_said() {
+    fn there_are_no_demands_without_settings() {
         let (gpus, complaints) = given(&[]);
         assert!(!gpus.demands.any() && complaints.is_empty());
         assert_eq!((gpus.timeout, gpus.interval), (Duration::from_secs(5), Duration::from_secs(10)));
     }
 
     #[test]
-    fn what_is_said_is_read_and_every_mistake_is_told() {
+    fn settings_are_read_and_every_mistake_is_reported() {
         let (gpus, complaints) = given(&[("require-gpus", "ANY"), ("xid", "13=leave"), ("gpu-timeout", "1s")]);
         assert!(gpus.demands.any() && complaints.is_empty());
         assert_eq!(gpus.policy.overrides, [(13, Class::Leave)]);
@@ -81,6 +82,6 @@ mod tests {
         assert_eq!(given(&[("gpu-interval", "0")]).1.len(), 1);
         let (_, two) = given(&[("xid", "13=leave\n79=note\n 79=leave")]);
         assert_eq!(two, ["--xid: expected each CODE once, found 79=note and 79=leave"]);
-        assert_eq!(given(&[("xid", "79=note\n79 = note")]).1, [""; 0], "it says one thing");
+        assert_eq!(given(&[("xid", "79=note\n79 = note")]).1, [""; 0], "the values are equal");
     }
 }

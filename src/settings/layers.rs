@@ -1,6 +1,6 @@
-//! Which value of a setting holds, and where it came from: flag > variable > file > platform > default.
+//! Finds the value of each setting and its origin: flag > variable > file > platform > default.
 //!
-//! Every complaint is collected; nothing stops at the first. Deliberately absent: what a setting means.
+//! All mistakes are collected, not only the first. Deliberately absent: the meaning of a setting.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,11 +8,12 @@ use std::path::PathBuf;
 
 use super::config_file::ConfigFile;
 use super::defs::{Setting, Takes, all, find};
-use super::nearest::hint;
+use super::reader::unquoted;
 use crate::rules::cluster::spec::ClusterError;
-use crate::rules::env::Env;
+use crate::rules::process::env::Env;
+use crate::settings::suggest::hint;
 
-/// Where a value came from.
+/// The origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// The command line.
@@ -21,32 +22,32 @@ pub enum Origin {
     Variable,
     /// The configuration file, with the line.
     File(PathBuf, usize),
-    /// Implied by what the platform says; the text names the variable.
+    /// Implied by the platform; the text names the variable.
     Platform(&'static str),
-    /// Built in.
+    /// The built-in default.
     Default,
 }
 
 /// A setting's values with their origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Given {
-    /// One value, or several where the setting takes many. A switch has `true` or `false`.
+    /// One value, or several if the setting is repeatable. A switch has `true` or `false`.
     pub values: Vec<String>,
-    /// Where they came from.
+    /// Their origin.
     pub origin: Origin,
 }
 
-/// One thing that is wrong with what was given.
+/// A mistake in a setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Complaint {
     /// The flag, variable, or file and line.
     pub place: String,
-    /// What is wrong and what was expected.
+    /// The mistake and the expected form.
     pub message: String,
 }
 
 impl Complaint {
-    /// With the code that every wrong setting has.
+    /// The mistake as an error with the code of all wrong settings.
     pub fn mistake(&self) -> ClusterError {
         ClusterError::new("bad_setting", &self.place, &self.message)
     }
@@ -58,14 +59,14 @@ impl fmt::Display for Complaint {
     }
 }
 
-/// The settings of one subcommand, layered.
+/// All settings of one subcommand.
 #[derive(Debug, Clone, Default)]
 pub struct Values {
     given: BTreeMap<&'static str, Given>,
 }
 
 impl Values {
-    /// Layers what was typed over the variables over the file over the defaults, for the subcommand `on`.
+    /// Combines the flags, the variables, the file and the defaults of the subcommand `on`, in this order.
     pub fn gather(
         on: u8,
         flags: BTreeMap<&'static str, Vec<String>>,
@@ -84,13 +85,20 @@ impl Values {
         for (name, text) in env.iter().filter(|(name, text)| name.starts_with("TRAINIT_") && !text.trim().is_empty()) {
             let Some(setting) = all().find(|s| s.on & on != 0 && s.is_set_by(name)) else { continue };
             if env.is_damaged(name) {
-                let message = format!("not UTF-8, so nobody would find what it names; found {text:?}");
+                let message = format!("not UTF-8, so it would not be found; found {text:?}");
+                complaints.push(Complaint { place: name.to_owned(), message });
+                continue;
+            }
+            // A pattern may contain quotes and `$`.
+            if !PATTERNS.contains(&setting.name)
+                && let Some(message) = text.lines().find_map(|line| unquoted(line).err())
+            {
                 complaints.push(Complaint { place: name.to_owned(), message });
                 continue;
             }
             let values = match setting.takes {
                 Takes::Many(_) => text.lines().filter(|l| !l.trim().is_empty()).map(str::to_owned).collect(),
-                // `$(cat file)` and a block of YAML leave an end of line.
+                // `$(cat file)` and a block of YAML leave a line ending.
                 _ => vec![text.trim().to_owned()],
             };
             given.insert(setting.name, Given { values, origin: Origin::Variable });
@@ -101,24 +109,24 @@ impl Values {
         Values { given }
     }
 
-    /// What was given, if anything.
+    /// The values of a setting, if there are any.
     pub fn get(&self, name: &str) -> Option<&Given> {
         self.given.get(name)
     }
 
-    /// Adds a value that the platform implies, unless something stronger than a default is there.
+    /// Adds a value that the platform implies, unless there is one stronger than the default.
     pub fn imply(&mut self, name: &'static str, value: String, because: &'static str) {
         if self.get(name).is_none_or(|g| g.origin == Origin::Default) {
             self.given.insert(name, Given { values: vec![value], origin: Origin::Platform(because) });
         }
     }
 
-    /// Takes a setting out, as if it were not in the list.
+    /// Removes a setting, as if it did not exist.
     pub fn remove(&mut self, name: &str) -> Option<Given> {
         self.given.remove(name)
     }
 
-    /// Where the value of `name` came from, as a complaint names it.
+    /// The origin of the value of `name`, as text for a complaint.
     pub fn place(&self, name: &str) -> String {
         match self.get(name).map(|g| &g.origin) {
             Some(Origin::Variable) => find(name).and_then(Setting::variable).unwrap_or_default(),
@@ -128,16 +136,21 @@ impl Values {
         }
     }
 
-    /// Every setting that has a value, by name.
+    /// Every setting with a value, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Given)> {
         self.given.iter().map(|(name, given)| (*name, given))
     }
 }
 
-/// Variables of ours that are no setting: what trainit sets for its children, and endpoints that tests and clouds name.
+/// Settings whose value is a pattern.
+const PATTERNS: [&str; 2] = ["metric", "metric-filter"];
+
+/// Variables of trainit that are not settings: those for its children, and endpoints for tests and clouds.
 const OTHER_VARIABLES: &[&str] = &[
     "TRAINIT_ATTEMPT",
     "TRAINIT_INCARNATION",
+    "TRAINIT_GENERATION",
+    "TRAINIT_GANG_TOKEN",
     "TRAINIT_RESUME_FROM",
     "TRAINIT_RESUME_STEP",
     "TRAINIT_PREEMPTION_FILE",
@@ -158,7 +171,7 @@ const OTHER_VARIABLES: &[&str] = &[
     "TRAINIT_TEST_FAULT",
 ];
 
-/// A warning for each `TRAINIT_` variable that nothing reads, with the nearest name that something does.
+/// A warning for each unknown `TRAINIT_` variable, with the nearest known name.
 pub fn unknown_variables(env: &Env) -> Vec<Complaint> {
     let mut names: Vec<&str> = env.iter().map(|(name, _)| name).filter(|name| name.starts_with("TRAINIT_")).collect();
     if names.is_empty() {
@@ -166,16 +179,29 @@ pub fn unknown_variables(env: &Env) -> Vec<Complaint> {
     }
     let known: Vec<String> =
         all().filter_map(Setting::variable).chain(OTHER_VARIABLES.iter().map(|v| (*v).to_owned())).collect();
-    names.retain(|name| !known.iter().any(|k| k == name));
+    let services: Vec<&str> = env.iter().filter_map(|(name, _)| name.strip_suffix("_SERVICE_HOST")).collect();
+    names.retain(|name| !known.iter().any(|k| k == name) && !services.iter().any(|of| is_of_service(name, of)));
     names.sort_unstable();
     let known: Vec<&str> = known.iter().map(String::as_str).collect();
     names
         .into_iter()
         .map(|name| Complaint {
             place: name.to_owned(),
-            message: format!("no such setting, ignored{}", hint(name, &known)),
+            message: format!("no such setting, so it is ignored{}", hint(name, &known)),
         })
         .collect()
+}
+
+/// Whether Kubernetes sets this variable for a Service, such as `TRAINIT_PORT_80_TCP` for a Service named `trainit`;
+/// `service` is its name in the form of variables.
+fn is_of_service(name: &str, service: &str) -> bool {
+    let rest = name.strip_prefix(service).and_then(|rest| rest.strip_prefix('_'));
+    rest.is_some_and(|rest| {
+        rest.starts_with("SERVICE_HOST")
+            || rest == "PORT"
+            || rest.starts_with("PORT_")
+            || rest.starts_with("SERVICE_PORT")
+    })
 }
 
 #[cfg(test)]
@@ -196,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_beats_a_variable_beats_the_file_beats_the_default() {
+    fn a_flag_wins_over_a_variable_over_the_file_over_the_default() {
         let env = Env::from_pairs([("TRAINIT_STOP_GRACE", "3s")]);
         let none = Env::default();
         let file = Some("stop-grace = \"2s\"\n");
@@ -225,14 +251,50 @@ mod tests {
     }
 
     #[test]
-    fn what_trainit_sets_for_its_children_is_no_setting_of_theirs() {
+    fn the_variables_of_a_kubernetes_service_cause_no_warning() {
+        let service = [
+            ("TRAINIT_SERVICE_HOST", "10.0.0.1"),
+            ("TRAINIT_SERVICE_PORT", "80"),
+            ("TRAINIT_SERVICE_PORT_HTTP", "80"),
+            ("TRAINIT_PORT", "tcp://10.0.0.1:80"),
+            ("TRAINIT_PORT_80_TCP", "tcp://10.0.0.1:80"),
+            ("TRAINIT_PORT_80_TCP_ADDR", "10.0.0.1"),
+            ("TRAINIT_MASTER_SERVICE_HOST", "10.0.0.2"),
+            ("TRAINIT_MASTER_PORT_80_TCP_PROTO", "tcp"),
+        ];
+        assert_eq!(unknown_variables(&Env::from_pairs(service)), []);
+        let misspelt = Env::from_pairs(service.into_iter().chain([("TRAINIT_STOP_GRACES", "3s")]));
+        assert_eq!(unknown_variables(&misspelt).len(), 1);
+        assert_eq!(unknown_variables(&Env::from_pairs([("TRAINIT_PORT", "80")])).len(), 1, "no such Service");
+    }
+
+    #[test]
+    fn quotes_and_comments_of_an_env_file_are_refused_except_in_a_pattern() {
+        let complaints = |name: &str, text: &str| gather(&[], &Env::from_pairs([(name, text)]), None).1;
+        for (name, text) in [
+            ("TRAINIT_CHECKPOINT_DIR", "\"/ck\""),
+            ("TRAINIT_CHECKPOINT_STORE", "gs://bucket/x # ours"),
+            ("TRAINIT_VERDICT_FILE", "'/v'"),
+            ("TRAINIT_REPORT", "\"loss\""),
+            ("TRAINIT_STOP_GRACE", "\"5s\""),
+            ("TRAINIT_XID", "79=note\n31=leave # ours"),
+        ] {
+            let complaints = complaints(name, text);
+            assert_eq!(complaints.len(), 1, "{name}");
+            assert!(complaints[0].place == name && complaints[0].message.contains("--env-file"), "{complaints:?}");
+        }
+        assert_eq!(complaints("TRAINIT_METRIC", "loss=\"loss # (.*)\""), []);
+    }
+
+    #[test]
+    fn variables_for_children_are_not_settings() {
         for variable in OTHER_VARIABLES {
             assert!(!all().any(|setting| setting.is_set_by(variable)), "{variable}");
         }
     }
 
     #[test]
-    fn a_platform_value_yields_to_what_somebody_said() {
+    fn a_platform_value_loses_against_an_explicit_one() {
         let (mut values, _) = gather(&[("checkpoint-dir", "/x")], &Env::default(), None);
         values.imply("checkpoint-dir", "/y".into(), "AIP_CHECKPOINT_DIR");
         values.imply("checkpoint-store", "/z".into(), "AIP_CHECKPOINT_DIR");

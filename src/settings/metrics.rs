@@ -1,24 +1,25 @@
-//! Where metrics go, under which tag and trial, and what `report-metric` was asked to report.
+//! The settings for metrics: the file, the tag and the trial, the searched sources, and the report of `report-metric`.
 //!
-//! Deliberately absent: the file itself, and what standard input holds.
+//! Deliberately absent: the file itself, and the content of standard input.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::layers::Complaint;
-use super::nearest::hint;
-use super::reader::{Reader, local};
+use super::reader::{Reader, local, unquoted};
 use crate::rules::cluster::first::is_first;
-use crate::rules::env::Env;
 use crate::rules::metric::line::{Report, Wrong};
 use crate::rules::metric::names::Choice;
 use crate::rules::metric::pattern::Pattern;
+use crate::rules::metric::searched::Searched;
+use crate::rules::process::env::Env;
+use crate::settings::suggest::hint;
 
-/// The metrics file where none is named.
+/// The metrics file if none is named.
 pub const DEFAULT_FILE: &str = "/tmp/hypertune/output.metrics";
 
-/// The metrics file and what every line in it says.
+/// The metrics file and the common parts of its lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// The file, relative to the working directory.
@@ -29,66 +30,77 @@ pub struct Target {
     pub trial: String,
 }
 
-/// What to report.
+/// The metrics to report.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Wanted {
-    /// This.
+pub enum Reports {
+    /// This report.
     One(Report),
-    /// What standard input says; the tag is for lines without one.
+    /// The reports on standard input; the tag is for lines without one.
     Stdin {
         /// Empty for the default tag.
         tag: String,
     },
 }
 
-/// A `report-metric` that makes sense.
+/// The settings of `report-metric`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReportMetric {
-    /// Where.
+    /// The file.
     pub target: Target,
-    /// What.
-    pub wanted: Wanted,
+    /// The metrics.
+    pub reports: Reports,
     /// Flush the file to the device.
     pub fsync: bool,
-    /// A file that cannot be written is no failure.
+    /// A file that cannot be written is not a failure.
     pub best_effort: bool,
-    /// What is odd, one line each.
+    /// Non-fatal problems, one line each.
     pub warnings: Vec<String>,
 }
 
-/// What `run` is to look for in the trainer's output and files.
+/// The metrics that `run` collects from the trainer's output and files.
 #[derive(Debug)]
 pub struct Collected {
-    /// What in the output.
+    /// Patterns for the output.
     pub patterns: Vec<Pattern>,
-    /// The folder of TensorBoard's event files, and which of their tags; none named: all.
+    /// The directory of TensorBoard's event files, and the selected tags; if empty, all tags.
     pub events: Option<(PathBuf, Vec<Choice>)>,
-    /// A file of records.
+    /// A file with records.
     pub records: Option<PathBuf>,
-    /// Of what is found, only these tags are reported; none named: all.
+    /// Only these tags are reported; if empty, all tags.
     pub report: Vec<String>,
-    /// On standard output.
+    /// The name before the step in a line or record.
+    pub step: Option<String>,
+    /// The searched processes.
+    pub searched: Searched,
+    /// Whether standard output is searched.
     pub stdout: bool,
-    /// On standard error.
+    /// Whether standard error is searched.
     pub stderr: bool,
-    /// Where it is reported.
+    /// The metrics file.
     pub target: Target,
-    /// What is odd, one line each.
+    /// Non-fatal problems, one line each.
     pub warnings: Vec<String>,
 }
 
-/// What the platform says of a tuner.
+impl Collected {
+    /// Whether there is a source to search.
+    pub fn has_source(&self) -> bool {
+        !self.patterns.is_empty() || self.events.is_some() || self.records.is_some()
+    }
+}
+
+/// What the platform says about a tuner.
 #[derive(Debug)]
 pub struct Tuner {
-    /// The trial that it waits for; `None` where there is none, or where this is not the replica that reports.
+    /// The trial that it waits for; `None` if there is none, or if this replica does not report.
     pub trial: Option<String>,
-    /// The tag that it waits for, where it is named.
+    /// The tag that it waits for, if known.
     pub tag: Option<String>,
-    /// Where the trainer reports, if it does so by itself.
+    /// The metrics file of a trainer that reports itself.
     pub path: PathBuf,
 }
 
-/// Reads what the environment says of a tuner.
+/// Reads the variables of a tuner.
 pub fn tuner(env: &Env) -> Tuner {
     let given = |name: &str| env.given(name).map(str::to_owned);
     let path = env.bytes("CLOUD_ML_HP_METRIC_FILE").filter(|path| !path.is_empty());
@@ -99,26 +111,26 @@ pub fn tuner(env: &Env) -> Tuner {
     }
 }
 
-/// Reads what `run` collects; `None` where nothing is.
-pub fn collected(reader: &mut Reader<'_>, env: &Env) -> Option<Collected> {
+/// Reads the settings for `run`; `None` without a source.
+pub fn collection(reader: &mut Reader<'_>, env: &Env) -> Option<Collected> {
     let before = reader.complaints.len();
     let mut patterns: Vec<Pattern> = reader.each("metric", Pattern::parse_all).into_iter().flatten().collect();
     patterns.extend(reader.each("metric-filter", Pattern::filter));
     let choices = reader.each("tensorboard-tag", Choice::parse);
     let dir = reader.parse("tensorboard-dir", local_path);
     if dir.is_none() && !choices.is_empty() {
-        let message = "there is no --tensorboard-dir whose tags it could name, so nothing would be reported".to_owned();
-        reader.complain_of_lack("tensorboard-tag", message);
+        let message = "it needs --tensorboard-dir, so nothing would be reported".to_owned();
+        reader.complain_of_missing("tensorboard-tag", message);
     }
     let records = reader.parse("metric-file", local_path);
-    // What could not be read might have found it.
-    let is_read = reader.is_whole() && reader.complaints.len() == before;
+    // A setting that could not be read might have found it.
+    let is_read = reader.is_complete() && reader.complaints.len() == before;
     let is_open = !is_read || records.is_some() || (dir.is_some() && choices.is_empty());
     let tags = patterns.iter().map(Pattern::tag).chain(choices.iter().map(Choice::tag));
     let tags: Option<Vec<&str>> = tags.collect::<Option<_>>().filter(|_| !is_open);
     let report = reader.each("report", |tag| match &tags {
         Some(tags) if !tags.contains(&tag) => {
-            Err(format!("nothing finds {tag:?}, so nothing would be reported{}", hint(tag, tags)))
+            Err(format!("no pattern has the tag {tag:?}, so nothing would be reported{}", hint(tag, tags)))
         }
         _ => Ok(tag.to_owned()),
     });
@@ -128,6 +140,11 @@ pub fn collected(reader: &mut Reader<'_>, env: &Env) -> Option<Collected> {
     let events = dir.map(|dir| (dir, choices));
     let words = [("both", (true, true)), ("stdout", (true, false)), ("stderr", (false, true))];
     let (stdout, stderr) = reader.choice("metric-from", &words).unwrap_or((true, true));
+    let step = reader.parse("metric-step", |name| match name.trim() {
+        "" => Err("expected the name of the step, such as iteration, found nothing".to_owned()),
+        name => Ok(name.to_owned()),
+    });
+    let searched = reader.parse("metric-rank", Searched::parse).unwrap_or_default();
     let keep = keep(reader);
     if patterns.is_empty() && events.is_none() && records.is_none() {
         return None;
@@ -139,23 +156,23 @@ pub fn collected(reader: &mut Reader<'_>, env: &Env) -> Option<Collected> {
         reader.complain(
             "metric-file",
             format!(
-                "{path} is where trainit reports, so each report would be one more metric; name a file of the trainer's"
+                "{path} is the file that trainit writes, so each report would be read as another metric; name a file of the trainer"
             ),
         );
     }
-    Some(Collected { patterns, events, records, report, stdout, stderr, target, warnings })
+    Some(Collected { patterns, events, records, report, step, searched, stdout, stderr, target, warnings })
 }
 
-/// Whether a report is for another process to make, which is rank 0: then nothing else that was given matters here.
-pub fn is_others(reader: &mut Reader<'_>, env: &Env) -> bool {
+/// Whether only rank 0 reports, and this is another rank. Then no other setting matters.
+pub fn is_for_another_rank(reader: &mut Reader<'_>, env: &Env) -> bool {
     reader.switch("rank0-only") && !is_first(env)
 }
 
-/// Reads the settings and operands of `report-metric`. `None` when something is wrong; the reader has the complaints.
+/// Reads the settings and operands of `report-metric`. `None` if there is a mistake; the reader has the complaints.
 pub fn report_metric(reader: &mut Reader<'_>, operands: &[OsString], env: &Env) -> Option<ReportMetric> {
     let mut warnings = Vec::new();
     let named = match reader.text("file") {
-        // Counts as unset.
+        // An empty value counts as unset.
         Some(text) if text.is_empty() => Some(PathBuf::new()),
         _ => reader.parse("file", local_path),
     };
@@ -164,31 +181,31 @@ pub fn report_metric(reader: &mut Reader<'_>, operands: &[OsString], env: &Env) 
     let target = target(reader, named, trial, keep, env, &mut warnings);
     let fsync = reader.switch("fsync");
     let best_effort = reader.switch("best-effort");
-    let wanted = wanted(reader, operands, env)?;
-    if let Wanted::One(report) = &wanted {
+    let reports = reports(reader, operands, env)?;
+    if let Reports::One(report) = &reports {
         warnings.extend(report.warnings());
     }
     let all_is_well = reader.complaints.is_empty();
-    all_is_well.then_some(ReportMetric { target, wanted, fsync, best_effort, warnings })
+    all_is_well.then_some(ReportMetric { target, reports, fsync, best_effort, warnings })
 }
 
-/// A path on this machine. Errors: it names a store, or as [`local`] says.
+/// A path on this machine. Errors: it is a URL, or see [`local`].
 fn local_path(text: &str) -> Result<PathBuf, String> {
     if text.contains("://") {
         return Err(format!(
-            "{text:?} is a URL, and metrics are read from and written to files of this machine only; name it in the folder \
-             where it is mounted"
+            "{text:?} is a URL, but metrics are only read from and written to files of this machine; name a file in the directory \
+             where the bucket is mounted"
         ));
     }
     local(text)
 }
 
-/// How many lines of the file are kept; 0 for all.
+/// The number of lines that are kept; 0 for all.
 fn keep(reader: &mut Reader<'_>) -> usize {
     reader.count("keep").map_or(0, |keep| usize::try_from(keep).unwrap_or(0))
 }
 
-/// The file (as named by a setting, else `CLOUD_ML_HP_METRIC_FILE`, else [`DEFAULT_FILE`]), its limit and the trial.
+/// The file (from a setting, or else `CLOUD_ML_HP_METRIC_FILE`, or else [`DEFAULT_FILE`]), its limit and the trial.
 fn target(
     reader: &mut Reader<'_>,
     named: Option<PathBuf>,
@@ -204,7 +221,7 @@ fn target(
         match candidate {
             Some(given) if given.as_os_str().is_empty() => {
                 warnings.push(format!(
-                    "{place} is set but empty, so it counts as unset: the metrics go to {}",
+                    "{place} is set but empty, so it counts as unset: the metrics are written to {}",
                     path.display()
                 ));
             }
@@ -214,14 +231,19 @@ fn target(
     }
     if path.as_os_str().as_bytes().ends_with(b"/") {
         let message =
-            format!("{} names a folder, so no metric can be written there; name a file in it", path.display());
+            format!("{} is a directory, so no metric can be written there; name a file in it", path.display());
         reader.complaints.push(Complaint { place: "the metrics file".to_owned(), message });
     }
-    // Of the variable's; the flag's was refused. To the library it is a path as any other.
+    if let Some(text) = env.given("CLOUD_ML_HP_METRIC_FILE")
+        && let Err(message) = unquoted(text)
+    {
+        reader.complaints.push(Complaint { place: "CLOUD_ML_HP_METRIC_FILE".to_owned(), message });
+    }
+    // From the variable; a URL in the flag is refused above. The library treats it as a path.
     if path.to_string_lossy().contains("://") {
         warnings.push(format!(
-            "CLOUD_ML_HP_METRIC_FILE is the URL {}, which cloudml-hypertune, and so trainit, takes for a path from the working \
-             directory: no tuner looks there; name a file of this machine, in the folder where the bucket is mounted",
+            "CLOUD_ML_HP_METRIC_FILE is the URL {}, which cloudml-hypertune, and so trainit, treats as a path in the working \
+             directory, where no tuner reads it; name a file of this machine, in the directory where the bucket is mounted",
             path.display()
         ));
     }
@@ -237,21 +259,21 @@ fn target(
     Target { path, keep, trial }
 }
 
-/// TAG and VALUE may stand as operands or as flags; either one alone is the one that no flag gives.
-fn wanted(reader: &mut Reader<'_>, operands: &[OsString], env: &Env) -> Option<Wanted> {
+/// TAG and VALUE may be operands or flags. A single operand is the one that no flag gives.
+fn reports(reader: &mut Reader<'_>, operands: &[OsString], env: &Env) -> Option<Reports> {
     let mut texts = Vec::new();
     for operand in operands {
         match operand.to_str() {
             Some(text) => texts.push(text.to_owned()),
             None => {
-                wrong(reader, format!("{operand:?} is not UTF-8, so no reader could match it; nothing was written"));
+                complain(reader, format!("{operand:?} is not UTF-8, so no reader could match it; nothing was written"));
                 return None;
             }
         }
     }
     let flag_tag = reader.text("tag");
     let flag_value = reader.text("value");
-    // What was typed holds against what a variable says.
+    // The command line wins over variables.
     let is_typed = |name: &str| reader.is_typed(name);
     let stdin = reader.text("stdin").is_some() && (is_typed("stdin") || texts.is_empty() && !is_typed("value"));
     let (has_tag, has_value) = (flag_tag.is_some(), is_typed("value"));
@@ -262,13 +284,13 @@ fn wanted(reader: &mut Reader<'_>, operands: &[OsString], env: &Env) -> Option<W
         let mut idle: Vec<String> = idle.map(|name| format!("--{name}")).collect();
         idle.extend(texts);
         if !idle.is_empty() {
-            wrong(
+            complain(
                 reader,
-                format!("{} cannot go with --stdin, where each line has its own; leave one out", idle.join(" ")),
+                format!("{} cannot be used with --stdin, where each line has its own; omit one", idle.join(" ")),
             );
             return None;
         }
-        return Some(Wanted::Stdin { tag: standard_tag(reader, flag_tag, env) });
+        return Some(Reports::Stdin { tag: tag_or_default(reader, flag_tag, env) });
     }
     let (tag, value) = match (texts.as_slice(), flag_tag, flag_value) {
         ([tag, value], None, None) => (Some(tag.clone()), value.clone()),
@@ -276,36 +298,36 @@ fn wanted(reader: &mut Reader<'_>, operands: &[OsString], env: &Env) -> Option<W
         ([value], tag, None) => (tag, value.clone()),
         ([], tag, Some(value)) => (tag, value),
         ([], _, None) => {
-            wrong(reader, "no value to report; expected TAG VALUE, --tag TAG --value VALUE, or --stdin".to_owned());
+            complain(reader, "no value to report; expected TAG VALUE, --tag TAG --value VALUE, or --stdin".to_owned());
             return None;
         }
         _ => {
-            wrong(reader, "the tag or the value is given twice, as an operand and as a flag; leave one out".to_owned());
+            complain(reader, "the tag or the value is given twice, as an operand and as a flag; omit one".to_owned());
             return None;
         }
     };
     let is_alone = texts.len() == 1 && tag.is_none();
     let step = reader.text("step").unwrap_or_default();
     let checkpoint_path = reader.text("checkpoint-path").unwrap_or_default();
-    match Report::parse(&standard_tag(reader, tag, env), &value, &step, &checkpoint_path) {
-        Ok(report) => Some(Wanted::One(report)),
+    match Report::parse(&tag_or_default(reader, tag, env), &value, &step, &checkpoint_path) {
+        Ok(report) => Some(Reports::One(report)),
         Err(Wrong::Value(text)) if is_alone => {
             let message = format!(
-                "{text:?} alone is taken for the value, and is no number; expected TAG and VALUE, as in: \
+                "{text:?} alone is read as the value, and is not a number; expected TAG and VALUE, as in: \
                  trainit report-metric loss 0.3; nothing was written"
             );
-            wrong(reader, message);
+            complain(reader, message);
             None
         }
         Err(error) => {
-            wrong(reader, format!("{error}; nothing was written"));
+            complain(reader, format!("{error}; nothing was written"));
             None
         }
     }
 }
 
-/// The tag that was given, else `CLOUD_ML_HP_METRIC_TAG`; empty counts as not given.
-fn standard_tag(reader: &mut Reader<'_>, given: Option<String>, env: &Env) -> String {
+/// The given tag, or else `CLOUD_ML_HP_METRIC_TAG`; an empty one counts as not given.
+fn tag_or_default(reader: &mut Reader<'_>, given: Option<String>, env: &Env) -> String {
     const VARIABLE: &str = "CLOUD_ML_HP_METRIC_TAG";
     given.filter(|tag| !tag.is_empty()).unwrap_or_else(|| {
         if env.is_damaged(VARIABLE) {
@@ -316,6 +338,6 @@ fn standard_tag(reader: &mut Reader<'_>, given: Option<String>, env: &Env) -> St
     })
 }
 
-fn wrong(reader: &mut Reader<'_>, message: String) {
+fn complain(reader: &mut Reader<'_>, message: String) {
     reader.complaints.push(Complaint { place: "report-metric".to_owned(), message });
 }

@@ -1,24 +1,24 @@
-//! What was typed, set and configured, given meaning once; afterwards only read.
+//! The settings: read once from flags, variables and the file, and immutable afterwards.
 //!
-//! [`defs`] is the list, [`layers`] says which value holds and where it came from, [`reader`] what it says; one file per
-//! topic turns text into types. Deliberately absent: the machine (except the one configuration file, which `command`
-//! reads and hands in).
+//! [`defs`] is the list, [`layers`] finds each value and its origin, [`reader`] parses its text; one file for each
+//! topic turns text into types. Deliberately absent: access to the machine (`command` reads the configuration file and
+//! passes it in).
 
 pub mod checkpoint;
 pub mod cluster;
 mod config_file;
 pub mod defs;
+pub mod gang;
 pub mod gpus;
-pub mod idle;
 pub mod layers;
-pub mod left_out;
 pub mod metrics;
 pub mod model;
-pub mod nearest;
 pub mod platform;
 pub mod reader;
 pub mod run;
+pub mod suggest;
 pub mod units;
+pub mod unused;
 
 pub use config_file::ConfigFile;
 pub use layers::{Complaint, Given, Origin, Values};

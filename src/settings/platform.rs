@@ -1,25 +1,27 @@
-//! What a platform's own variables imply for settings that nobody gave: where it wants checkpoints and the model.
+//! The values that a platform's variables imply for settings that the user did not give: the stores for checkpoints and
+//! the model.
 
 use super::layers::Values;
-use crate::rules::checkpoint::address::MOUNTED_BUCKETS;
-use crate::rules::cluster::{self, spec::Fact};
-use crate::rules::env::Env;
+use crate::rules::cluster;
+use crate::rules::cluster::spec::Fact;
+use crate::rules::process::env::Env;
+use crate::rules::store::address::MOUNTED_BUCKETS;
 
-/// With this setting given, the second one defaults to what the platform tells.
+/// If the first setting is given, the second one defaults to the platform's value.
 const IMPLIED: [(&str, &str, Fact); 2] =
     [("checkpoint-dir", "checkpoint-store", Fact::CheckpointStore), ("model-dir", "model-store", Fact::ModelStore)];
 
-/// Fills in what follows from the environment. `by_hand`: the store is asked for its own sake, with a directory or without.
-pub fn imply(values: &mut Values, env: &Env, by_hand: bool) {
+/// Adds the implied values. `is_direct`: a subcommand that uses the store directly, with or without a directory.
+pub fn imply(values: &mut Values, env: &Env, is_direct: bool) {
     for (with, name, fact) in IMPLIED {
-        let is_wanted = values.get(with).is_some() || by_hand && fact == Fact::CheckpointStore;
-        if let Some((variable, place)) = cluster::told(fact, env).filter(|_| is_wanted) {
+        let is_wanted = values.get(with).is_some() || is_direct && fact == Fact::CheckpointStore;
+        if let Some((variable, place)) = cluster::fact_variable(fact, env).filter(|_| is_wanted) {
             values.imply(name, url(place), variable);
         }
     }
 }
 
-/// What lies in a mounted bucket can be had without the mount, which has no hard links.
+/// The URL of a mounted bucket is used instead of the mount, because mounts have no hard links.
 fn url(place: &str) -> String {
     match place.strip_prefix(MOUNTED_BUCKETS).and_then(|rest| rest.strip_prefix('/')) {
         Some(bucket) => format!("gs://{bucket}"),
@@ -42,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn the_platforms_place_is_the_store_where_there_is_a_directory_and_nobody_named_another() {
+    fn the_platforms_store_is_the_default_if_there_is_a_directory() {
         let (dir, place) = (("TRAINIT_CHECKPOINT_DIR", "/c"), ("AIP_CHECKPOINT_DIR", "gs://b/job/checkpoints/"));
         let platform = Origin::Platform("AIP_CHECKPOINT_DIR");
         assert_eq!(store(&[dir, place]), Some(("gs://b/job/checkpoints/".into(), platform.clone())));
@@ -53,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mounted_bucket_is_the_bucket_and_another_path_a_directory() {
+    fn a_mounted_bucket_becomes_the_bucket_and_another_path_a_directory() {
         for (place, expected) in [("/gcs/b/x/", "gs://b/x/"), ("/mnt/x", "file:///mnt/x"), ("s3://b/x", "s3://b/x")] {
             assert_eq!(url(place), expected);
         }

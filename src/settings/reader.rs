@@ -1,32 +1,33 @@
-//! What the text of a setting's value says, as the type that is wanted.
+//! Parses the text of a setting's value into a type.
 //!
-//! Every complaint is collected, with its place. Deliberately absent: which value holds (`layers`), what a setting means.
+//! All mistakes are collected with their origin. Deliberately absent: which value wins (`layers`), and the meaning of a
+//! setting.
 
 use std::path::PathBuf;
 
 use super::defs::{Takes, find};
 use super::layers::{Complaint, Origin, Values};
-use super::nearest::one_of;
-use crate::rules::checkpoint::address::Address;
+use crate::rules::store::address::Address;
+use crate::settings::suggest::one_of;
 
-/// Reads typed values out of [`Values`], collecting complaints that name the place.
+/// Parses values of [`Values`], and collects complaints that name the origin.
 #[derive(Debug)]
 pub struct Reader<'a> {
     pub(super) values: &'a Values,
-    /// What was wrong so far.
+    /// The mistakes so far.
     pub complaints: Vec<Complaint>,
     gathered_all: bool,
 }
 
 impl<'a> Reader<'a> {
-    /// Starts with the complaints found while gathering.
+    /// Starts with the complaints from the layers.
     pub fn new(values: &'a Values, complaints: Vec<Complaint>) -> Reader<'a> {
         let gathered_all = complaints.is_empty();
         Reader { values, complaints, gathered_all }
     }
 
-    /// Whether all that was given is among the values: every flag, variable and line of the file could be read.
-    pub fn is_whole(&self) -> bool {
+    /// Whether every flag, variable and line of the file could be read.
+    pub fn is_complete(&self) -> bool {
         self.gathered_all
     }
 
@@ -41,7 +42,7 @@ impl<'a> Reader<'a> {
         self.values.get(name).is_some_and(|given| given.origin == Origin::Flag)
     }
 
-    /// A parsed value; `None` when absent or wrong (then a complaint is noted).
+    /// A parsed value; `None` if it is absent or wrong (which adds a complaint).
     pub fn parse<T>(&mut self, name: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
         let text = self.text(name)?;
         match parse(&text) {
@@ -68,7 +69,7 @@ impl<'a> Reader<'a> {
             .collect()
     }
 
-    /// `FROM:TO`, `CODE=CLASS` and their kin, as often as given. Of two that say different things of one, only one could hold.
+    /// `FROM:TO`, `CODE=CLASS` and the like, any number of them. Two different values for one key are a mistake.
     pub fn each_once<F: PartialEq, T: PartialEq>(
         &mut self,
         name: &str,
@@ -88,9 +89,9 @@ impl<'a> Reader<'a> {
 
     /// A path on this machine.
     pub fn path(&mut self, name: &str) -> Option<PathBuf> {
-        self.parse(name, |text| match text.trim() {
+        self.parse(name, |text| match unquoted(text)?.trim() {
             address if address.contains("://") => Err(format!(
-                "expected a directory or file of this machine, found the address {address}; a store is given as \
+                "expected a directory or file of this machine, found the address {address}; give a store as \
                  --checkpoint-store or --model-store, beside the directory where the trainer writes"
             )),
             _ => local(text),
@@ -99,10 +100,10 @@ impl<'a> Reader<'a> {
 
     /// The URL of a store.
     pub fn store(&mut self, name: &str) -> Option<Address> {
-        self.parse(name, |text| filled_in(text).and_then(Address::parse))
+        self.parse(name, |text| expanded(text).and_then(Address::parse))
     }
 
-    /// One of a few words.
+    /// One of several words.
     pub fn choice<T: Copy>(&mut self, name: &str, words: &[(&str, T)]) -> Option<T> {
         let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
         let found = self.parse(name, |text| one_of(text, &known))?;
@@ -119,28 +120,29 @@ impl<'a> Reader<'a> {
     /// A switch.
     pub fn switch(&mut self, name: &str) -> bool {
         let expected = |text: &str| format!("expected true or false, found {text:?}");
-        self.parse(name, |text| switched(text).ok_or_else(|| expected(text))).unwrap_or(false)
+        self.parse(name, |text| switch_value(text).ok_or_else(|| expected(text))).unwrap_or(false)
     }
 
-    /// Notes that `name` lacks another setting. Where not all could be read nobody knows: it may be just that.
-    pub fn complain_of_lack(&mut self, name: &str, message: String) {
-        if self.is_whole() {
+    /// Adds a complaint that `name` lacks another setting, unless some setting could not be read: it may be the missing
+    /// one.
+    pub fn complain_of_missing(&mut self, name: &str, message: String) {
+        if self.is_complete() {
             self.complain(name, message);
         }
     }
 
-    /// Notes that the value of `name` is wrong.
+    /// Adds a complaint about the value of `name`.
     pub fn complain(&mut self, name: &str, message: String) {
         self.complaints.push(Complaint { place: self.place(name), message });
     }
 
-    /// Where the value of `name` came from, as a complaint names it.
+    /// The origin of the value of `name`, as text for a complaint.
     pub fn place(&self, name: &str) -> String {
         self.values.place(name)
     }
 }
 
-/// `CODE` of a setting that takes `CODE=CLASS`.
+/// `CODE` for a setting with the form `CODE=CLASS`.
 fn first_part(name: &str) -> &'static str {
     match find(name).map(|setting| setting.takes) {
         Some(Takes::One(form) | Takes::Many(form)) => form.split(|c: char| !c.is_ascii_alphabetic()).next(),
@@ -149,8 +151,8 @@ fn first_part(name: &str) -> &'static str {
     .unwrap_or_default()
 }
 
-/// What a word says of a switch, if it does.
-pub fn switched(word: &str) -> Option<bool> {
+/// The value of a word for a switch; `None` if it has none.
+pub fn switch_value(word: &str) -> Option<bool> {
     match word.to_ascii_lowercase().as_str() {
         "true" | "1" | "yes" | "on" => Some(true),
         "false" | "0" | "no" | "off" => Some(false),
@@ -158,29 +160,53 @@ pub fn switched(word: &str) -> Option<bool> {
     }
 }
 
-/// A path that is not looked at for an address. Errors: it names nothing, which is rarely meant (a variable in a script was
-/// not set), or what a shell would have filled in.
+/// A path, which may look like a URL. Errors: it is empty, usually because a variable in a script is unset; or it
+/// contains text that a shell should have expanded.
 pub fn local(text: &str) -> Result<PathBuf, String> {
-    match text.trim() {
-        "" => Err("expected a path, found nothing; name one, or leave it out".to_owned()),
-        home if home == "~" || home.starts_with("~/") => Err(format!(
-            "expected a path, found {home:?}, of which no shell has made the home directory; write it in full"
-        )),
-        _ => filled_in(text).map(PathBuf::from),
+    match unquoted(text)?.trim() {
+        "" => Err("expected a path, found nothing; give one, or omit the setting".to_owned()),
+        home if home == "~" || home.starts_with("~/") => {
+            Err(format!("expected a path, found {home:?}, which no shell has expanded; write the full path"))
+        }
+        _ => expanded(text).map(PathBuf::from),
     }
 }
 
-/// The text, in which no variable is left. Errors: which is. A place of that name would be made, and be nobody's. What a
-/// file is called, as a share's `c$data`, begins with no capital.
-pub fn filled_in(text: &str) -> Result<&str, String> {
+/// The text, if it has no quotes or comments that a shell would have removed: `docker run --env-file` passes a line
+/// unchanged. Errors: which of the two, and advice.
+pub fn unquoted(text: &str) -> Result<&str, String> {
+    let is_quote = |c: char| matches!(c, '"' | '\'');
+    let trimmed = text.trim();
+    let why = "is part of the value: docker run --env-file keeps it, because no shell reads the line";
+    if trimmed.starts_with(is_quote) || trimmed.ends_with(is_quote) {
+        let shown =
+            if is_secret(trimmed) { String::new() } else { format!(", as in {}", trimmed.trim_matches(is_quote)) };
+        return Err(format!("the quotation mark {why}; omit the quotes{shown}"));
+    }
+    let remark = trimmed.char_indices().any(|(at, c)| c == '#' && trimmed[..at].ends_with(char::is_whitespace));
+    if remark {
+        return Err(format!("the comment (\" #\" and the text after it) {why}; put it on its own line"));
+    }
+    Ok(text)
+}
+
+/// An address may contain a signature or a password.
+fn is_secret(text: &str) -> bool {
+    text.contains("://") || text.contains('#')
+}
+
+/// The text, if it contains no unexpanded variable. Errors: the variable. Otherwise a directory with that literal name
+/// would be created. Lower-case names, such as a share's `c$data`, are allowed.
+pub fn expanded(text: &str) -> Result<&str, String> {
+    let text = unquoted(text)?;
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let begins = |c: char| c.is_ascii_uppercase() || "_{(".contains(c);
     let left = text.split('$').skip(1).find(|rest| rest.starts_with(begins));
     let Some(rest) = left else { return Ok(text) };
     let name: String = rest.trim_start_matches(['{', '(']).chars().take_while(|c| is_name(*c)).collect();
     Err(format!(
-        "expected it in full, found the variable {name:?} in it, which no shell has filled in: an ENTRYPOINT in JSON has none, \
-         and Kubernetes leaves a $(NAME) that it does not know; write it out, or have sh -c start trainit"
+        "expected the full value, found the variable {name:?} in it, which no shell has expanded: an ENTRYPOINT in JSON has none, \
+         and Kubernetes keeps an unknown $(NAME); write the value, or start trainit with sh -c"
     ))
 }
 
@@ -188,7 +214,7 @@ pub fn filled_in(text: &str) -> Result<&str, String> {
 mod tests {
     use super::super::defs::on;
     use super::*;
-    use crate::rules::env::Env;
+    use crate::rules::process::env::Env;
 
     fn gather(flags: &[(&'static str, &str)], env: &Env) -> (Values, Vec<Complaint>) {
         let flags = flags.iter().map(|(name, text)| (*name, vec![(*text).to_owned()])).collect();
@@ -197,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_a_variable_and_the_case_of_a_word_matter_to_nobody() {
+    fn surrounding_blanks_and_the_case_of_a_word_do_not_matter() {
         let pairs =
             [("TRAINIT_STRONG_HASH", "True\n"), ("TRAINIT_RESTORE", " NONE"), ("TRAINIT_CHECKPOINT_DIR", "/ck ")];
         let (values, complaints) = gather(&[], &Env::from_pairs(pairs));
@@ -209,11 +235,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_path_of_this_machine_is_refused() {
+    fn a_value_that_is_not_a_path_of_this_machine_is_refused() {
         for (text, why) in [
             ("gs://bucket/job", "--checkpoint-store"),
-            ("~/ckpt", "home"),
-            ("~", "home"),
+            ("~/ckpt", "expanded"),
+            ("~", "expanded"),
             (" ", "nothing"),
             ("/x/${JOB}", "\"JOB\""),
         ] {
@@ -225,22 +251,38 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_that_nobody_filled_in_is_named_and_a_lone_dollar_is_none() {
-        for text in ["$JOB", "/x/$JOB/y", "gs://b/$(JOB)?sig=s3cret", "a$/${JOB}"] {
-            let why = filled_in(text).unwrap_err();
-            assert!(why.contains("\"JOB\"") && !why.contains("s3cret"), "{why}");
+    fn quotes_and_comments_that_an_env_file_keeps_are_refused() {
+        for text in ["\"/ck\"", "'/ck'", "\"/ck", "/ck'", "'gs://b/x?sig=s3cret'"] {
+            let why = unquoted(text).unwrap_err();
+            assert!(why.contains("quot") && why.contains("--env-file") && !why.contains("s3cret"), "{why}");
+            assert!(local(text).is_err() && expanded(text).is_err());
         }
-        for text in ["/x/a$", "/$/$.b", "//host/c$data", "plain"] {
-            assert_eq!(filled_in(text), Ok(text));
+        for text in ["/ck # here", "/ck\t#here", "s3://b # sig s3cret"] {
+            let why = unquoted(text).unwrap_err();
+            assert!(why.contains("comment") && why.contains("--env-file") && !why.contains("s3cret"), "{why}");
+        }
+        for text in ["/ck", "/a#b", "#1", "/it's/here", " /ck "] {
+            assert_eq!(unquoted(text), Ok(text));
         }
     }
 
     #[test]
-    fn every_bad_value_is_reported_not_only_the_first() {
+    fn an_unexpanded_variable_is_named_and_a_single_dollar_is_allowed() {
+        for text in ["$JOB", "/x/$JOB/y", "gs://b/$(JOB)?sig=s3cret", "a$/${JOB}"] {
+            let why = expanded(text).unwrap_err();
+            assert!(why.contains("\"JOB\"") && !why.contains("s3cret"), "{why}");
+        }
+        for text in ["/x/a$", "/$/$.b", "//host/c$data", "plain"] {
+            assert_eq!(expanded(text), Ok(text));
+        }
+    }
+
+    #[test]
+    fn every_wrong_value_is_reported() {
         let (values, complaints) =
             gather(&[("stop-grace", "x"), ("max-restarts", "-1"), ("restore", "lastest")], &Env::default());
         let mut reader = Reader::new(&values, complaints);
-        reader.parse("stop-grace", crate::rules::duration::parse);
+        reader.parse("stop-grace", crate::rules::text::duration::parse);
         reader.count("max-restarts");
         reader.choice("restore", &[("latest", 1), ("none", 2)]);
         assert_eq!(reader.complaints.len(), 3);

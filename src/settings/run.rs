@@ -1,20 +1,20 @@
-//! What `run` was asked for, beside cluster, checkpoints, metrics and GPUs, which have files of their own.
+//! The settings of `run`, except those for the cluster, checkpoints, metrics and GPUs, which have their own files.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::nearest::one_of;
 use super::reader::Reader;
-use crate::rules::duration;
 use crate::rules::job::{Hang, Policy, StoppedCode, Target};
 use crate::rules::preempt;
-use crate::rules::signal::Signal;
+use crate::rules::process::signal::Signal;
+use crate::rules::text::duration;
+use crate::settings::suggest::one_of;
 
-/// Restarts where there is a checkpoint to go on from.
+/// Restarts if there are checkpoints.
 const MAX_RESTARTS_WITH_CHECKPOINTS: u32 = 3;
 
-/// What `sbatch --signal` means without a time.
+/// The time of `sbatch --signal` without a time.
 const DEFAULT_LEAD: Duration = Duration::from_secs(60);
 
 /// The form of log lines.
@@ -28,7 +28,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// How much is logged.
+/// The lowest level of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each is the level of that name")]
 pub enum LogLevel {
@@ -41,29 +41,29 @@ pub enum LogLevel {
 /// The settings.
 #[derive(Debug)]
 pub struct RunSettings {
-    /// What decides.
+    /// The settings that decide about the job.
     pub policy: Policy,
-    /// What the child gets when trainit dies and is not PID 1.
+    /// The signal that the child gets when trainit dies and is not PID 1.
     pub death_signal: Option<Signal>,
-    /// What trainit gets when its own parent dies.
+    /// The signal that trainit gets when its own parent dies.
     pub orphaned_signal: Option<Signal>,
-    /// How log lines look.
+    /// The format of log lines.
     pub log_format: LogFormat,
-    /// Which are written.
+    /// The lowest level of log lines.
     pub log_level: LogLevel,
-    /// The rank stands before each line of the output of several processes.
+    /// Each output line of several processes has the rank as its prefix.
     pub rank_prefix: bool,
-    /// A file for the verdict.
+    /// The file for the verdict.
     pub verdict_file: Option<PathBuf>,
-    /// Where the status is told over HTTP.
+    /// The HTTP address of the status page.
     pub status_addr: Option<SocketAddr>,
-    /// Who is asked about preemptions.
+    /// The source of preemption notices.
     pub preemption: preempt::Choice,
-    /// What their notices without a time mean.
+    /// The notice periods of notices without a time.
     pub leads: preempt::Leads,
 }
 
-/// Reads them; mistakes are noted in the reader and a default stands in.
+/// Reads the settings. Mistakes are collected in the reader, and the default is used.
 pub fn read(reader: &mut Reader<'_>) -> RunSettings {
     let default = Policy::default();
     let has_checkpoints = reader.text("checkpoint-dir").is_some();
@@ -83,8 +83,8 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
         stopped_code: reader
             .choice("stopped-exit-code", &[("143", StoppedCode::Always143), ("child", StoppedCode::Child)])
             .unwrap_or(StoppedCode::Always143),
-        preempt_signal: reader.parse("preempt-signal", notifying).unwrap_or(default.preempt_signal),
-        preempt_on: reader.each_once("preempt-on", announcing),
+        preempt_signal: reader.parse("preempt-signal", notification_signal).unwrap_or(default.preempt_signal),
+        preempt_on: reader.each_once("preempt-on", announcement),
         checkpoint_on: Vec::new(),
         max_restarts: reader.count("max-restarts").map_or(default_restarts, |n| u32::try_from(n).unwrap_or(u32::MAX)),
         backoff_first: backoff.map_or(default.backoff_first, |b| b.0),
@@ -97,6 +97,7 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
         seed: None,
         hang: hang(reader),
         child_has_terminal: false,
+        gang: None,
         outlives_hangup: false,
     };
     RunSettings {
@@ -131,7 +132,7 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
     }
 }
 
-/// When silence is a hang; zero is never.
+/// When silence is a hang; zero means never.
 fn hang(reader: &mut Reader<'_>) -> Option<Hang> {
     let startup = reader.parse("hang-startup", duration::parse);
     let or_never = |text: &str| if text.trim() == "never" { Ok(Duration::ZERO) } else { duration::parse(text) };
@@ -139,7 +140,7 @@ fn hang(reader: &mut Reader<'_>) -> Option<Hang> {
     Some(Hang { timeout, startup: startup.unwrap_or(timeout.saturating_mul(3)) })
 }
 
-/// Who is asked about preemptions.
+/// The source of preemption notices.
 pub fn preemption(reader: &mut Reader<'_>) -> preempt::Choice {
     let choice = reader.parse("preemption", |text| {
         let names: Vec<&str> = ["auto", "off"].into_iter().chain(preempt::SOURCES.iter().map(|s| s.name)).collect();
@@ -148,7 +149,7 @@ pub fn preemption(reader: &mut Reader<'_>) -> preempt::Choice {
     choice.flatten().unwrap_or(preempt::Choice::Auto)
 }
 
-/// Only the form of log lines; for complaints about everything else.
+/// Only the format of log lines, for complaints about other settings.
 pub fn log_format(reader: &mut Reader<'_>) -> LogFormat {
     let words = [("auto", LogFormat::Auto), ("text", LogFormat::Text), ("json", LogFormat::Json)];
     reader.choice("log-format", &words).unwrap_or(LogFormat::Auto)
@@ -162,19 +163,19 @@ fn signal_or_none(text: &str) -> Result<Option<Signal>, String> {
     if text.trim() == "0" { Ok(None) } else { signal(text).map(Some) }
 }
 
-/// What the trainer can hear and answer, or `0`.
-fn notifying(text: &str) -> Result<Option<Signal>, String> {
+/// A signal that the trainer can handle, or `0`.
+fn notification_signal(text: &str) -> Result<Option<Signal>, String> {
     let signal = signal_or_none(text)?;
     match signal {
-        Some(deaf @ (Signal::KILL | Signal::STOP)) => Err(format!(
-            "{deaf} leaves the trainer no time to save; expected one that can be caught, such as TERM, or 0"
+        Some(uncatchable @ (Signal::KILL | Signal::STOP)) => Err(format!(
+            "{uncatchable} leaves the trainer no time to save; expected a signal that can be caught, such as TERM, or 0"
         )),
         _ => Ok(signal),
     }
 }
 
-/// `USR1`, `USR1@120` (seconds, as Slurm writes them) or `USR1@2m`.
-fn announcing(text: &str) -> Result<(Signal, Duration), String> {
+/// `USR1`, `USR1@120` (seconds, as in Slurm) or `USR1@2m`.
+fn announcement(text: &str) -> Result<(Signal, Duration), String> {
     let (name, lead) = text.split_once('@').map_or((text, None), |(name, lead)| (name, Some(lead.trim())));
     let lead = match lead {
         None => DEFAULT_LEAD,
@@ -183,7 +184,9 @@ fn announcing(text: &str) -> Result<(Signal, Duration), String> {
     };
     let signal = signal(name)?;
     if matches!(signal, Signal::KILL | Signal::STOP | Signal::CHLD) {
-        return Err(format!("{signal} cannot announce anything; expected one that can be caught, such as USR1"));
+        return Err(format!(
+            "{signal} cannot be used as an announcement; expected a signal that can be caught, such as USR1"
+        ));
     }
     Ok((signal, lead))
 }
@@ -200,7 +203,7 @@ fn rewrite(text: &str) -> Result<(Signal, Option<Signal>), String> {
     let (from, to) = (signal(from)?, signal_or_none(to)?);
     if [Signal::KILL, Signal::STOP].contains(&from) {
         return Err(format!(
-            "expected FROM to be a signal that a process can hear, found {text:?}: {from} comes to nobody"
+            "expected FROM to be a signal that a process can receive, found {text:?}: no process receives {from}"
         ));
     }
     Ok((from, to))
@@ -227,7 +230,7 @@ mod tests {
     use super::super::defs::{all, on};
     use super::super::layers::Values;
     use super::*;
-    use crate::rules::env::Env;
+    use crate::rules::process::env::Env;
 
     fn read_from(pairs: &[(&str, &str)]) -> (RunSettings, Vec<String>) {
         let mut complaints = Vec::new();
@@ -247,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_directory_brings_three_restarts_unless_another_number_is_given() {
+    fn with_a_checkpoint_directory_the_default_is_three_restarts() {
         assert_eq!(read_from(&[("TRAINIT_CHECKPOINT_DIR", "/c")]).0.policy.max_restarts, 3);
         let given = [("TRAINIT_CHECKPOINT_DIR", "/c"), ("TRAINIT_MAX_RESTARTS", "0")];
         assert_eq!(read_from(&given).0.policy.max_restarts, 0);
@@ -262,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_hears_is_not_rewritten_and_nothing_is_made_two_things() {
+    fn uncatchable_signals_and_contradictory_rules_are_refused() {
         for (variable, value, found) in [
             ("TRAINIT_REWRITE_SIGNAL", "KILL:TERM", "KILL"),
             ("TRAINIT_REWRITE_SIGNAL", "STOP:TERM", "STOP"),
@@ -286,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_that_announces_the_end_says_how_long_before_as_slurm_writes_it() {
+    fn an_announcement_has_a_signal_and_a_time_in_slurms_form() {
         let (settings, complaints) = read_from(&[("TRAINIT_PREEMPT_ON", "USR1@120\nSIGUSR2\n14@3m")]);
         let signal = |name| Signal::parse(name).expect("a signal");
         let seconds: Vec<(Signal, u64)> = settings.policy.preempt_on.iter().map(|(s, t)| (*s, t.as_secs())).collect();
@@ -296,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn the_status_address_is_an_address_with_its_port_and_no_name() {
+    fn the_status_address_is_an_ip_address_with_a_port() {
         for right in ["127.0.0.1:9464", "[::1]:0", "0.0.0.0:1", " [::]:9464 "] {
             let (settings, complaints) = read_from(&[("TRAINIT_STATUS_ADDR", right)]);
             assert_eq!((settings.status_addr, complaints.len()), (right.trim().parse().ok(), 0), "{right}");

@@ -1,20 +1,20 @@
-//! Sizes that are given as a bare number, which is bytes, where a unit is all but surely meant.
+//! Warns about sizes without a unit, which are bytes, if a unit was almost certainly meant.
 
 use super::layers::Complaint;
 use super::reader::Reader;
 
-/// Below so many bytes a setting means nothing that anybody wants: why, and the unit that is likely missing.
+/// The smallest sensible number of bytes for a setting: why, and the unit that is probably missing.
 const LEAST: [(&str, u64, &str, &str); 2] = [
-    ("min-gpu-memory", 1 << 20, "less than any GPU has, so that each would do", "GiB"),
-    ("mirror-bandwidth", 1 << 10, "too slow for any checkpoint to reach the store while training", "MiB"),
+    ("min-gpu-memory", 1 << 20, "less than any GPU has, so every GPU would be accepted", "GiB"),
+    ("mirror-bandwidth", 1 << 10, "too slow for any checkpoint to reach the store during training", "MiB"),
 ];
 
-/// A warning for each.
+/// A warning for each of these settings.
 pub fn unitless(reader: &Reader<'_>) -> impl Iterator<Item = Complaint> {
     LEAST.into_iter().filter_map(|(name, least, why, unit)| {
         let text = reader.text(name)?;
         let bytes = text.trim().parse::<u64>().ok().filter(|bytes| (1..least).contains(bytes))?;
-        let message = format!("{bytes} without a unit is bytes: {why}; write {bytes}{unit} if that is meant");
+        let message = format!("{bytes} without a unit means bytes: {why}; write {bytes}{unit} if you mean that");
         Some(Complaint { place: reader.place(name), message })
     })
 }
@@ -24,10 +24,10 @@ mod tests {
     use super::super::defs::on;
     use super::super::layers::Values;
     use super::*;
-    use crate::rules::env::Env;
+    use crate::rules::process::env::Env;
 
     #[test]
-    fn a_bare_number_that_can_only_have_meant_a_unit_is_told() {
+    fn a_number_that_needs_a_unit_causes_a_warning() {
         let told = |name: &str, value: &str| {
             let mut complaints = Vec::new();
             let env = Env::from_pairs([(name, value)]);

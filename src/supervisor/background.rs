@@ -1,5 +1,5 @@
-//! Long work on a thread of its own, with a runtime of its own: it takes orders, and rings when it has events.
-//! Without a checkpoint directory, a source to watch, peers to wait for or a page to show there is no thread at all.
+//! Long work on a separate thread with its own runtime. The thread takes orders and notifies an eventfd when it has
+//! events. It exists only if there is a checkpoint directory, a preemption source, a peer to wait for or a status page.
 
 use std::collections::VecDeque;
 use std::io;
@@ -7,63 +7,67 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc as orders};
 
-use super::keeper::Keep;
-use super::lookout::Lookout;
-use super::page::{Page, Question};
+use super::checkpoints::Keep;
 use super::peers::Peers;
-use crate::edge::blocking;
-use crate::edge::clock::{self, Clock};
-use crate::edge::signals;
-use crate::edge::wake::{Bell, Farewell};
-use crate::rules::exit;
+use crate::edge::clock::Clock;
+use crate::edge::io::eventfd::{EventFd, NotifyOnDrop};
+use crate::edge::process::signals;
+use crate::edge::transfer::blocking;
 use crate::rules::job::{Event, Flushed};
+use crate::rules::process::exit;
+use crate::supervisor::job::heartbeat::Heartbeat;
+use crate::supervisor::preemption_watch::PreemptionWatch;
+use crate::supervisor::status::page::{Page, Question};
 
-/// The work there is for the thread.
+/// The work of the thread.
 #[derive(Debug, Default)]
 pub struct Work {
     /// Checkpoints to restore and commit, the model to copy.
     pub keep: Option<Keep>,
-    /// Who is asked about preemptions beside SIGTERM.
-    pub lookout: Option<Lookout>,
-    /// Who must be reachable before the first start.
+    /// The preemption sources to poll besides SIGTERM.
+    pub preemption_watch: Option<PreemptionWatch>,
+    /// The peers that must be reachable before the first start.
     pub peers: Option<Peers>,
-    /// Where scrapers ask.
+    /// The HTTP page for scrapers.
     pub page: Option<Page>,
 }
 
-/// When a stop ends that nobody set an end: late, but it is a stop, and nothing is done that can wait.
+/// The maximum number of events taken in one turn of the loop.
+const EVENTS: usize = 64;
+
+/// Deadline used when a stop has none.
 pub(super) const NO_END: Duration = Duration::from_secs(365 * 86_400);
 
-/// What the thread is asked to do.
+/// An order to the thread.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Order {
     Restore,
     Refresh,
     FallBack,
-    /// The trainer was cut off then, nanoseconds since 1970; what was written longer before is not in doubt.
-    Doubt(i64, Duration),
+    /// The trainer was killed this long ago, maybe in the middle of a save.
+    MarkUnsure(Duration),
     Publish,
-    /// The last commit; when it must be through, by the thread's clock.
+    /// The last commit, and its deadline on the thread's clock.
     Flush(Option<Duration>),
     /// The command failed: the last commit does not wait for the other processes of the node.
-    WaitForNobody,
-    /// The commit under way must be through by then.
-    Hurry(Duration),
-    /// Look at once and often; `notice`: the end is near.
-    Hasten {
+    SkipOthers,
+    /// Sets the deadline of the commit in progress.
+    SetCommitDeadline(Duration),
+    /// Check for complete checkpoints now and often. `notice`: the end is near.
+    CommitSoon {
         notice: bool,
     },
 }
 
-/// The supervisor's end of the thread.
+/// The supervisor's side of the thread.
 #[derive(Debug, Default)]
 pub(super) struct Background {
     thread: Option<Thread>,
-    /// What a dead thread could not answer.
+    /// Answers given in place of a dead thread.
     unanswered: VecDeque<Event>,
 }
 
@@ -72,75 +76,68 @@ struct Thread {
     orders: orders::UnboundedSender<Order>,
     events: mpsc::Receiver<Event>,
     questions: mpsc::Receiver<Question>,
-    bell: Bell,
+    eventfd: EventFd,
     incarnation: Arc<AtomicU64>,
+    heartbeat: Heartbeat,
     clock: Clock,
     /// Orders that wait for their answers, oldest first.
     pending: VecDeque<Order>,
-    /// Says that it is time to wait for the peers.
+    /// Notified when the wait for peers shall begin.
     gather: Arc<Notify>,
-    /// That has no answer yet.
+    /// The wait for peers has no answer yet.
     is_gathering: bool,
 }
 
-/// The thread's end.
+/// The thread's side.
 #[derive(Debug, Clone)]
 pub(super) struct Teller {
     events: mpsc::Sender<Event>,
     questions: mpsc::Sender<Question>,
-    bell: Bell,
+    eventfd: EventFd,
     incarnation: Arc<AtomicU64>,
 }
 
 impl Teller {
-    /// Hands an event to the supervisor.
+    /// Sends an event to the supervisor.
     pub(super) fn tell(&self, event: Event) {
-        // Nobody listens any more when the job is over.
+        // There is no receiver after the end of the job.
         let _ = self.events.send(event);
-        self.bell.ring();
+        self.eventfd.notify();
     }
 
-    /// Asks the supervisor.
-    #[cfg_attr(not(feature = "status-page"), allow(dead_code, reason = "there is nobody who asks"))]
+    /// Sends a question to the supervisor.
     pub(super) fn ask(&self, question: Question) {
-        // When the job is over nobody answers.
+        // There is no receiver after the end of the job.
         let _ = self.questions.send(question);
-        self.bell.ring();
+        self.eventfd.notify();
     }
 
-    /// One whose events a test hears.
-    #[cfg(all(test, feature = "store"))]
-    pub(super) fn overheard() -> (Teller, mpsc::Receiver<Event>) {
-        let ((events, heard), (questions, _)) = (mpsc::channel(), mpsc::channel());
-        let bell = Bell::new().expect("makes a bell");
-        (Teller { events, questions, bell, incarnation: Arc::default() }, heard)
-    }
-
-    /// Makes this run's number in the store known.
+    /// Publishes this run's number in the store.
     pub(super) fn incarnation(&self, number: u64) {
         self.incarnation.store(number, Ordering::Relaxed);
     }
 }
 
 impl Background {
-    /// Starts the thread if there is anything for it. Errors: as eventfd(2) and pthread_create(3).
+    /// Starts the thread if there is work for it. Errors: as eventfd(2) and pthread_create(3).
     pub(super) fn start(work: Work) -> io::Result<Background> {
-        if work.keep.is_none() && work.lookout.is_none() && work.peers.is_none() && work.page.is_none() {
+        if work.keep.is_none() && work.preemption_watch.is_none() && work.peers.is_none() && work.page.is_none() {
             return Ok(Background::default());
         }
         let (order_sender, order_receiver) = orders::unbounded_channel();
         let (event_sender, events) = mpsc::channel();
         let (question_sender, questions) = mpsc::channel();
-        let (bell, incarnation) = (Bell::new()?, Arc::new(AtomicU64::new(0)));
+        let (eventfd, incarnation) = (EventFd::new()?, Arc::new(AtomicU64::new(0)));
         let teller = Teller {
             events: event_sender,
             questions: question_sender,
-            bell: bell.clone(),
+            eventfd: eventfd.clone(),
             incarnation: Arc::clone(&incarnation),
         };
         let gather = Arc::new(Notify::new());
         let gathered = Arc::clone(&gather);
-        let (farewell, clock) = (Farewell(bell.clone()), Clock::start());
+        let (farewell, clock) = (NotifyOnDrop(eventfd.clone()), Clock::start());
+        let heartbeat = work.keep.as_ref().map(Keep::heartbeat).unwrap_or_default();
         let (told, begins) = mpsc::channel();
         signals::deaf_thread("background", move || {
             let _farewell = farewell;
@@ -156,8 +153,9 @@ impl Background {
             orders: order_sender,
             events,
             questions,
-            bell,
+            eventfd,
             incarnation,
+            heartbeat,
             clock,
             pending: VecDeque::new(),
             gather,
@@ -168,15 +166,15 @@ impl Background {
 
     /// Readable when there are events.
     pub(super) fn fd(&self) -> Option<RawFd> {
-        self.thread.as_ref().map(|thread| thread.bell.as_raw_fd())
+        self.thread.as_ref().map(|thread| thread.eventfd.as_raw_fd())
     }
 
-    /// What happened since the last look.
+    /// The events since the last call.
     pub(super) fn events(&mut self) -> Vec<Event> {
         let mut events: Vec<Event> = self.unanswered.drain(..).collect();
         let Some(thread) = &mut self.thread else { return events };
-        thread.bell.hush();
-        loop {
+        thread.eventfd.clear_notification();
+        for _ in 0..EVENTS {
             match thread.events.try_recv() {
                 Ok(event) => {
                     if matches!(event, Event::Restored { .. } | Event::NotRestored { .. } | Event::Flushed(_)) {
@@ -188,26 +186,34 @@ impl Background {
                     events.push(event);
                 }
                 Err(mpsc::TryRecvError::Empty) => return events,
-                Err(mpsc::TryRecvError::Disconnected) => break,
+                Err(mpsc::TryRecvError::Disconnected) => {
+                    events.extend(self.bury());
+                    return events;
+                }
             }
         }
-        let (pending, is_gathering) = (std::mem::take(&mut thread.pending), thread.is_gathering);
-        tracing::error!(
-            code = "background_died",
-            "the thread that moves checkpoints died; what is committed is safe, nothing more will be"
-        );
-        self.thread = None;
-        events.extend(pending.into_iter().map(dead));
-        events.extend(is_gathering.then(alone));
+        // There may be more: notify, so that the next turn takes them.
+        thread.eventfd.notify();
         events
     }
 
-    /// What scrapers ask, at most so much at a time: the rest rings again.
+    /// The answers in place of a dead thread.
+    fn bury(&mut self) -> Vec<Event> {
+        let Some(mut thread) = self.thread.take() else { return Vec::new() };
+        let (pending, is_gathering) = (std::mem::take(&mut thread.pending), thread.is_gathering);
+        tracing::error!(
+            code = "background_died",
+            "the thread that moves checkpoints died; commits made so far are safe, no more will be made"
+        );
+        pending.into_iter().map(dead).chain(is_gathering.then(alone)).collect()
+    }
+
+    /// Questions of scrapers, at most `most`. If there may be more, the eventfd is notified again.
     pub(super) fn questions(&self, most: usize) -> Vec<Question> {
         let Some(thread) = &self.thread else { return Vec::new() };
         let asked: Vec<Question> = thread.questions.try_iter().take(most).collect();
         if asked.len() == most {
-            thread.bell.ring();
+            thread.eventfd.notify();
         }
         asked
     }
@@ -241,30 +247,37 @@ impl Background {
 
     pub(super) fn flush(&mut self, left: Option<Duration>, leaving: bool, failed: bool) {
         if let Some(thread) = self.thread.as_ref().filter(|_| failed) {
-            let _ = thread.orders.send(Order::WaitForNobody);
+            let _ = thread.orders.send(Order::SkipOthers);
         }
         let left = left.or(leaving.then_some(NO_END));
         let by = self.thread.as_ref().and_then(|t| Some(t.clock.now() + left?));
         self.order(Order::Flush(by));
     }
 
-    /// These three have no answer, and without a thread no sense.
-    pub(super) fn doubt(&mut self, ago: Duration, most: Duration) {
-        let at = clock::wall().checked_sub(ago).and_then(|at| at.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+    /// The trainer was killed this long ago. This order and the next two have no answer, so without a thread they are
+    /// ignored.
+    pub(super) fn mark_unsure(&mut self, ago: Duration) {
         if let Some(thread) = &self.thread {
-            let _ = thread.orders.send(Order::Doubt(i64::try_from(at.as_nanos()).unwrap_or(i64::MAX), most));
+            let _ = thread.orders.send(Order::MarkUnsure(ago));
         }
     }
 
-    pub(super) fn hurry(&mut self, left: Duration) {
+    pub(super) fn set_commit_deadline(&mut self, left: Duration) {
         if let Some(thread) = &self.thread {
-            let _ = thread.orders.send(Order::Hurry(thread.clock.now() + left));
+            let _ = thread.orders.send(Order::SetCommitDeadline(thread.clock.now() + left));
         }
     }
 
-    pub(super) fn hasten(&mut self, notice: bool) {
+    pub(super) fn commit_soon(&mut self, notice: bool) {
         if let Some(thread) = &self.thread {
-            let _ = thread.orders.send(Order::Hasten { notice });
+            let _ = thread.orders.send(Order::CommitSoon { notice });
+        }
+    }
+
+    /// Sets the path of the trainer's heartbeat file.
+    pub(super) fn heartbeat_is_at(&self, path: &str) {
+        if let Some(thread) = &self.thread {
+            thread.heartbeat.is_at(path);
         }
     }
 
@@ -273,7 +286,7 @@ impl Background {
         self.thread.as_ref().map(|t| t.incarnation.load(Ordering::Relaxed)).filter(|n| *n > 0)
     }
 
-    /// Whether there are events that no descriptor tells of.
+    /// Whether there are events without a readable descriptor.
     pub(super) fn has_news(&self) -> bool {
         !self.unanswered.is_empty()
     }
@@ -289,16 +302,17 @@ impl Background {
     }
 }
 
-/// The answer of a thread that is not there.
+/// The answer in place of a missing or dead thread.
 fn dead(order: Order) -> Event {
-    let detail = "the thread that moves checkpoints is dead; what is committed is safe, start the job again".to_owned();
+    let detail =
+        "the thread that moves checkpoints is dead; commits made so far are safe, start the job again".to_owned();
     match order {
         Order::Restore | Order::Refresh | Order::FallBack => Event::NotRestored { code: exit::STORE, detail },
         _ => Event::Flushed(Flushed::Failed(detail)),
     }
 }
 
-/// The answer of a thread that is not there.
+/// The answer in place of a missing or dead thread.
 fn alone() -> Event {
     let detail = "the thread that waits for the peers is dead; nothing was started, start the job again".to_owned();
     Event::PeersMissing { detail }
@@ -312,9 +326,9 @@ async fn carry_out(
     clock: Clock,
 ) {
     let watch = async {
-        if let Some(lookout) = work.lookout {
+        if let Some(preemption_watch) = work.preemption_watch {
             let teller = teller.clone();
-            lookout.watch(move |event| teller.tell(event)).await;
+            preemption_watch.watch(move |event| teller.tell(event)).await;
         }
         std::future::pending::<()>().await;
     };
@@ -338,7 +352,7 @@ async fn carry_out(
                 never = blocking::keep_a_thread() => match never {},
             },
             None => {
-                // Whoever gives an order hears at once that there is nobody to carry it out.
+                // Close the channel, so that an order fails at once instead of waiting for an answer.
                 drop(orders);
                 std::future::pending().await
             }

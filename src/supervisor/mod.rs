@@ -1,107 +1,103 @@
-//! A job's run: one thread, one poll ([`life`]); long work runs on a thread of its own ([`background`]) and comes back as an
-//! event.
+//! Runs a job: one thread with one poll ([`event_loop`]). Long work runs on a separate thread ([`background`]), which
+//! reports events.
 
-#[cfg_attr(not(feature = "store"), allow(dead_code, reason = "most orders are for the keeper"))]
 mod background;
-mod effects;
-pub mod follow;
-mod gpu_desk;
-pub mod gpus;
-mod job_control;
-#[cfg_attr(not(feature = "store"), path = "keeper_without_store.rs")]
-pub mod keeper;
-mod leaders;
-mod life;
-mod lookout;
-mod memory;
-mod not_launched;
-mod outlet;
+pub mod checkpoints;
+mod event_loop;
+pub mod gang;
+pub mod gpu;
+mod job;
+pub mod metrics;
 pub mod output;
-#[cfg_attr(not(feature = "status-page"), path = "page_left_out.rs")]
-mod page;
 mod peers;
-mod pulse;
-mod pumps;
-mod ranks;
-mod reporter;
-mod status_desk;
-mod sweep;
+mod perform;
+mod preemption_watch;
+mod status;
 mod timers;
 
 use std::ffi::OsString;
 use std::io;
 
 use crate::edge::clock::Clock;
-use crate::edge::signals::{Inbox, Mask};
-use crate::edge::{descendants, process, terminal};
-use crate::rules::env::{Changes, Env};
+use crate::edge::io::stdio;
+use crate::edge::process::signals::{Mask, SignalFd};
+use crate::edge::process::{descendants, spawn, terminal};
+use crate::rules::gang::Summary;
 use crate::rules::gpu::ledger::XidCount;
 use crate::rules::job::{ChildFacts, Outcome, Policy};
 use crate::rules::metric::ledger::Ledger;
-use crate::rules::signal::Signal;
+use crate::rules::process::env::{Changes, Env};
+use crate::rules::process::signal::Signal;
 use crate::rules::status::sibling::Kept;
 use background::Background;
 pub use background::Work;
-pub use gpus::GpuWatch;
-pub use keeper::Keep;
-use life::Supervisor;
-pub use lookout::Lookout;
+pub use checkpoints::Keep;
+use event_loop::Supervisor;
+use gang::{Gang, GangDesk};
+pub use gpu::watch::GpuWatch;
+pub use job::heartbeat::Heartbeat;
 use output::Collectors;
 pub use output::Metrics;
-pub use page::Page;
 pub use peers::Peers;
+pub use preemption_watch::PreemptionWatch;
+pub use status::page::Page;
 
-/// Everything a run needs to know, cut from the settings.
+/// The settings of a run.
 #[derive(Debug)]
 pub struct Job {
-    /// What decides.
+    /// The policy of the job machine.
     pub policy: Policy,
     /// The command and its arguments.
     pub argv: Vec<OsString>,
-    /// The environment trainit was given.
+    /// The environment that trainit was started with.
     pub env: Env,
-    /// What the frameworks' rules change in it, for each process to start, by local rank. At least one.
+    /// Changes to the environment by the frameworks' rules, by local rank. At least one.
     pub changes: Vec<Changes>,
-    /// What stands before each line of each process's output, by local rank; nothing where there is one process.
+    /// The prefix of each line of output, by local rank; empty for a single process.
     pub names: Vec<String>,
-    /// The content of a host file for MPI, written where the child finds it.
+    /// The content of the host file for MPI, which trainit writes for the child.
     pub hostfile: Option<String>,
-    /// What the child is told of trainit.
+    /// Facts about trainit, for the child's environment.
     pub facts: ChildFacts,
-    /// What the child gets when trainit dies and is not PID 1.
+    /// The signal to the child if trainit dies without being PID 1.
     pub death_signal: Option<Signal>,
-    /// The signal mask from before ours.
+    /// The signal mask before trainit changed it.
     pub mask: Mask,
-    /// Which checkpoints it commits, and where to; or whose they are.
+    /// Which checkpoints this process commits and where to, or which process commits them.
     pub kept: Option<Kept>,
-    /// The GPUs to watch while the command runs, and this host's name for what is said of them.
+    /// The GPUs to watch while the command runs, and the host name for their log lines.
     pub gpus: Option<(GpuWatch, String)>,
-    /// What to look for in its output.
+    /// The metrics to search for in the output.
     pub metrics: Option<Metrics>,
+    /// The gang that it is part of.
+    pub gang: Option<Gang>,
 }
 
-/// What is known at the end beside the outcome.
+/// Facts at the end of a run.
 #[derive(Debug)]
 pub struct Ended {
-    /// Why and with which code.
+    /// The reason of the end and the exit code.
     pub outcome: Outcome,
     /// The job's highest memory use in bytes.
     pub peak_memory_bytes: Option<u64>,
-    /// What was measured.
+    /// The metrics.
     pub metrics: Ledger,
-    /// The XIDs that came while GPUs were watched; `None`: none were.
+    /// The XIDs seen while GPUs were watched; `None` if none were watched.
     pub xids: Option<Vec<XidCount>>,
-    /// Who was there before the job dies with us, as PID 1.
+    /// What is known of the gang, if the job was part of one.
+    pub gang: Option<Summary>,
+    /// Processes older than the job die with trainit, because it is PID 1.
     pub takes_others_along: bool,
 }
 
-/// Runs the job to its end. Errors: signalfd(2) or the like refused, before anything was started.
+/// Runs the job to its end. Errors: signalfd(2) or a similar call failed before the command was started.
 pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
-    let signals = Inbox::open()?;
-    if process::own_pid() != 1 {
-        if let Err(error) = process::become_subreaper() {
+    let signals = SignalFd::open()?;
+    if spawn::own_pid() != 1 {
+        if let Err(error) = spawn::become_subreaper() {
             tracing::warn!(
-                "orphans of the command will not be reaped nor stopped by trainit: {error}; run it as the container's first process (ENTRYPOINT)"
+                "orphans of the command will be neither reaped nor stopped by trainit: {error}; run it as the \
+                 container's first process (ENTRYPOINT)"
             );
         }
         if !descendants::shows_us() {
@@ -114,13 +110,15 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
     let background = Background::start(work)?;
     let collectors = Collectors::start(job.metrics.take(), job.policy.hang.is_some())?;
     // A terminal has one foreground group.
-    job.policy.child_has_terminal = job.changes.len() == 1 && terminal::of_session().is_some();
-    let mut supervisor = Supervisor::new(job, background, collectors, clock, signals);
+    job.policy.child_has_terminal = job.changes.len() == 1 && terminal::is_of_session(stdio::STDIN);
+    let gang = job.gang.take().map(|gang| GangDesk::start(gang, clock)).transpose()?;
+    let mut supervisor = Supervisor::new(job, background, collectors, gang, clock, signals);
     let outcome = supervisor.live();
-    let mut effects = supervisor.effects;
-    let peak_memory_bytes = effects.memory.peak();
-    let xids = effects.gpus.told().map(|told| told.xids);
-    let metrics = effects.collectors.take().map(Collectors::finish).unwrap_or_default();
-    let takes_others_along = process::own_pid() == 1 && effects.has_inherited();
-    Ok(Ended { outcome, peak_memory_bytes, metrics, xids, takes_others_along })
+    let mut performer = supervisor.performer;
+    let gang = performer.gang.as_mut().map(GangDesk::end);
+    let peak_memory_bytes = performer.memory.peak();
+    let xids = performer.gpus.told().map(|told| told.xids);
+    let metrics = performer.collectors.take().map(Collectors::finish).unwrap_or_default();
+    let takes_others_along = spawn::own_pid() == 1 && performer.has_inherited();
+    Ok(Ended { outcome, peak_memory_bytes, metrics, xids, gang, takes_others_along })
 }

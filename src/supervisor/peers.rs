@@ -1,4 +1,4 @@
-//! Waits until the peers can be reached, or too long. Runs on the background thread, when the machine asks for it.
+//! Waits until the peers are reachable, or until a limit. Runs on the background thread when the machine requests it.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,37 +8,37 @@ use std::time::Duration;
 use futures_util::StreamExt;
 
 use crate::edge::clock::Clock;
-use crate::edge::dial::{NoAnswer, dial};
-use crate::rules::awake::Awake;
+use crate::edge::net::tcp_connect::{NoAnswer, dial};
+use crate::rules::active_time::ActiveTime;
 use crate::rules::framework::peers::Peer;
 use crate::rules::job::Event;
 
-/// So many are tried at once.
+/// The number of peers tried concurrently.
 const AT_ONCE: usize = 32;
-/// Between two tries at one, doubled each time.
+/// The pause between two tries at one peer; it doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
-/// Between two looks at the time.
+/// The interval at which the active time is updated.
 const LOOK: Duration = Duration::from_secs(1);
-/// Between two words on the log that it still waits.
+/// The interval of log lines about the wait.
 const REMINDER: Duration = Duration::from_secs(30);
 
-/// Whom to wait for, and how long.
+/// The peers to wait for, and the limit.
 #[derive(Debug, Clone)]
 pub struct Peers {
     /// At least one.
     pub peers: Vec<Peer>,
-    /// Before it is given up.
+    /// The longest wait.
     pub limit: Duration,
 }
 
 impl Peers {
-    /// What they are called on the log: `h0:29400`, `h0:29400 and 6 more`.
+    /// Their short name in the log: `h0:29400`, `h0:29400 and 6 more`.
     pub fn name(&self) -> String {
         named(self.peers.iter().map(|peer| peer.address.to_string()))
     }
 
-    /// Until all have been reached once.
+    /// Waits until each peer has been reached once.
     pub(super) async fn wait(self) -> Event {
         let missing = RefCell::new(BTreeMap::new());
         let all =
@@ -51,8 +51,8 @@ impl Peers {
                 let limit = humantime::format_duration(self.limit);
                 Event::PeersMissing {
                     detail: format!(
-                        "{name} could not be reached within {limit}: {why}; nothing was started: look at that replica's \
-                         log and at the network between the two, or wait longer (--wait-for-peers)"
+                        "{name} could not be reached within {limit}: {why}; nothing was started: look at that \
+                         replica's log and at the network between the two, or wait longer (--wait-for-peers)"
                     ),
                 }
             }
@@ -60,9 +60,10 @@ impl Peers {
     }
 }
 
-/// Comes back when this much time has passed in which somebody could have answered us.
+/// Sleeps for `limit` of active time, in which a peer could have answered: time in which trainit was stopped is not
+/// counted.
 async fn awake(limit: Duration, look: Duration) {
-    let (clock, mut awake) = (Clock::start(), Awake::new(10 * look));
+    let (clock, mut awake) = (Clock::start(), ActiveTime::new(10 * look));
     let mut left = limit;
     while !left.is_zero() {
         tokio::time::sleep(left.min(look)).await;
@@ -70,7 +71,7 @@ async fn awake(limit: Duration, look: Duration) {
     }
 }
 
-/// Says now and then that it still waits.
+/// Logs the wait from time to time.
 async fn remind(missing: &RefCell<BTreeMap<String, String>>) -> Infallible {
     loop {
         tokio::time::sleep(REMINDER).await;
@@ -79,14 +80,14 @@ async fn remind(missing: &RefCell<BTreeMap<String, String>>) -> Infallible {
     }
 }
 
-/// Tries until it is there; what stands in the way is noted meanwhile.
+/// Tries until the peer is reachable, and records the reason while it is not.
 async fn reach(peer: &Peer, missing: &RefCell<BTreeMap<String, String>>) {
     let name = peer.address.to_string();
     let mut pause = FIRST_PAUSE;
     loop {
         let mut found = dial(&peer.address.host, peer.address.port).await;
-        if let (Err(_), Some(instead)) = (&found, &peer.instead)
-            && dial(&instead.address.host, instead.address.port).await.is_ok()
+        if let (Err(_), Some(alternative)) = (&found, &peer.alternative)
+            && dial(&alternative.address.host, alternative.address.port).await.is_ok()
         {
             found = Ok(());
         }
@@ -106,13 +107,15 @@ async fn reach(peer: &Peer, missing: &RefCell<BTreeMap<String, String>>) {
 
 fn nobody_listens(peer: &Peer) -> String {
     let port = peer.address.port;
-    let instead = peer.instead.as_ref().map_or_else(String::new, |instead| {
-        format!(", nor at {}, {} ({})", instead.whose, instead.address.port, instead.variable)
+    let alternative = peer.alternative.as_ref().map_or_else(String::new, |alternative| {
+        format!(", nor at {}, {} ({})", alternative.server, alternative.address.port, alternative.variable)
     });
-    format!("it answers, but nobody listens at {port} (MASTER_PORT){instead}, where the trainer of node rank 0 must")
+    format!(
+        "it answers, but no process listens at {port} (MASTER_PORT){alternative}, where the trainer of node rank 0 must"
+    )
 }
 
-/// Who is missing, and why the first of them is.
+/// Names the missing peers, with the reason for the first of them.
 fn sum_up(missing: &BTreeMap<String, String>) -> (String, String) {
     let why = missing.values().next().map_or("no answer yet", String::as_str);
     (named(missing.keys().cloned()), why.to_owned())
@@ -132,7 +135,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_time_in_which_we_stood_still_is_not_taken_from_the_peers() {
+    async fn time_while_trainit_is_stopped_does_not_count_towards_the_limit() {
         let (limit, still) = (Duration::from_millis(300), Duration::from_millis(900));
         let clock = Clock::start();
         let freeze = async { std::thread::sleep(still) };

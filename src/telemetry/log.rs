@@ -1,9 +1,9 @@
-//! Log lines on standard error: text for people, JSON for clouds. One line an event, one write a line.
+//! Log lines on standard error: text for people, JSON for clouds. Each event is one line, written in one call.
 //!
-//! Deliberately absent: the lines of libraries. They may hold what is secret (a signed address, a header), so only our own
-//! pass, at any level. Spans too: nothing here is timed by them.
+//! Deliberately absent: log events of libraries, at any level, because they may contain secrets (a signed address, a
+//! header); and spans, which trainit does not use.
 //!
-//! JSON: `{"severity","time","message","trainit":{fields},"verdict":{...}}`, severities as Cloud Logging spells them.
+//! JSON: `{"severity","time","message","trainit":{fields},"verdict":{...}}`, with Cloud Logging's names for severities.
 
 use std::fmt::{self, Write as _};
 use std::sync::OnceLock;
@@ -11,15 +11,19 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use tracing::field::{Field, Visit};
-use tracing::level_filters::LevelFilter;
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::{Context, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::edge::backlog::Backlog;
-use crate::edge::{clock, stdio};
-use crate::rules::plain::plain as without_controls;
+use crate::edge::clock;
+use crate::edge::io::backlog::Backlog;
+use crate::edge::io::stdio;
+use crate::rules::text::safe_text::printable;
 
-/// How lines look.
+/// The format of lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// For people.
@@ -30,24 +34,25 @@ pub enum Format {
 
 static FORMAT: OnceLock<Format> = OnceLock::new();
 
-static BACKLOG: Backlog = Backlog::new(libc::STDERR_FILENO, lost);
+static BACKLOG: Backlog = Backlog::new(stdio::STDERR, lost);
 
-/// How long the end of a run waits for who reads its lines.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// How long the end of a run waits until its lines are read.
+const DRAIN_LIMIT: Duration = Duration::from_millis(200);
 
-/// Writes the last line of a run, whatever level is asked for.
+/// Writes the last line of a run, for any log level.
 pub fn last_line(level: Level, message: String, fields: Map<String, Value>, verdict: Value) {
     let line = Line { message, fields, verdict: Some(verdict) };
-    BACKLOG.put_last(line.whole(format(), level), PATIENCE);
+    BACKLOG.put_last(line.whole(format(), level), DRAIN_LIMIT);
 }
 
-/// Whether what others write to standard error has left a line without its end, as a progress bar does.
-pub fn stands_behind(is_begun: bool) {
-    BACKLOG.is_begun(is_begun);
+/// Has another thread write to what is standard error too, between our lines; `is_begun`: that leaves a line without its end,
+/// as a progress bar does.
+pub fn beside<T>(is_begun: bool, write: impl FnOnce() -> T) -> T {
+    BACKLOG.beside(is_begun, write)
 }
 
 fn lost(count: u64) -> String {
-    let message = format!("{count} log lines were lost here: nobody read them in time");
+    let message = format!("{count} log lines were lost here, because they were not read in time");
     Line { message, ..Line::default() }.whole(format(), Level::WARN)
 }
 
@@ -55,49 +60,36 @@ fn format() -> Format {
     FORMAT.get().copied().unwrap_or_else(auto_format)
 }
 
-/// The format that `auto` means here.
+/// The format for `auto` in this environment.
 pub fn auto_format() -> Format {
     if stdio::is_terminal(libc::STDERR_FILENO) { Format::Text } else { Format::Json }
 }
 
-/// Sends every line from here on to standard error. Only the first call counts.
+/// Starts to write all log lines to standard error. Only the first call has an effect.
 pub fn start(format: Format, level: Level) {
     let _ = FORMAT.set(format);
-    let _ = tracing::subscriber::set_global_default(Lines { format, level });
+    let _ = tracing_subscriber::registry().with(layer(format, level)).try_init();
 }
 
-/// Everything of ours up to a level, a line each.
+/// trainit's own events up to a level. Those of libraries may contain secrets.
+fn layer<S: Subscriber + for<'a> LookupSpan<'a>>(format: Format, level: Level) -> impl Layer<S> {
+    Lines { format }.with_filter(Targets::new().with_target("trainit", level))
+}
+
+/// Writes each event as one line.
 struct Lines {
     format: Format,
-    level: Level,
 }
 
-impl Subscriber for Lines {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= self.level && metadata.target().split("::").next() == Some("trainit")
-    }
-
-    fn max_level_hint(&self) -> Option<LevelFilter> {
-        Some(LevelFilter::from_level(self.level))
-    }
-
-    fn event(&self, event: &Event<'_>) {
+impl<S: Subscriber> Layer<S> for Lines {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let mut line = Line::default();
         event.record(&mut line);
         BACKLOG.put(line.whole(self.format, *event.metadata().level()));
     }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
 }
 
-/// An event's parts.
+/// The parts of an event.
 #[derive(Default)]
 struct Line {
     message: String,
@@ -106,9 +98,9 @@ struct Line {
 }
 
 impl Line {
-    /// With its end, and whatever it quotes: one line.
+    /// The complete line, with its end and without other line ends.
     fn whole(self, format: Format, level: Level) -> String {
-        format!("{}\n", without_controls(&self.in_format(format, level)))
+        format!("{}\n", printable(&self.in_format(format, level)))
     }
 
     fn in_format(self, format: Format, level: Level) -> String {
@@ -144,7 +136,8 @@ impl Line {
             _ => "",
         };
         let mut text = format!("{clock} trainit: {word}{}", self.message);
-        let shown: Vec<String> = self.fields.iter().map(|(name, value)| format!("{name}={}", plain(value))).collect();
+        let shown: Vec<String> =
+            self.fields.iter().map(|(name, value)| format!("{name}={}", value_text(value))).collect();
         if !shown.is_empty() {
             let _ = write!(text, " [{}]", shown.join(" "));
         }
@@ -153,7 +146,7 @@ impl Line {
 
     fn put(&mut self, field: &Field, value: Value) {
         match (field.name(), value) {
-            ("message", value) => self.message = plain(&value),
+            ("message", value) => self.message = value_text(&value),
             (name, value) => {
                 self.fields.insert(name.to_owned(), value);
             }
@@ -161,7 +154,7 @@ impl Line {
     }
 }
 
-fn plain(value: &Value) -> String {
+fn value_text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
@@ -196,13 +189,15 @@ mod tests {
     }
 
     #[test]
-    fn a_librarys_line_is_not_ours_to_show() {
-        tracing::subscriber::with_default(Lines { format: Format::Json, level: Level::DEBUG }, || {
-            assert!(tracing::enabled!(target: "trainit::supervisor", Level::DEBUG));
-            assert!(!tracing::enabled!(target: "trainit", Level::TRACE));
-            assert!(!tracing::enabled!(target: "hyper_util::client", Level::ERROR));
-            assert!(!tracing::enabled!(target: "trainita", Level::ERROR));
-        });
+    fn a_librarys_event_is_not_logged() {
+        tracing::subscriber::with_default(
+            tracing_subscriber::registry().with(layer(Format::Json, Level::DEBUG)),
+            || {
+                assert!(tracing::enabled!(target: "trainit::supervisor", Level::DEBUG));
+                assert!(!tracing::enabled!(target: "trainit", Level::TRACE));
+                assert!(!tracing::enabled!(target: "hyper_util::client", Level::ERROR));
+            },
+        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What others see of us: a view of what has happened, never a way to change it.
+//! What trainit reports: a view of what has happened, which never changes it.
 
 pub mod log;
 pub mod verdict;

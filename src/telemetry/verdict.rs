@@ -1,46 +1,54 @@
-//! The verdict: one JSON object that says how it ended, as the last log line, in /dev/termination-log and in a file.
+//! The verdict: one JSON object about the end of a run, in the last log line, in /dev/termination-log and in a file.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
+use nix::fcntl::OFlag;
 use serde_json::{Map, Value, json};
 use tracing::Level;
 
 use super::log;
-use crate::edge::{limits, signals, stdio};
-use crate::rules::exit::{self, End};
+use crate::edge::fs::trusted_open;
+use crate::edge::host::limits;
+use crate::edge::io::stdio;
+use crate::edge::process::signals;
+use crate::rules::gang::Summary;
 use crate::rules::gpu::ledger::XidCount;
 use crate::rules::job::{Outcome, Reason};
+use crate::rules::process::exit;
+use crate::rules::process::exit::End;
 use crate::rules::status::metric;
 
-/// Kubernetes reads it after the container's end; larger ones are cut by the kubelet.
+/// Kubernetes reads it after the end of the container. The kubelet cuts larger ones.
 const TERMINATION_LOG: &str = "/dev/termination-log";
 const TERMINATION_LOG_BYTES: usize = 4096;
-/// A sentence longer than this says too much for a termination message.
+/// A longer sentence is cut for the termination message.
 const SHORT_DETAIL_CHARS: usize = 1000;
 
-/// What the verdict's file is given; the log line comes after it.
-const FILE_PATIENCE: Duration = Duration::from_secs(2);
+/// Opening a FIFO without a reader must not block.
+const OVERWRITE: OFlag = OFlag::O_WRONLY.union(OFlag::O_TRUNC).union(OFlag::O_NONBLOCK);
 
-/// What the machine does not know of a run's end.
+/// The limit for writing the verdict's file; the log line follows after it.
+const FILE_LIMIT: Duration = Duration::from_secs(2);
+
+/// Facts about a run that the job machine does not know.
 #[derive(Debug, Default)]
 pub struct Facts {
     /// The last value of each metric, as it was reported.
     pub metrics: BTreeMap<String, String>,
     /// The job's highest memory use.
     pub peak_memory_bytes: Option<u64>,
-    /// The XIDs that came while GPUs were watched, by GPU; `None`: none were watched.
+    /// The XIDs that the GPU watch saw, by GPU; `None` without a watch.
     pub xids: Option<Vec<XidCount>>,
-    /// How long it all took.
+    /// The gang that the job was part of.
+    pub gang: Option<Summary>,
+    /// The duration of the run.
     pub seconds: f64,
 }
 
-/// The object. Absent knowledge is null.
+/// The object. An unknown value is null.
 pub fn object(outcome: &Outcome, facts: &Facts) -> Value {
     let metrics: Map<String, Value> = facts.metrics.iter().map(|(tag, text)| (tag.clone(), metric(text))).collect();
     let (code, signal) = match outcome.child {
@@ -63,14 +71,33 @@ pub fn object(outcome: &Outcome, facts: &Facts) -> Value {
         "seconds": (facts.seconds * 1000.0).round() / 1000.0,
         "detail": outcome.detail,
     });
-    // Of several processes on this node: whose end it was.
+    if let Some(gang) = &facts.gang {
+        object["gang"] = gang_object(gang);
+    }
+    // The rank of the failed process, if there are several on this node.
     if let Some(rank) = outcome.rank {
         object["rank"] = Value::from(rank);
     }
     object
 }
 
-/// An outcome for a job that never began, with the complaint as its sentence.
+fn gang_object(gang: &Summary) -> Value {
+    let first = gang.first.as_ref().map(|first| {
+        let failure = &first.failure;
+        json!({
+            "seat": first.seat,
+            "host": first.host,
+            "code": failure.code,
+            "signal": failure.signal,
+            "reason": failure.class,
+            "step": failure.step,
+            "detail": failure.detail,
+        })
+    });
+    json!({ "generation": gang.generation, "members": gang.members, "first": first })
+}
+
+/// The outcome of a job that never started, with the complaint as its sentence.
 pub fn not_started(detail: String) -> Outcome {
     Outcome {
         reason: Reason::NotStarted,
@@ -85,12 +112,12 @@ pub fn not_started(detail: String) -> Outcome {
     }
 }
 
-/// An outcome for a job that did not begin because of broken GPUs: another machine may succeed.
+/// The outcome of a job that did not start because of broken GPUs: another machine may succeed.
 pub fn broken_gpus(exit_code: u8, detail: String) -> Outcome {
     Outcome { reason: Reason::Gpu, exit_code, ..not_started(detail) }
 }
 
-/// Publishes the verdict everywhere it goes; the log line is the last one. `code` names the mistake, if it was one.
+/// Writes the verdict to all its places, the log line last. `code` names the mistake, if there was one.
 pub fn publish(outcome: &Outcome, facts: &Facts, file: Option<&Path>, code: Option<&str>) {
     let verdict = object(outcome, facts);
     if let Some(path) = file
@@ -99,43 +126,42 @@ pub fn publish(outcome: &Outcome, facts: &Facts, file: Option<&Path>, code: Opti
         tracing::warn!(
             "the verdict could not be written to {}: {error}; it is on the last log line only; {}",
             path.display(),
-            limits::way_out(&error, "see that this user may write there, or name another --verdict-file")
+            limits::way_out(&error, "make it writable for this user, or name another --verdict-file")
         );
     }
-    // It must be there already: making one would only litter.
-    let log = fs::OpenOptions::new().write(true).truncate(true).custom_flags(libc::O_NONBLOCK).open(TERMINATION_LOG);
+    // It must exist already; creating one has no use.
+    let log = trusted_open::open(Path::new(TERMINATION_LOG), OVERWRITE);
     let written = log.and_then(|mut log| log.write_all(shortened(&verdict).as_bytes()));
     if let Err(error) = written.or_else(|e| if e.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(e) }) {
         tracing::warn!(
-            "the verdict could not be written to {TERMINATION_LOG}: {error}; Kubernetes will not show why it ended, the last log line does; make it writable for this user"
+            "the verdict could not be written to {TERMINATION_LOG}: {error}; Kubernetes will not show why the job ended, but the last log line does; make it writable for this user"
         );
     }
     let level = if outcome.reason.is_failure() { Level::ERROR } else { Level::INFO };
     let mut fields = Map::from_iter([("exit_code".to_owned(), Value::from(outcome.exit_code))]);
-    // An error without a code of its own has the reason's word: whoever alerts on errors asks for one field.
+    // An error without its own code gets the word of the reason, so that alerts can use one field.
     let code = code.or((level == Level::ERROR).then(|| outcome.reason.word()));
     fields.extend(code.map(|code| ("code".to_owned(), Value::from(code))));
     fields.extend(outcome.committed_step.map(|step| ("committed_step".to_owned(), Value::from(step))));
     log::last_line(level, format!("{}: {}", outcome.reason.word(), outcome.detail), fields, verdict);
 }
 
-/// On a thread, since a file system that hangs must not keep us; a FIFO that nobody reads is an error at once. Where the
-/// file is the log itself (`/dev/stdout`), it is written on.
+/// Writes on another thread, because a hanging file system must not block. A FIFO without a reader is an immediate
+/// error. If the file is the log itself (`/dev/stdout`), it is appended to.
 fn write_in_time(path: &Path, text: String) -> io::Result<()> {
     let path = path.to_owned();
-    signals::in_time("verdict", FILE_PATIENCE, move || {
+    signals::in_time("verdict", FILE_LIMIT, move || {
         if let Some(output) = stdio::output_into(&path) {
-            return stdio::write_all(output.as_raw_fd(), text.as_bytes());
+            return stdio::write_all(output, text.as_bytes());
         }
-        // If it cannot be made, opening the file says why.
-        let _ = path.parent().map(fs::create_dir_all);
-        let mut open = fs::OpenOptions::new();
-        let file = open.write(true).create(true).truncate(true).custom_flags(libc::O_NONBLOCK).open(path);
+        // If it cannot be created, opening the file reports the error.
+        let _ = path.parent().map(trusted_open::create_directories);
+        let file = trusted_open::open(&path, OVERWRITE | OFlag::O_CREAT);
         file.and_then(|mut file| file.write_all(text.as_bytes()))
     })
 }
 
-/// The verdict within the kubelet's limit: first the sentence is cut, then the metrics go.
+/// The verdict within the kubelet's limit: first the sentence is cut, then the metrics are dropped.
 fn shortened(verdict: &Value) -> String {
     let text = verdict.to_string();
     if text.len() <= TERMINATION_LOG_BYTES {
@@ -174,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_metric_that_is_no_json_number_stays_text() {
+    fn a_metric_without_a_json_number_stays_text() {
         let facts =
             Facts { metrics: [("loss".into(), "nan".into()), ("acc".into(), "0.5".into())].into(), ..Facts::default() };
         let object = object(&not_started(String::new()), &facts);

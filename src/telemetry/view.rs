@@ -1,25 +1,36 @@
-//! One place that says what happened: each event, what it made the job do, and nothing twice.
+//! Logs what happened: each event and the resulting actions, each only once.
 
 use std::time::Duration;
 
 use crate::edge::clock;
-use crate::rules::exit::End;
+use crate::rules::gang::member::Action as Order;
 use crate::rules::job::{Action, Event, Flushed, KILLED_FOR_MEMORY, Machine, State, Target, Timer, Uptime};
-use crate::rules::signal::Signal;
+use crate::rules::process::exit::End;
+use crate::rules::process::signal::Signal;
 
-/// There is no date for what is further away.
-const FOREVER: Duration = Duration::from_secs(10 * 365 * 86_400);
+/// A time further away than this is printed without a date.
+const FARTHEST_DATE: Duration = Duration::from_secs(10 * 365 * 86_400);
 
-/// Logs one step of the machine, after the fact. `command` is the command's name, without its arguments; `is_out_of_reach`: we
-/// may not signal it.
-pub fn tell(
+/// Facts about the signals that were sent to the command's processes.
+#[derive(Debug, Default)]
+pub struct Signalled {
+    /// The user of this process must not signal the main children.
+    pub is_out_of_reach: bool,
+    /// The processes that were left when the last main child ended, in words.
+    pub left_behind: Option<String>,
+    /// The processes that were killed at the deadline, in words.
+    pub killed: Option<String>,
+}
+
+/// Logs one step of the machine after it happened. `command` is the command's name, without arguments.
+pub fn log_step(
     command: &str,
     now: Uptime,
     before: &State,
     event: &Event,
     machine: &Machine,
     actions: &[Action],
-    is_out_of_reach: bool,
+    signalled: &Signalled,
 ) {
     match event {
         Event::Restored { resume: Some(resume), .. } if *before == State::Restoring => {
@@ -28,33 +39,44 @@ pub fn tell(
         Event::Restored { resume: Some(resume), .. } if let Some(bad) = machine.passed_over() => tracing::warn!(
             code = "poisoned_checkpoint",
             step = resume.step,
-            "{command} failed twice soon after going on from {bad}: the next attempt goes on from {}; {bad} is kept aside",
+            "{command} failed twice soon after resuming from {bad}: the next attempt resumes from {}; {bad} is moved aside",
             resume.from
         ),
         Event::PeersReached if *before == State::Gathering => {
             tracing::info!("{} can be reached", machine.peers().unwrap_or_default());
         }
-        Event::Spawned { pids } => told_start(command, pids, machine),
+        Event::Spawned { pids } => log_start(command, pids, machine),
         Event::NotSpawned { detail, .. } if !actions.iter().any(|action| matches!(action, Action::Exit(_))) => {
             tracing::warn!("attempt {} could not be started: {detail}", machine.attempt());
         }
         Event::MainEnded { local_rank, end, oom } => {
-            let who = machine.leader_name(*local_rank).unwrap_or_else(|| command.to_owned());
-            told_end(&who, *end, *oom, machine.is_stopping() || *before == State::Draining);
+            let subject = machine.main_child_name(*local_rank).unwrap_or_else(|| command.to_owned());
+            log_end(&subject, *end, *oom, machine.is_stopping() || *before == State::Draining);
+            // The explanations of the last attempt are in the verdict.
+            if machine.would_restart(now) {
+                machine.explain(*end).iter().for_each(|clue| tracing::warn!("{subject}: {clue}"));
+            }
+            let is_natural = matches!(end, End::Code(_)) && !machine.is_stopping() && machine.hung().is_none();
+            if let Some(left) = signalled.left_behind.as_ref().filter(|_| is_natural) {
+                tracing::warn!(
+                    "{subject} ended while processes that it had started were still running in the background, and they are stopped now: {left}; \
+                     if one of them is the trainer, let the script wait for it (wait), or start it with exec"
+                );
+            }
         }
         Event::Reaped { pid, end } => tracing::debug!(pid, "reaped a process of the tree: {end}"),
         Event::Signal { signal, .. } if machine.announces(*signal) => {
             let left = machine.leaves_by().unwrap_or_default().saturating_sub(now);
-            told_notice(&format!("signal {signal}"), left, machine);
+            log_notice(&format!("signal {signal}"), left, machine);
         }
         Event::Signal { signal, sender } => {
-            let to = if is_out_of_reach { None } else { Some(machine.ranks().is_some()) };
-            told_signal(*signal, *sender, now, actions, to);
+            let to = if signalled.is_out_of_reach { None } else { Some(machine.ranks().is_some()) };
+            log_signal(*signal, *sender, now, actions, to);
         }
-        Event::Preempted { source, lead, .. } => told_notice(source, *lead, machine),
-        Event::Withdrawn { source, .. } => told_withdrawal(source, now, machine),
+        Event::Preempted { source, lead, .. } => log_notice(source, *lead, machine),
+        Event::Withdrawn { source, .. } => log_withdrawal(source, now, machine),
         Event::Warned { why } => {
-            tracing::warn!(code = "preemption_hint", "{why}; training goes on; save a checkpoint soon")
+            tracing::warn!(code = "preemption_hint", "{why}; training continues; save a checkpoint soon")
         }
         Event::Frozen { why, .. } => tracing::warn!(code = "preemption_hint", "{why}"),
         Event::Committed { unit, step, lag, .. } => {
@@ -64,21 +86,24 @@ pub fn tell(
             let seconds = patience.as_secs();
             tracing::info!("the last commit waits for the other processes of this node, for {seconds} s at most");
         }
-        Event::Flushed(Flushed::OutOfTime(why)) if says_so(actions, why) => {}
+        Event::Flushed(Flushed::OutOfTime(why)) if is_last_line(actions, why) => {}
         Event::Flushed(Flushed::OutOfTime(why)) => tracing::warn!("{why}"),
         Event::Flushed(Flushed::Done { step: Some(step) }) => {
             tracing::info!(step, "the newest complete checkpoint is safe in the store")
         }
         Event::Flushed(Flushed::Stepless) => tracing::info!("the newest complete checkpoint is safe in the store"),
-        Event::GpuFailed { detail } => tracing::error!(code = "gpu", "a GPU is no place to go on: {detail}"),
+        Event::GpuFailed { detail } => tracing::error!(code = "gpu", "a GPU is unfit for training: {detail}"),
+        Event::Gang(order) => log_gang(command, *before == State::Running, order),
         Event::Fenced { .. } if *before == State::Done || machine.is_fenced_again() => {}
-        Event::Fenced { detail } if says_so(actions, detail) => {}
+        Event::Fenced { detail } if is_last_line(actions, detail) => {}
         Event::Fenced { detail } => tracing::error!("fenced: {detail}"),
-        Event::Due(Timer::Grace) if machine.hung().is_some() => {
-            tracing::warn!("SIGABRT has not ended all of it: SIGKILL for every process that is left");
-        }
         Event::Due(Timer::Grace) => {
-            tracing::warn!("the stop grace is over: SIGKILL for every process that is left");
+            let over = match machine.hung() {
+                Some(_) => "SIGABRT did not end all processes",
+                None => "the stop grace is over",
+            };
+            let subject = signalled.killed.as_deref().unwrap_or("every remaining process");
+            tracing::warn!("{over}: SIGKILL for {subject}");
         }
         _ => {}
     }
@@ -93,52 +118,78 @@ pub fn tell(
     }
 }
 
-/// Logs what has to stand before that which the deeds themselves bring to the log.
-pub fn forewarn(command: &str, machine: &Machine, actions: &[Action]) {
+/// Logs the lines that must come before those of the actions.
+pub fn log_before(command: &str, machine: &Machine, actions: &[Action]) {
     if actions.contains(&Action::DumpStacks) {
         let why = machine.hung().unwrap_or_default();
         tracing::error!(
             code = "hung",
-            "{command} hangs: {why}; what each process waits in follows, then SIGABRT, at last SIGKILL"
+            "{command} hangs: {why}; the stacks of all processes follow, then SIGABRT, then SIGKILL"
         );
     }
 }
 
-/// Whether the last line, which follows at once, says the same as an error. Of a job that was told to stop it is none, and
+/// Whether the last line, which follows immediately, has the same content as an error. If the job was told to stop, the
+/// last line is not an error, and a loss needs its own line.
 /// what is lost then needs a line of its own.
-fn says_so(actions: &[Action], why: &str) -> bool {
+fn is_last_line(actions: &[Action], why: &str) -> bool {
     actions.iter().any(|action| match action {
         Action::Exit(end) => end.reason.is_failure() && end.detail.contains(why),
         _ => false,
     })
 }
 
-fn told_notice(source: &str, lead: Duration, machine: &Machine) {
+/// Logs an order of the gang.
+fn log_gang(command: &str, is_running: bool, order: &Order) {
+    match order {
+        Order::Launch(generation) => tracing::info!("generation {generation} of the gang starts"),
+        Order::Stop(grace) if is_running => tracing::warn!(
+            code = "gang",
+            "the gang halts: SIGTERM for {command}, SIGKILL in {} for the remaining processes",
+            seconds(*grace)
+        ),
+        Order::Kill if is_running => {
+            tracing::warn!(code = "gang", "there was no message of the gang's leader in time: SIGKILL for {command}");
+        }
+        Order::End(grace) if is_running => {
+            tracing::info!("the chief has finished: {command} may end by itself within {}", seconds(*grace));
+        }
+        Order::Save { leave: false, .. } if is_running => tracing::warn!(
+            code = "gang",
+            "another replica's machine goes away: {command} saves and stops, and starts again when a replacement is there"
+        ),
+        _ => {}
+    }
+}
+
+fn log_notice(source: &str, lead: Duration, machine: &Machine) {
     if lead.is_zero() {
-        tracing::warn!("preempted ({source}): its time is past, the machine may go away at any moment");
-    } else if machine.is_stopping() || machine.is_leaving() || lead > FOREVER {
+        tracing::warn!("preempted ({source}): its time has passed, the machine may go away at any moment");
+    } else if machine.is_stopping() || machine.is_leaving() || lead > FARTHEST_DATE {
         tracing::warn!("preempted ({source}): the machine goes away in {} s", lead.as_secs());
     } else {
         let at = humantime::format_rfc3339_seconds(clock::wall() + lead);
         let lead = humantime::format_duration(Duration::from_secs(lead.as_secs()));
         tracing::warn!(
             code = "preemption_hint",
-            "announced ({source}): the machine goes away at {at}, in {lead}; the job goes on until a commit in the last hour \
-             before that, or its last two minutes"
+            "announced ({source}): the machine goes away at {at}, in {lead}; the job continues until a commit in the last hour \
+             before that, or until its last two minutes"
         );
     }
 }
 
-fn told_withdrawal(source: &str, now: Uptime, machine: &Machine) {
+fn log_withdrawal(source: &str, now: Uptime, machine: &Machine) {
     let then = match machine.leaves_by() {
-        _ if machine.is_stopping() || machine.is_leaving() => "too late: the job is leaving already".to_owned(),
-        Some(end) => format!("another stands: the machine goes away in {} s", end.saturating_sub(now).as_secs()),
-        None => "training goes on".to_owned(),
+        _ if machine.is_stopping() || machine.is_leaving() => "too late: the job is already leaving".to_owned(),
+        Some(end) => {
+            format!("another notice is valid: the machine goes away in {} s", end.saturating_sub(now).as_secs())
+        }
+        None => "training continues".to_owned(),
     };
     tracing::warn!("the notice ({source}) was withdrawn; {then}");
 }
 
-fn told_start(command: &str, pids: &[i32], machine: &Machine) {
+fn log_start(command: &str, pids: &[i32], machine: &Machine) {
     let attempt = machine.attempt();
     match (pids, machine.ranks()) {
         (&[pid], _) | (&[pid, ..], None) => tracing::info!(pid, attempt, "started {command}"),
@@ -151,23 +202,23 @@ fn told_start(command: &str, pids: &[i32], machine: &Machine) {
 }
 
 /// `expected`: it was asked to end.
-fn told_end(who: &str, end: End, oom: Option<bool>, expected: bool) {
+fn log_end(subject: &str, end: End, oom: Option<bool>, expected: bool) {
     match end {
-        End::Code(0) => tracing::info!("{who} ended with exit code 0"),
-        end if oom == Some(true) => tracing::warn!("{who} ended with {end}; {KILLED_FOR_MEMORY}"),
-        end if expected => tracing::info!("{who} ended with {end}"),
-        end => tracing::warn!("{who} ended with {end}"),
+        End::Code(0) => tracing::info!("{subject} ended with exit code 0"),
+        end if oom == Some(true) => tracing::warn!("{subject} ended with {end}; {KILLED_FOR_MEMORY}"),
+        end if expected => tracing::info!("{subject} ended with {end}"),
+        end => tracing::warn!("{subject} ended with {end}"),
     }
 }
 
-/// `several`: whether there are several main children; `None`: none of them may be signalled.
-fn told_signal(signal: Signal, sender: Option<u32>, now: Uptime, actions: &[Action], several: Option<bool>) {
+/// `several`: whether there are several main children; `None`: this user must not signal any of them.
+fn log_signal(signal: Signal, sender: Option<u32>, now: Uptime, actions: &[Action], several: Option<bool>) {
     let forwarded = actions.iter().find_map(|action| match action {
         Action::Signal { target, signal } => Some((*target, *signal)),
         _ => None,
     });
     let to = match (forwarded, several) {
-        (Some((_, sent)), None) => format!("the command may not be sent {sent}"),
+        (Some((_, sent)), None) => format!("no permission to send {sent} to the command"),
         (Some((Target::Leader, sent)), Some(several)) => {
             format!("{sent} sent to {}", if several { "each rank" } else { "the main child" })
         }
@@ -179,7 +230,7 @@ fn told_signal(signal: Signal, sender: Option<u32>, now: Uptime, actions: &[Acti
     };
     let grace = actions.iter().find_map(|action| match action {
         Action::Arm(Timer::Grace, at) => {
-            Some(format!("; SIGKILL in {} for what still runs", seconds(at.saturating_sub(now))))
+            Some(format!("; SIGKILL in {} for remaining processes", seconds(at.saturating_sub(now))))
         }
         _ => None,
     });
@@ -202,13 +253,13 @@ mod tests {
     use super::*;
     use crate::rules::job::Policy;
 
-    /// What the machine does when the last commit of a trainer that ended with this code ran out of time.
+    /// The machine's actions when the last commit of a trainer with this exit code ran out of time.
     fn out_of_time(code: u8, is_stopped: bool) -> Vec<Action> {
         let mut machine = Machine::new(Policy { checkpoints: true, store: true, ..Policy::default() });
         let term = Event::Signal { signal: Signal::TERM, sender: None };
         let stop = is_stopped.then_some(term);
         let ended = Event::MainEnded { local_rank: 0, end: End::Code(code), oom: Some(false) };
-        let restored = Event::Restored { resume: None, committed: None, older: false };
+        let restored = Event::Restored { resume: None, committed: None, older: false, is_further: false };
         let events = [Event::Started, restored, Event::Spawned { pids: vec![7] }].into_iter().chain(stop);
         for event in events.chain([ended, Event::TreeEmpty]) {
             machine.step(Uptime::ZERO, event);
@@ -218,13 +269,13 @@ mod tests {
     }
 
     #[test]
-    fn what_the_last_line_says_as_an_error_is_not_said_just_before_it() {
-        assert!(says_so(&out_of_time(0, false), "no time left"));
-        assert!(says_so(&out_of_time(3, false), "no time left"));
+    fn an_error_in_the_last_line_is_not_logged_before_it() {
+        assert!(is_last_line(&out_of_time(0, false), "no time left"));
+        assert!(is_last_line(&out_of_time(3, false), "no time left"));
     }
 
     #[test]
-    fn a_commit_that_was_lost_on_being_told_to_stop_keeps_its_warning() {
-        assert!(!says_so(&out_of_time(0, true), "no time left"));
+    fn a_commit_that_was_lost_in_a_stop_keeps_its_warning() {
+        assert!(!is_last_line(&out_of_time(0, true), "no time left"));
     }
 }

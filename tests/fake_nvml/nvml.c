@@ -1,22 +1,23 @@
-/* A libnvidia-ml.so.1 without a GPU: a real shared object that the tests put in the driver's place, so that they cross
- * the true dlopen and the true process boundary. It is driven by the file that FAKE_NVML names, which is read again at
- * every call, so that a test can rewrite it (by rename) while a probe runs. Lines of "KEY VALUE":
+/* A libnvidia-ml.so.1 without a GPU: a shared object that the tests put in the driver's place, so that they use the real
+ * dlopen and the real process boundary. The file named by FAKE_NVML controls it and is read again at every call, so that
+ * a test can replace it (by rename) while a probe runs. Its lines are "KEY VALUE":
  *
- *   gpus 2                        how many GPUs (default 2)
- *   count 4294967295              how many nvmlDeviceGetCount_v2 says, where that is not true
+ *   gpus 2                        the number of GPUs (default 2)
+ *   count 4294967295              a false result of nvmlDeviceGetCount_v2
  *   driver 550.54.15              the driver's version
- *   nvmlInit_v2 ACTION            what a function does, for every GPU
- *   nvmlDeviceGetName@1 ACTION    ... for one GPU
- *   call-7 ACTION                 what the seventh call of the process does
- *   all ACTION                    what every call does
+ *   nvmlInit_v2 ACTION            the action of a function, for every GPU
+ *   nvmlDeviceGetName@1 ACTION    the action of a function, for one GPU
+ *   call-7 ACTION                 the action of the seventh call of the process
+ *   all ACTION                    the action of every call
  *   gpu1.uuid GPU-x               a value: uuid, name, name-hex, bus, minor, total, used, reserved, util, temp,
- *                                 power, limit, throttle, ecc, recovery, pending, failed, mig, links, events
+ *                                 power, limit, throttle, ecc, recovery, pending, failed, mig, links, events,
+ *                                 fabric, fabric-status
  *   event-1 0 8 79                the first event: GPU (-1: none), kind, data (delivered once it is in the file); event-2, ...
  *   trace PATH                    append "PID FUNCTION" for each call
- *   state PATH                    write this process's state there at nvmlInit_v2
+ *   state PATH                    write the state of the process to PATH at nvmlInit_v2
  *
- * ACTION: return CODE, sleep MS, hang, segv, abort, print. With OLD_DRIVER the calls since R510 do not exist, with
- * EVENTS_V1 the second event wait neither.
+ * ACTION: return CODE, sleep MS, hang, segv, abort, print. Compiled with OLD_DRIVER, the calls added in R510 do
+ * not exist; with EVENTS_V1, the second version of the event wait does not exist.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -38,7 +39,7 @@ static int set_object;
 static int calls, events_delivered;
 static char text[65536];
 
-/* The value of a key in the scenario as it is now, or NULL. Valid until the next call. */
+/* The present value of a key in the scenario, or NULL. Valid until the next call. */
 static const char *look(const char *format, ...) {
     static char value[1024];
     char key[128], *line, *rest;
@@ -117,7 +118,7 @@ static int act(const char *action) {
     return OK;
 }
 
-/* Every function begins here; not OK is what it has to return. */
+/* Every function calls this first, and returns its result unless it is OK. */
 static int enter(const char *function, int gpu) {
     const char *value;
     char trace[512], action[1024];
@@ -181,7 +182,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
 int nvmlDeviceGetName(void *device, char *name, unsigned length) {
     DEVICE;
     const char *hex = look("gpu%d.name-hex", gpu);
-    if (hex) { /* as it stands: perhaps no UTF-8, perhaps no NUL */
+    if (hex) { /* raw bytes: maybe invalid UTF-8, maybe without NUL */
         for (unsigned i = 0, byte; i < length && sscanf(hex + 2 * i, "%2x", &byte) == 1; i++) name[i] = (char)byte;
         return OK;
     }
@@ -220,6 +221,26 @@ int nvmlDeviceGetRemappedRows(void *device, unsigned *corrected, unsigned *uncor
     *corrected = *uncorrected = 0;
     *pending = number(gpu, "pending", 0);
     *failed = number(gpu, "failed", 0);
+    return OK;
+}
+#endif
+struct fabric { unsigned char cluster[16]; int status; unsigned clique; unsigned char state; };
+int nvmlDeviceGetGpuFabricInfo(void *device, struct fabric *fabric) {
+    DEVICE;
+    memset(fabric, 0, sizeof *fabric);
+    fabric->state = number(gpu, "fabric", 0);
+    fabric->status = number(gpu, "fabric-status", 0);
+    return OK;
+}
+#ifndef OLD_DRIVER
+struct fabric_v2 {
+    unsigned version; unsigned char cluster[16]; int status; unsigned clique; unsigned char state; unsigned health;
+};
+int nvmlDeviceGetGpuFabricInfoV(void *device, struct fabric_v2 *fabric) {
+    DEVICE;
+    if (fabric->version != (sizeof *fabric | 2 << 24)) return 25;
+    fabric->state = number(gpu, "fabric", 0);
+    fabric->status = number(gpu, "fabric-status", 0);
     return OK;
 }
 #endif

@@ -1,9 +1,7 @@
 //! Trainers that do not start, or cannot save, beside what a save that was cut off has left: Composer, which goes on from where
 //! its link leads, and NVIDIA's resiliency extension.
 
-use std::fs::{self, File};
-use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::fs;
 
 use crate::support::Trainit;
 use crate::support::checkpoints::Place;
@@ -42,39 +40,14 @@ fn expect(place: &Place, trainer: &str, attempts: &str, seen: &str) {
 }
 
 #[test]
-fn a_save_that_was_cut_off_is_out_of_the_way_of_who_does_not_start_beside_it_although_a_link_names_the_whole_one() {
+fn a_torn_save_is_moved_away_although_a_link_names_the_complete_one() {
     for torn in ["half", ":"] {
         let torn = |batch: u64| format!("{torn} >ep0-ba{batch}-rank0.pt; die ;;");
         expect(&Place::new(), COMPOSER, &format!("1) {} 2) save 4 ;;", torn(4)), "1 from 0\n2 from 0\n");
         let place = Place::new();
         let attempts = format!("1) save 4; save 8; {} 2) save 12 ;;", torn(12));
         expect(&place, COMPOSER, &attempts, "1 from 0\n2 from 8\n");
-        assert!(place.local().join(".trainit/torn/12-1/ep0-ba12-rank0.pt").exists());
-    }
-}
-
-fn seconds_ago(path: &Path, seconds: u64) {
-    let file = File::options().append(true).open(path).unwrap();
-    file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
-}
-
-#[test]
-fn so_it_is_at_the_start_of_a_run_of_the_same_job_or_once_it_surely_is_not_written_any_more() {
-    for (saved, from) in [("", 0), ("save 4", 4)] {
-        for (age, refused) in [(10, ""), (0, "ep0-ba8-rank0.pt may conflict\n2 from ")] {
-            let place = Place::new();
-            let args = ["--checkpoint-store", &place.url()];
-            run(&place, &args, COMPOSER, &format!("1) {saved} ;;")).output().expect_code(0);
-            let own = fs::read_dir(place.local().join(".trainit")).unwrap().map(|entry| entry.unwrap().path());
-            own.filter(|path| path.to_string_lossy().contains("/attempt-")).for_each(|path| seconds_ago(&path, 60));
-            let torn = place.local().join("ep0-ba8-rank0.pt");
-            fs::write(&torn, b"PK\x03\x04 and no end").unwrap();
-            seconds_ago(&torn, age);
-            let done = run(&place, &args, COMPOSER, "*) save 8 ;;").output();
-            let again = if refused.is_empty() { String::new() } else { format!("{refused}{from}\n") };
-            assert_eq!(done.out(), format!("1 from {from}\n{again}"), "{saved} {age}: {}", done.err());
-            assert!(place.local().join(".trainit/torn/8-1/ep0-ba8-rank0.pt").exists());
-        }
+        assert!(place.local().join(".trainit/torn/local-1/ep0-ba12-rank0.pt").exists());
     }
 }
 
@@ -89,35 +62,9 @@ fn what_lies_under_a_name_that_is_only_saved_to_once_is_moved_away() {
 }
 
 #[test]
-fn composers_link_leads_to_what_is_gone_on_from_wherever_the_crash_left_it() {
-    for left in ["rm latest-rank0.pt", "link 4", "link 12"] {
-        let attempts = format!("1) save 4; save 8; {left}; die ;; 2) save 12 ;;");
-        expect(&Place::new(), COMPOSER, &attempts, "1 from 0\n2 from 8\n");
-    }
-    let place = Place::new();
-    expect(
-        &place,
-        COMPOSER,
-        "1) save 4; save 8; exit 3 ;; 2) exit 4 ;; 3) exit 5 ;;",
-        "1 from 0\n2 from 8\n3 from 8\n4 from 4\n",
-    );
-}
-
-#[test]
 fn a_file_that_is_called_as_composers_link_is_left_alone() {
     let attempts = "1) save 4; rm latest-rank0.pt; whole >latest-rank0.pt; die ;; 2) [ ! -L latest-rank0.pt ] ;;";
     expect(&Place::new(), COMPOSER, attempts, "1 from 0\n2 from a file\n");
-}
-
-#[test]
-fn composers_link_is_a_part_of_every_commit() {
-    let place = Place::new();
-    let args = ["--checkpoint-store", &place.url()];
-    run(&place, &args, COMPOSER, "1) save 4; rm latest-rank0.pt ;;").output().expect_code(0);
-    assert!(fs::read_link(place.local().join("latest-rank0.pt")).is_err());
-    let pulled = place.pull_afresh("elsewhere");
-    assert_eq!(fs::read_link(pulled.join("latest-rank0.pt")).unwrap().to_str(), Some("ep0-ba4-rank0.pt"));
-    assert!(pulled.join("latest-rank0.pt").exists());
 }
 
 #[test]
@@ -132,16 +79,4 @@ fn a_file_that_lies_where_a_restore_puts_a_link_is_kept_aside() {
     assert_eq!(done.out(), "1 from 4\n", "{}", done.err());
     let kept = fs::read_dir(place.local().join(".trainit/aside")).unwrap().next().unwrap().unwrap().path();
     assert_eq!(fs::read(kept.join("latest-rank0.pt")).unwrap(), b"somebody's");
-}
-
-#[test]
-fn what_is_passed_over_for_an_older_step_is_kept_aside_from_who_does_not_start_beside_it() {
-    let place = Place::new();
-    let args = ["--checkpoint-store", &place.url()];
-    run(&place, &args, COMPOSER, "1) save 4; save 8; save 12 ;;").output().expect_code(0);
-    let back = [&args[..], &["--restore-step", "8"]].concat();
-    run(&place, &back, COMPOSER, "1) ;;").output().expect_code(0);
-    assert!(place.local().join("ep0-ba4-rank0.pt").exists() && place.local().join("ep0-ba8-rank0.pt").exists());
-    let kept = fs::read_dir(place.local().join(".trainit/aside")).unwrap().next().unwrap().unwrap().path();
-    assert!(kept.join("ep0-ba12-rank0.pt").exists());
 }

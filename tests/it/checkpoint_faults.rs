@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::bucket::{Bucket, Fault, NAME, Request};
 use crate::support::checkpoints::{Place, save_in, tree};
-use crate::support::{Running, Trainit, eventually, send, stopped};
+use crate::support::{Running, Trainit, assert_prompt, assert_within, eventually, send, stopped};
 
 /// Points of a commit, as in `checkpoint_store`.
 const COMMIT_POINTS: std::ops::RangeInclusive<u32> = 2..=12;
@@ -88,7 +88,7 @@ fn the_trainer_killed_at_any_point_of_a_commit_its_last_checkpoint_is_committed_
     }
 }
 
-/// Until it is let go, the bucket of the place is as good as killed: whoever connects is cut off.
+/// The bucket closes every connection until the run has asked for something or has no more requests.
 fn dies_and_comes_back(bucket: &Bucket, going: &Running) {
     let (asked, was_asked) = std::sync::mpsc::channel();
     bucket.misbehave(move |_: &Request| {
@@ -96,7 +96,7 @@ fn dies_and_comes_back(bucket: &Bucket, going: &Running) {
         Some(Fault::Close)
     });
     going.signal(libc::SIGCONT);
-    // After the last point of all nobody asks any more.
+    // After the last fault point there is no request. The wait ends then without one.
     let _ = was_asked.recv_timeout(Duration::from_millis(500));
     bucket.behave();
 }
@@ -168,7 +168,7 @@ fn is_new(request: &Request) -> bool {
 #[test]
 fn a_store_that_falls_silent_after_a_notice_costs_the_newest_checkpoint_and_never_the_deadline() {
     // SIGTERM too, where the platform's grace is known.
-    for (signal, notice) in [(libc::SIGUSR1, "USR1@4"), (libc::SIGTERM, "TERM@4")] {
+    for (signal, notice) in [(libc::SIGUSR1, "USR1@8"), (libc::SIGTERM, "TERM@8")] {
         let bucket = Bucket::start();
         let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
         let (place, saved) = one_committed(place);
@@ -180,8 +180,7 @@ fn a_store_that_falls_silent_after_a_notice_costs_the_newest_checkpoint_and_neve
         let begun = Instant::now();
         going.signal(signal);
         let done = going.finish().expect_code(143);
-        let took = begun.elapsed();
-        assert!(took < Duration::from_secs(4), "{notice}: gone after {took:?}: {}", done.err());
+        assert_within(begun, Duration::from_secs(8));
         assert!(bucket.asked().iter().any(is_new), "{notice}: the commit was begun");
         let verdict = done.verdict();
         assert_eq!((&verdict["reason"], &verdict["committed_step"]), (&"preempted".into(), &1.into()), "{verdict}");
@@ -191,7 +190,7 @@ fn a_store_that_falls_silent_after_a_notice_costs_the_newest_checkpoint_and_neve
 }
 
 #[test]
-fn a_store_that_is_silent_from_the_start_holds_nobody_who_is_asked_to_leave() {
+fn a_store_that_never_answers_does_not_delay_a_stop_at_the_start() {
     let bucket = Bucket::start();
     let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
     let (place, _) = one_committed(place);
@@ -203,5 +202,40 @@ fn a_store_that_is_silent_from_the_start_holds_nobody_who_is_asked_to_leave() {
     let begun = Instant::now();
     going.signal(libc::SIGTERM);
     let done = going.finish().expect_code(143);
-    assert!(begun.elapsed() < Duration::from_secs(2) && done.out().is_empty(), "{:?}", begun.elapsed());
+    assert_prompt(begun);
+    assert!(done.out().is_empty());
+}
+
+#[test]
+fn a_panic_in_the_thread_that_commits_ends_neither_the_job_nor_its_verdict() {
+    // The last of these is past the manifest, where the commit stands.
+    for (point, newest) in [(2, 1), (4, 1), (COMMITTED, 2)] {
+        let (place, saved) = one_committed(Place::new());
+        let fault = format!("{point}:panic");
+        let going = run(&place, &place.local(), SAVES).env("TRAINIT_TEST_FAULT", fault).start();
+        going.after_log("background_died");
+        assert!(!going.log_so_far().contains("ended with"), "the trainer goes on: {}", going.log_so_far());
+        fs::write(place.local().with_extension("go"), "").unwrap();
+        let done = going.finish().expect_code(204);
+        let verdict = done.verdict();
+        assert_eq!((verdict["reason"].as_str(), verdict["child_code"].as_i64()), (Some("store"), Some(0)), "{verdict}");
+        restores(&place, newest, &saved[newest - 1], &format!("panicked at point {point}"));
+    }
+}
+
+#[test]
+fn after_a_panic_in_the_thread_that_commits_a_stop_still_reaches_the_trainer() {
+    let (place, _) = one_committed(Place::new());
+    let script = format!("trap 'echo heard; exit 0' TERM; {SAVES}");
+    let going = run(&place, &place.local(), &script).env("TRAINIT_TEST_FAULT", "2:panic").start();
+    going.after_log("background_died");
+    let done = going.stop();
+    assert!(done.out().contains("heard") && done.verdict()["child_code"] == 0, "{}{}", done.out(), done.err());
+}
+
+#[test]
+fn a_panic_of_a_command_itself_is_an_exit_code_and_no_abort() {
+    let (place, _) = one_committed(Place::new());
+    save_in(&place.local(), 2);
+    place.checkpoint("push").env("TRAINIT_TEST_FAULT", "2:panic").output().expect_code(125);
 }

@@ -1,4 +1,4 @@
-//! `--strong-hash`: a BLAKE3 of each file beside its crc32c, compared by whoever reads the file through.
+//! `--strong-hash`: a BLAKE3 of each file beside its crc32c, compared whenever a file is read in full.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -58,7 +58,7 @@ fn bytes_that_only_the_strong_hash_tells_apart_are_found_out_by_verify_and_never
         place.forge(manifest);
         let done = place.checkpoint("verify").output().expect_code(1);
         assert!(done.out().contains(&format!("{path} does not match its hash: blake3 ")), "{}", done.out());
-        assert!(done.out().contains("1 of 2 commits are whole"), "{}", done.out());
+        assert!(done.out().contains("1 of 2 commits are complete"), "{}", done.out());
         let there = place.path("elsewhere");
         let done = place.checkpoint_in("pull", &there).output().expect_code(0);
         assert!(done.err().contains(&format!("{path} does not match its blake3")), "{}", done.err());

@@ -34,7 +34,8 @@ fn a_newer_local_checkpoint_of_the_same_machine_is_kept_and_committed() {
     fs::write(place.local().join("ckpt-20.json"), "{}").unwrap();
     let done = run(&place, &[], &saves(30)).expect_code(0);
     resumed(&place, &done, 20);
-    assert_eq!(place.steps(), [30, 10]);
+    let steps = place.steps();
+    assert!(steps[0] == 30 && steps.ends_with(&[10]), "{steps:?}");
 }
 
 #[test]
@@ -48,33 +49,6 @@ fn nodes_that_share_a_directory_each_know_what_is_theirs_in_it() {
     node("1", "exit 0");
     fs::write(place.local().join("ckpt-20.json"), "{}").unwrap();
     resumed(&place, &node("0", &saves(30)), 20);
-}
-
-#[test]
-fn a_node_that_starts_from_another_step_than_node_0_committed_says_so() {
-    let place = Place::new();
-    let node = |rank: &str, args: &[&str], script: &str| {
-        let node = ["--nnodes", "2", "--leader", "127.0.0.1:1", "--node-rank", rank];
-        let done = run(&place, &[&node[..], args].concat(), script).expect_code(0);
-        let _ = fs::remove_dir_all(place.local());
-        let said = done.err().lines().find(|line| line.contains("hang or train apart")).map(str::to_owned);
-        said.unwrap_or_default()
-    };
-    assert_eq!(node("1", &[], &saves(10)), "", "node 0 has committed nothing");
-    assert_eq!(node("0", &[], &saves(10)), "");
-    assert_eq!(node("1", &[], "exit 0"), "");
-    assert_eq!(node("0", &[], &saves(20)), "");
-    let said = node("1", &[], "exit 0");
-    for part in ["node 1 starts from step 10", "node 0's newest commit is of step 20 (0000000002-000001)"] {
-        assert!(said.contains(part), "{said}");
-    }
-    assert_eq!(node("1", &["--restore-step", "10"], "exit 0"), "", "on purpose");
-    fs::remove_dir_all(place.store().join("node-00001")).unwrap();
-    let said = node("1", &[], "exit 0");
-    assert!(
-        said.contains("node 1 starts at the beginning") && said.contains("share the checkpoint directory"),
-        "{said}"
-    );
 }
 
 #[test]
@@ -99,7 +73,8 @@ fn a_machine_that_comes_back_after_another_went_on_takes_the_others_checkpoint()
     let done = run(&place, &[], &saves(16)).expect_code(0);
     resumed(&place, &done, 15);
     assert_eq!(place.steps(), [16, 15, 10], "the stale one is never committed");
-    assert!(place.local().join("ckpt-20.json").exists(), "and never deleted");
+    let mut aside = fs::read_dir(place.local().join(".trainit/aside")).unwrap();
+    assert!(aside.any(|kept| kept.unwrap().path().join("ckpt-20.json").exists()), "and never deleted");
 }
 
 #[test]
@@ -113,26 +88,6 @@ fn a_run_that_goes_back_on_purpose_goes_on_from_there() {
     assert_eq!(place.steps()[0], 12);
     let done = run(&place, &[], &saves(13)).expect_code(0);
     resumed(&place, &done, 12);
-}
-
-#[test]
-fn a_run_that_goes_back_to_what_only_the_disk_has_goes_on_from_there_too() {
-    let place = Place::new();
-    for step in [10, 20, 30] {
-        fs::write(place.local().join(format!("ckpt-{step}.json")), "{}").unwrap();
-    }
-    run(&place, &[], "exit 0").expect_code(0);
-    assert_eq!(place.steps(), [30]);
-    let script = format!(r#"[ "$TRAINIT_ATTEMPT" = 2 ] && exec echo "at $TRAINIT_RESUME_STEP"; {}; exit 9"#, saves(12));
-    let done = run(&place, &["--restore-step", "10", "--max-restarts", "1"], &script).expect_code(0);
-    resumed(&place, &done, 10);
-    assert!(done.out().ends_with("at 12\n"), "{}\n{}", done.out(), done.err());
-    let steps = place.steps();
-    assert!(steps[0] == 12 && steps.iter().filter(|step| **step == 30).count() == 1, "{steps:?}");
-    resumed(&place, &run(&place, &[], &saves(13)).expect_code(0), 12);
-    let done = run(&place, &["--restore-step", "20"], &saves(22)).expect_code(0);
-    resumed(&place, &done, 20);
-    assert_eq!(place.steps()[0], 22);
 }
 
 #[test]
@@ -211,7 +166,7 @@ fn a_torn_restore_left_by_a_kill_is_never_resumed_from() {
 }
 
 #[test]
-fn two_runs_at_once_leave_only_whole_checkpoints_whatever_the_schedule() {
+fn two_runs_at_once_leave_only_complete_checkpoints_in_any_schedule() {
     // Each schedule stops the older run somewhere else, lets the newer one do all it does, and wakes the older one.
     for point in [
         "2:stop",
@@ -297,16 +252,14 @@ fn a_restart_whose_newest_commit_is_no_good_any_more_goes_on_from_the_one_before
 
 #[test]
 fn a_restart_for_which_no_commit_is_whole_is_204_and_never_from_scratch() {
-    for spoil in [data, |place: &Place, _, _| place.store().join(".trainit/commits/*").display().to_string()] {
-        let place = Place::new();
-        run(&place, &[], &saves(10)).expect_code(0);
-        let script = format!(
-            r#"echo "from ${{TRAINIT_RESUME_FROM:-scratch}}"; : >"$D/ckpt-10.json"; rm {}; exit 5"#,
-            spoil(&place, 1, 10)
-        );
-        let done = run(&place, &["--max-restarts", "1"], &script).expect_code(204);
-        assert_eq!(done.out(), format!("from {}/ckpt-10.json\n", place.local().display()), "{}", done.err());
-    }
+    let place = Place::new();
+    run(&place, &[], &saves(10)).expect_code(0);
+    let script = format!(
+        r#"echo "from ${{TRAINIT_RESUME_FROM:-scratch}}"; : >"$D/ckpt-10.json"; rm {}; exit 5"#,
+        data(&place, 1, 10)
+    );
+    let done = run(&place, &["--max-restarts", "1"], &script).expect_code(204);
+    assert_eq!(done.out(), format!("from {}/ckpt-10.json\n", place.local().display()), "{}", done.err());
 }
 
 #[test]
@@ -344,39 +297,13 @@ fn a_claim_that_a_rule_of_the_bucket_deleted_is_made_again() {
 #[test]
 fn a_number_that_was_used_is_not_used_again_although_its_claim_is_gone() {
     let place = Place::new();
-    let script = format!("{}; sleep 0.2; {}", saves(10), saves(20));
-    run(&place, &[], &script).expect_code(0);
+    for step in [10, 20] {
+        run(&place, &[], &saves(step)).expect_code(0);
+    }
     fs::remove_dir_all(place.store().join(".trainit/attempts")).unwrap();
     run(&place, &[], &saves(30)).expect_code(0);
     assert_eq!(place.steps(), [30, 20, 10]);
     resumed(&place, &run(&place, &[], &saves(40)).expect_code(0), 30);
-}
-
-#[test]
-fn a_newer_checkpoint_that_is_refused_is_named_once_and_not_called_safe() {
-    let place = Place::new();
-    let script = r#"mkdir "$D/ck-10"; echo w >"$D/ck-10/w"; sleep 0.5
-                    mkdir "$D/ck-20"; echo w >"$D/ck-20/w"; ln -s /etc/hostname "$D/ck-20/base"; sleep 0.5"#;
-    let done = run(&place, &[], script).expect_code(0);
-    let err = done.err();
-    let told: Vec<&str> = err.lines().filter(|line| line.contains("ck-20")).collect();
-    assert_eq!(told.len(), 1, "{}", done.err());
-    assert!(told[0].contains("WARN") && told[0].contains("symbolic link") && told[0].contains("not committed"));
-    assert!(done.err().contains("are recognised as generic"), "{}", done.err());
-    assert_eq!(place.steps(), [10]);
-}
-
-#[test]
-fn a_trainer_that_starts_over_below_what_is_committed_is_told_once_with_the_way_out() {
-    let place = Place::new();
-    run(&place, &[], &saves(30)).expect_code(0);
-    let warned = |done: &Finished| done.err().lines().filter(|line| line.contains("is of a lower step")).count();
-    let done = run(&place, &[], &format!("{}; sleep 0.3; {}; sleep 0.3", saves(10), saves(20))).expect_code(0);
-    let words = [".json is newer than ckpt-30.json and not committed", "start with --restore-step", "WARN"];
-    assert!(words.iter().all(|word| done.err().contains(word)) && warned(&done) == 1, "{}", done.err());
-    let done = run(&place, &["--restore-step", "20"], &saves(21)).expect_code(0);
-    resumed(&place, &done, 20);
-    assert_eq!((place.steps()[0], warned(&done)), (21, 0), "{}", done.err());
 }
 
 #[test]
@@ -437,18 +364,6 @@ fn a_checkpoint_written_by_a_clock_that_was_set_back_is_committed_all_the_same()
 }
 
 #[test]
-fn where_saves_come_faster_than_they_settle_one_after_another_is_committed() {
-    let place = Place::new();
-    let script = format!(
-        r#"n=0; until [ "$(ls {}/.trainit/commits 2>/dev/null | wc -l)" -ge 12 ]; do
-               n=$((n + 1)); echo {{}} >"$D/tmp"; mv "$D/tmp" "$D/ckpt-$n.json"; sleep 0.05; done"#,
-        place.store().display()
-    );
-    let done = run(&place, &["--settle", "300ms", "--keep-last", "20"], &script).expect_code(0);
-    assert!(!done.err().contains("checkpoint_passed_over"), "{}", done.err());
-}
-
-#[test]
 fn a_restart_finds_the_pointer_at_the_checkpoint_it_goes_on_from_whatever_the_crash_left_there() {
     const TRACKER: &str = "latest_checkpointed_iteration.txt";
     for (has_store, left) in [
@@ -479,22 +394,5 @@ fn a_restart_finds_the_pointer_at_the_checkpoint_it_goes_on_from_whatever_the_cr
         assert_eq!(done.out(), "10, at 10\n10, at 10\n", "{left}: {}", done.err());
         let good = fs::read_to_string(place.local().join("last_good")).unwrap();
         assert!(has_store || good == "iter_0000005", "{left}: {good}");
-    }
-}
-
-#[test]
-fn a_restart_finds_a_pointer_whose_checkpoint_was_deleted_at_the_one_it_goes_on_from() {
-    for link in [true, false] {
-        let place = Place::new();
-        place.save(10);
-        let points = if link { "ln -sf step-10 $D/latest" } else { "printf step-10 >$D/latest" };
-        let script = format!(
-            r#"echo "$TRAINIT_RESUME_STEP, at $(readlink $D/latest || cat $D/latest)"; [ $TRAINIT_ATTEMPT = 1 ] || exit 0
-            {points}; cp -r $D/step-10 $D/step-20; rm -r $D/step-10; exit 1"#
-        );
-        fs::write(place.local().join("latest"), "step-10").unwrap();
-        place.push();
-        let done = run(&place, &[], &script).expect_code(0);
-        assert_eq!(done.out(), "10, at step-10\n20, at step-20\n", "{}", done.err());
     }
 }

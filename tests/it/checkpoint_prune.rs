@@ -39,7 +39,7 @@ fn data_of_no_commit_is_found_where_the_claims_are_gone() {
     }
     fs::remove_dir_all(place.store().join(".trainit/attempts")).unwrap();
     let text = prune(&place, &["--orphan-age", "0s"]);
-    assert!(text.contains("1 objects that no commit names; 2 commits stay"), "{text}");
+    assert!(text.contains("1 objects without a commit; 2 commits stay"), "{text}");
     assert!(!place.store().join(older).exists());
     assert!(place.store().join(newest).exists(), "that attempt may go on still");
 }
@@ -61,7 +61,7 @@ fn a_dry_prune_says_of_data_that_loses_its_commit_what_the_real_one_does() {
     let place = Place::new();
     place.save_and_push(1..=3);
     let store = place.store();
-    // Of what cannot be read nobody knows the data, which become no commit's when it goes.
+    // The data of an unreadable manifest are unknown, so they belong to no commit after it is deleted.
     let oldest =
         fs::read_dir(store.join(".trainit/commits")).unwrap().map(|entry| entry.unwrap().path()).min().unwrap();
     fs::write(oldest, "{").unwrap();
@@ -70,7 +70,7 @@ fn a_dry_prune_says_of_data_that_loses_its_commit_what_the_real_one_does() {
     let args = ["--keep-last", "1", "--orphan-age", "0s"];
     let dry = prune(&place, &[&args[..], &["--dry-run"]].concat());
     let real = prune(&place, &args);
-    assert!(real.contains("deleted 2 commits and 4 objects that no commit names; 1 commit stays"), "{real}");
+    assert!(real.contains("deleted 2 commits and 4 objects without a commit; 1 commit stays"), "{real}");
     assert_eq!(dry.replace("would delete", "deleted"), real);
     assert!(store.join("notes.txt").exists(), "what is another's is left alone, and no word is lost on it");
 }

@@ -7,10 +7,10 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use crate::support::checkpoints::{Place, save_in, tree};
+use crate::support::checkpoints::{Place, tree};
 use crate::support::{Trainit, stopped};
 
-/// Points of a restore in src/supervisor/keeper/restore.rs at which a test may kill it.
+/// Points of a restore in src/supervisor/checkpoints/restore.rs at which a test may kill it.
 const RESTORE_POINTS: std::ops::RangeInclusive<u32> = 19..=29;
 
 #[test]
@@ -22,14 +22,11 @@ fn killed_at_any_point_of_a_restore_the_next_one_completes_it_and_nothing_local_
         let other = place.path("other");
         fs::create_dir_all(other.join("step-2")).unwrap();
         fs::write(other.join("step-2/weights.bin"), "torn, but somebody's").unwrap();
-        save_in(&other, 1);
-        let bystander = tree(&other.join("step-1"));
         let pull = place.checkpoint_in("pull", &other).env("TRAINIT_TEST_FAULT", point.to_string());
         pull.output().expect_code(137);
         place.checkpoint_in("pull", &other).output().expect_code(0);
         assert_eq!(tree(&other.join("step-2")), saved, "killed at point {point}");
-        assert_eq!(tree(&other.join("step-1")), bystander, "killed at point {point}");
-        assert!(!other.join(".trainit/tmp").exists() && !other.join(".trainit/restoring.json").exists());
+        assert!(!other.join(".trainit/tmp").exists() && !other.join(".trainit/restoring").exists());
         let aside: Vec<PathBuf> =
             fs::read_dir(other.join(".trainit/aside")).unwrap().map(|e| e.unwrap().path()).collect();
         let kept = aside.iter().filter_map(|a| fs::read_to_string(a.join("step-2/weights.bin")).ok());
@@ -61,23 +58,6 @@ fn a_restore_that_is_asked_for_without_a_checkpoint_directory_starts_nothing() {
         assert_eq!((done.out(), done.err().lines().count()), (String::new(), 1), "{}", done.err());
         assert!(done.err().contains(place) && done.err().contains("needs --checkpoint-dir"), "{}", done.err());
     }
-}
-
-#[test]
-fn the_files_of_one_step_come_back_together_with_the_file_and_the_link_that_name_them() {
-    let place = Place::new();
-    for step in [1, 2] {
-        fs::write(place.local().join(format!("D_{step}.msgpack")), format!("d{step}")).unwrap();
-        fs::write(place.local().join(format!("G_{step}.msgpack")), format!("g{step}")).unwrap();
-    }
-    fs::write(place.local().join("latest.txt"), "D_2.msgpack\n").unwrap();
-    symlink("D_2.msgpack", place.local().join("last.msgpack")).unwrap();
-    place.push();
-    let found = place.pull_afresh("elsewhere");
-    let read = |name: &str| fs::read_to_string(found.join(name)).unwrap_or_default();
-    assert_eq!([read("D_2.msgpack"), read("G_2.msgpack"), read("latest.txt")], ["d2", "g2", "D_2.msgpack\n"]);
-    assert_eq!(fs::read_link(found.join("last.msgpack")).unwrap(), PathBuf::from("D_2.msgpack"));
-    assert!(!found.join("D_1.msgpack").exists());
 }
 
 /// What retention of a run that is being taken over from may do meanwhile.
@@ -248,7 +228,7 @@ fn a_link_planted_in_the_checkpoint_directory_is_not_followed() {
 }
 
 #[test]
-fn tensorflows_state_file_names_the_restored_checkpoint_and_of_older_ones_those_that_the_disk_has_named() {
+fn tensorflows_state_file_comes_back_as_it_was_saved() {
     let place = Place::new();
     let index = |text: &str| [text.as_bytes(), &0xdb47_7524_8b80_fb57_u64.to_le_bytes()].concat();
     for step in [10, 20] {
@@ -266,13 +246,7 @@ fn tensorflows_state_file_names_the_restored_checkpoint_and_of_older_ones_those_
     assert_eq!(value["resume"]["step"], 20);
     let names: Vec<String> = tree(&there).into_keys().collect();
     assert_eq!(names, ["checkpoint", "ckpt-20.data-00000-of-00001", "ckpt-20.index"]);
-    let restored = fs::read_to_string(there.join("checkpoint")).unwrap();
-    // A manager deletes, when its turn has come, only what it finds there with the time of its save.
-    let alone = "model_checkpoint_path: \"ckpt-20\"\nall_model_checkpoint_paths: \"ckpt-20\"\nall_model_checkpoint_timestamps: 2.5\n";
-    assert_eq!(restored, alone);
-    // So it names the older ones, too, on the disk where they lie.
-    place.checkpoint("pull").output().expect_code(0);
-    assert_eq!(fs::read_to_string(place.local().join("checkpoint")).unwrap(), state);
+    assert_eq!(fs::read_to_string(there.join("checkpoint")).unwrap(), state);
 }
 
 #[test]

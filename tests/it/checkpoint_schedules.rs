@@ -16,18 +16,13 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use trainit::edge::fault::Faults;
-use trainit::edge::store::Access;
-use trainit::rules::checkpoint::Options;
-use trainit::rules::checkpoint::address::Address;
-use trainit::rules::checkpoint::names::Stamp;
-use trainit::rules::checkpoint::pace::Pace;
-use trainit::rules::checkpoint::plan::Retention;
-use trainit::rules::env::Env;
-use trainit::supervisor::keeper::commit::Outcome;
-use trainit::supervisor::keeper::mirror::{Mirror, MirrorConfig, Restore, Resume};
-
 use crate::support::checkpoints::Place;
+use trainit::rules::store::address::Address;
+use trainit::rules::store::names::Stamp;
+use trainit::rules::store::plan::Retention;
+use trainit::supervisor::checkpoints::commit::outcome::{Ask, Outcome};
+use trainit::supervisor::checkpoints::config::{Config, Role};
+use trainit::supervisor::checkpoints::mirror::{Mirror, Resume};
 
 /// Runs of one job in a schedule.
 const LIVES: u32 = 4;
@@ -82,26 +77,13 @@ struct Kept {
     every: Option<u64>,
 }
 
-fn config(dir: &Path, store: &Path, kept: Kept, claim: bool) -> MirrorConfig {
-    MirrorConfig {
-        dir: dir.to_owned(),
-        store: Some(Address::parse(&format!("file://{}", store.display())).unwrap()),
-        chief: None,
-        access: Access::new(Env::default(), false),
-        options: Options::default(),
+fn config(dir: &Path, store: &Path, kept: Kept, claim: bool) -> Config {
+    let store = Address::parse(&format!("file://{}", store.display())).unwrap();
+    Config {
+        role: if claim { Role::Keeps } else { Role::Looks },
+        settle: SETTLE,
         retention: Retention { last: kept.last, every: kept.every, orphan_age: Duration::from_secs(86_400) },
-        restore: Restore::Latest,
-        strong: false,
-        apart: false,
-        push_step: None,
-        dry: false,
-        restore_step: None,
-        job: String::new(),
-        node: 0,
-        claim,
-        only_sends: false,
-        faults: Faults::default(),
-        pace: Arc::new(Mutex::new(Pace::new(None))),
+        ..Config::new(dir.to_owned(), Some(store))
     }
 }
 
@@ -145,6 +127,16 @@ fn mark_in_store(store: &Path, step: u64, stamp: &Stamp) -> Option<String> {
     let unit = store.join(format!("step-{step}/{stamp}"));
     let is_there = ["a.bin", "b.bin"].iter().all(|name| unit.join(name).exists());
     is_there.then(|| mark_of(&unit))
+}
+
+/// Commits what lies still.
+async fn settled(mirror: &mut Mirror, progress: &dyn Fn(u64, u64)) -> Outcome {
+    loop {
+        match mirror.commit(&Ask::running(SETTLE, None), progress).await {
+            Outcome::Waiting { again: Some(again), .. } => tokio::time::sleep(again).await,
+            outcome => return outcome,
+        }
+    }
 }
 
 /// One run: claims, restores, trains, commits, until it has saved enough or is fenced.
@@ -193,7 +185,7 @@ async fn life(book: Rc<RefCell<Book>>, number: u32, dir: PathBuf, store: PathBuf
                     spoil(&unit, &mark, rewrites);
                 }
             };
-            let outcome = mirror.commit_newest(Some(SETTLE), None, &progress).await;
+            let outcome = settled(&mut mirror, &progress).await;
             match outcome {
                 Outcome::Committed { .. } => {
                     assert!(!overtaken, "attempt {attempt} began a commit after a newer one had claimed the store");
@@ -208,7 +200,7 @@ async fn life(book: Rc<RefCell<Book>>, number: u32, dir: PathBuf, store: PathBuf
                     return;
                 }
                 // As above: it was deleted before anybody looked, and the one before is in the store.
-                Outcome::Changed { .. } | Outcome::NothingComplete { .. } | Outcome::UpToDate { .. }
+                Outcome::Changed { .. } | Outcome::Empty | Outcome::Waiting { .. } | Outcome::UpToDate { .. }
                     if time < SPOILT => {}
                 other => panic!("attempt {attempt}: {other:?}"),
             }
@@ -366,13 +358,13 @@ fn what_no_time_is_left_for_is_not_taken_for_committed_because_the_one_before_is
     runtime.block_on(async {
         let mut mirror = Mirror::open(config(&dir, &store, Kept { last: 2, every: None }, true)).await.unwrap();
         save(&dir, 1, "first");
-        let outcome = mirror.commit_newest(None, None, &|_, _| {}).await;
+        let outcome = mirror.commit(&Ask::at_rest(), &|_, _| {}).await;
         assert!(matches!(outcome, Outcome::Committed { step: Some(1), .. }), "{outcome:?}");
         save(&dir, 2, "second");
         // Over before it has settled.
         let (settle, limit) = (Duration::from_secs(60), Duration::from_millis(50));
-        let outcome = mirror.commit_newest(Some(settle), Some(limit), &|_, _| {}).await;
-        assert!(matches!(outcome, Outcome::OutOfTime { .. }), "{outcome:?}");
+        let outcome = mirror.commit(&Ask::running(settle, Some(limit)), &|_, _| {}).await;
+        assert!(matches!(outcome, Outcome::Waiting { .. } | Outcome::OutOfTime { .. }), "{outcome:?}");
     });
 }
 
@@ -385,12 +377,12 @@ async fn freeze_in_a_commit(turns: usize) -> bool {
     let kept = Kept { last: 1, every: Some(2) };
     let mut old = Mirror::open(config(&at("old"), &at("store"), kept, true)).await.unwrap();
     save(&at("old"), 1, "old-1");
-    old.commit_newest(None, None, &|_, _| {}).await;
+    old.commit(&Ask::at_rest(), &|_, _| {}).await;
     save(&at("old"), 2, "old-2");
     // One thread does all that is asked of the disk, and may be told to wait.
     let machine = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).enable_all().build().unwrap();
     let inside = machine.handle().clone();
-    let mut commit = Box::pin(async move { old.commit_newest(None, None, &|_, _| {}).await });
+    let mut commit = Box::pin(async move { old.commit(&Ask::at_rest(), &|_, _| {}).await });
     let life = Box::pin(poll_fn(move |context| {
         let _inside = inside.enter();
         commit.as_mut().poll(context).map(drop)
@@ -409,7 +401,7 @@ async fn freeze_in_a_commit(turns: usize) -> bool {
     let mut new = Mirror::open(config(&at("new"), &at("store"), kept, true)).await.unwrap();
     new.restore().await.unwrap();
     save(&at("new"), 3, "new-3");
-    let outcome = new.commit_newest(None, None, &|_, _| {}).await;
+    let outcome = new.commit(&Ask::at_rest(), &|_, _| {}).await;
     assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
     // It spares the one that it came from; people do not.
     let person = Mirror::open(config(&at("person"), &at("store"), kept, false)).await.unwrap();
@@ -442,7 +434,7 @@ fn commit_four(place: &Place) {
             let mut run = Mirror::open(config(&place.local(), &place.store(), kept, true)).await.unwrap();
             for step in steps {
                 save(&place.local(), step, &format!("step-{step}"));
-                let outcome = run.commit_newest(None, None, &|_, _| {}).await;
+                let outcome = run.commit(&Ask::at_rest(), &|_, _| {}).await;
                 assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
             }
         }
@@ -469,7 +461,7 @@ fn a_prune_that_is_killed_anywhere_leaves_no_commit_without_a_file_that_it_share
 }
 
 #[test]
-fn whatever_the_schedule_of_several_runs_nothing_is_mixed_lost_or_overwritten_and_a_fenced_one_begins_nothing() {
+fn in_any_schedule_of_several_runs_no_checkpoint_is_mixed_lost_or_overwritten() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seeds = match number("TRAINIT_SCHEDULE_SEED") {
         Some(seed) => seed..seed + 1,

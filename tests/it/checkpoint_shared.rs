@@ -21,7 +21,7 @@ fn names(dir: &Path) -> Vec<PathBuf> {
 
 #[track_caller]
 fn is_in_place(done: Finished, what: &str) {
-    assert!(done.code() == 0 && done.out().contains("is in place"), "{what}: {} {}", done.out(), done.err());
+    assert!(done.code() == 0 && done.out().contains("in place"), "{what}: {} {}", done.out(), done.err());
 }
 
 #[track_caller]
@@ -114,10 +114,8 @@ fn what_killed_restores_left_is_swept_and_what_living_ones_have_is_not() {
     };
     let (fresh, old) = (elsewhere("another-kernel-1", 100), elsewhere("another-kernel-2", 1000));
     place.checkpoint_in("pull", &there).output().expect_code(0);
-    // A disk is no other machine's at the same time.
-    let is_disk = libc::major(fs::metadata(&tmp).unwrap().dev()) != 0;
-    assert!(alive[0].exists() && fresh.exists() != is_disk && !old.exists());
-    assert_eq!(names(&tmp).len(), if is_disk { 1 } else { 2 }, "the killed one's is gone");
+    assert!(alive[0].exists() && fresh.exists() && !old.exists());
+    assert_eq!(names(&tmp).len(), 2, "the killed one's is gone");
     living.signal(libc::SIGCONT);
     is_in_place(living.finish(), "the living one");
 }
@@ -137,13 +135,12 @@ fn what_is_taken_away_before_anybody_is_told_of_it_is_restored_again() {
 #[test]
 fn a_commit_to_another_store_takes_no_pins_away() {
     let place = Place::new();
-    place.save(1);
     let saved = place.save(2);
     let push = place.checkpoint("push").env("TRAINIT_TEST_FAULT", "3:stop").start();
     stopped(&push);
     let (other, local) = (format!("file://{}", place.path("another store").display()), place.local());
     let args = ["checkpoint", "push", "--checkpoint-store", &other, "--checkpoint-dir", local.to_str().unwrap()];
-    Trainit::new(args).args(["--settle", "0", "--push-step", "1"]).output().expect_code(0);
+    Trainit::new(args).args(["--settle", "0"]).output().expect_code(0);
     fs::remove_dir_all(place.local().join("step-2")).unwrap();
     push.signal(libc::SIGCONT);
     push.finish().expect_code(0);
@@ -163,17 +160,17 @@ fn a_restore_that_may_not_move_a_checkpoint_names_it_and_leaves_it_to_be_resumed
     for (path, mode) in [(place.path(""), 0o777), (there.clone(), 0o777), (there.join("step-2"), 0o555)] {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
-    let as_nobody = |args: &[&str]| {
+    let as_other_user = |args: &[&str]| {
         let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
         Trainit::through(&nobody, args.iter().chain(&["--checkpoint-dir", there.to_str().unwrap()])).output()
     };
-    let done = as_nobody(&["checkpoint", "pull", "--checkpoint-store", &place.url()]).expect_code(125);
+    let done = as_other_user(&["checkpoint", "pull", "--checkpoint-store", &place.url()]).expect_code(125);
     assert!(
-        done.err().contains("cannot restore step-2 into") && done.err().contains("rename step-2"),
+        done.err().contains("cannot restore step-2/weights.bin into") && done.err().contains("rename step-2"),
         "{}",
         done.err()
     );
-    assert!(!there.join(".trainit/restoring.json").exists());
+    assert!(!there.join(".trainit/restoring").exists());
     let local = Trainit::new(["run", "--checkpoint-dir", there.to_str().unwrap()]);
     let done = local.args(["--", "sh", "-c", "echo $TRAINIT_RESUME_FROM"]).output().expect_code(0);
     assert_eq!(done.out(), format!("{}/step-2\n", there.display()), "{}", done.err());

@@ -52,7 +52,7 @@ fn where_a_store_has_no_room_for_one_more_what_is_not_to_be_kept_makes_room() {
 }
 
 #[test]
-fn an_attempt_with_a_number_that_nobody_claimed_stops_nobody_and_the_last_one_is_named() {
+fn an_impossible_attempt_number_is_ignored_and_the_last_possible_one_is_an_error() {
     let claimed = |name: &str| {
         let place = Place::new();
         place.save(1);
@@ -124,7 +124,7 @@ fn a_mount_at_the_very_path_of_a_checkpoint_is_named_as_what_is_in_the_way() {
     fs::remove_dir_all(place.local()).unwrap();
     let done = with_tmpfs(&place, "pull", &place.local().join("step-1"), "1m").output().expect_code(204);
     assert_eq!(done.err().lines().count(), 1, "{}", done.err());
-    assert!(done.err().contains("something is mounted at a checkpoint's own path within it"), "{}", done.err());
+    assert!(done.err().contains("something is mounted"), "{}", done.err());
 }
 
 #[test]
@@ -207,8 +207,8 @@ fn names_as_long_as_a_file_system_takes_and_deep_ones_go_and_come_back() {
     place.checkpoint("verify").output().expect_code(0);
 }
 
-/// As a user who owns nothing there.
-fn as_nobody(place: &Place, deed: &str) -> Trainit {
+/// Runs as a user that owns no file there.
+fn as_other_user(place: &Place, deed: &str) -> Trainit {
     let (local, url) = (place.local(), place.url());
     let args =
         ["checkpoint", deed, "--checkpoint-store", &url, "--checkpoint-dir", local.to_str().unwrap(), "--settle", "0"];
@@ -234,10 +234,10 @@ fn without_the_right_to_pin_a_checkpoint_is_committed_and_one_deleted_meanwhile_
     let place = Place::new();
     let saved = place.save(1);
     open_to_all(&place);
-    as_nobody(&place, "push").output().expect_code(0);
+    as_other_user(&place, "push").output().expect_code(0);
     assert_eq!(tree(&place.pull_afresh("elsewhere").join("step-1")), saved);
     place.save(2);
-    let push = as_nobody(&place, "push").env("TRAINIT_TEST_FAULT", "3:stop").start();
+    let push = as_other_user(&place, "push").env("TRAINIT_TEST_FAULT", "3:stop").start();
     stopped(&push);
     fs::remove_dir_all(place.local().join("step-2")).unwrap();
     push.signal(libc::SIGCONT);
@@ -255,59 +255,31 @@ fn what_may_not_be_read_or_written_is_named_in_one_line() {
     place.save(1);
     open_to_all(&place);
     fs::set_permissions(place.local().join("step-1/weights.bin"), fs::Permissions::from_mode(0o600)).unwrap();
-    let done = as_nobody(&place, "push").output();
+    let done = as_other_user(&place, "push").output();
     assert!([1, 204].contains(&done.code()) && done.err().contains("weights.bin"), "{}", done.err());
     fs::set_permissions(place.store(), fs::Permissions::from_mode(0o755)).unwrap();
     fs::remove_dir_all(place.store().join(".trainit")).unwrap();
-    let done = as_nobody(&place, "push").output().expect_code(204);
+    let done = as_other_user(&place, "push").output().expect_code(204);
     assert!(done.err().contains("Permission denied") && done.err().lines().count() == 1, "{}", done.err());
     fs::set_permissions(place.store(), fs::Permissions::from_mode(0o777)).unwrap();
     let _ = fs::remove_dir_all(place.store().join("step-1"));
     fs::set_permissions(place.local().join("step-1/weights.bin"), fs::Permissions::from_mode(0o644)).unwrap();
     fs::set_permissions(place.local(), fs::Permissions::from_mode(0o555)).unwrap();
     fs::remove_dir_all(place.local().join(".trainit")).unwrap();
-    as_nobody(&place, "push").output().expect_code(0);
+    as_other_user(&place, "push").output().expect_code(0);
     assert_eq!(place.steps(), [1], "what can be read can be sent");
 }
 
-/// A place of step 1, which somebody without rights has pushed; `None`: who runs the tests cannot become anybody else.
-fn pushed_by_nobody() -> Option<Place> {
+/// A place with step 1, pushed by another user. `None` if the tests do not run as root.
+fn pushed_by_other_user() -> Option<Place> {
     let place = Place::new();
     if !is_root(&place) {
         return None;
     }
     place.save(1);
     open_to_all(&place);
-    as_nobody(&place, "push").output().expect_code(0);
+    as_other_user(&place, "push").output().expect_code(0);
     Some(place)
-}
-
-#[test]
-fn what_may_not_be_read_is_gone_on_from_only_where_there_is_nothing_else() {
-    let Some(place) = pushed_by_nobody() else { return };
-    place.save(2);
-    let lock = |step: &str| {
-        let file = place.local().join(step).join("weights.bin");
-        fs::set_permissions(file, fs::Permissions::from_mode(0o0)).unwrap();
-    };
-    lock("step-2");
-    let run = |store: &[&str]| {
-        let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
-        let local = place.local();
-        let args = [&["run", "--checkpoint-dir", local.to_str().unwrap()], store].concat();
-        let script = ["--", "sh", "-c", "echo from ${TRAINIT_RESUME_FROM##*/}"];
-        Trainit::through(&nobody, [&args[..], &script].concat()).output().expect_code(0)
-    };
-    let done = run(&[]);
-    let passed = "passed over: step-2 is not complete: step-2/weights.bin cannot be read: Permission denied";
-    assert!(done.out() == "from step-1\n" && done.err().contains(passed), "{}{}", done.out(), done.err());
-    lock("step-1");
-    let done = run(&[]);
-    assert!(done.out() == "from step-2\n" && done.err().contains("nothing else to go on from"), "{}", done.err());
-    fs::remove_dir_all(place.local().join("step-1")).unwrap();
-    let done = run(&["--checkpoint-store", &place.url()]);
-    let passed = "passed over: step-2/weights.bin cannot be read: Permission denied";
-    assert!(done.out() == "from step-1\n" && done.err().contains(passed), "{}{}", done.out(), done.err());
 }
 
 #[test]
@@ -330,14 +302,14 @@ fn a_directory_that_can_only_be_read_can_be_pushed_and_a_run_that_would_restore_
 
 #[test]
 fn what_may_not_be_read_beside_the_checkpoints_is_no_hindrance_and_the_commits_are() {
-    let Some(place) = pushed_by_nobody() else { return };
+    let Some(place) = pushed_by_other_user() else { return };
     // As at the root of a disk.
     fs::create_dir(place.store().join("lost+found")).unwrap();
     fs::set_permissions(place.store().join("lost+found"), fs::Permissions::from_mode(0o700)).unwrap();
-    as_nobody(&place, "prune").output().expect_code(0);
+    as_other_user(&place, "prune").output().expect_code(0);
     std::os::unix::fs::chown(place.store().join(".trainit/commits"), Some(0), Some(0)).unwrap();
     fs::set_permissions(place.store().join(".trainit/commits"), fs::Permissions::from_mode(0o700)).unwrap();
-    let done = as_nobody(&place, "prune").output().expect_code(204);
+    let done = as_other_user(&place, "prune").output().expect_code(204);
     assert!(done.err().contains("Permission denied") && done.err().contains(".trainit/commits"), "{}", done.err());
 }
 
@@ -431,48 +403,20 @@ fn what_a_name_says_to_a_terminal_is_not_shown_to_it() {
     let name = "step-10\u{1b}[31m\nx.bin";
     fs::write(place.local().join(name), "x").unwrap();
     place.push();
-    for deed in ["list", "verify", "pull"] {
+    for deed in ["list", "verify", "pull", "explain"] {
         let done = place.checkpoint(deed).output().expect_code(0);
         let text = done.out().to_owned() + &done.err();
-        assert!(text.contains("step-10\u{fffd}[31m\\nx.bin") && !text.contains('\u{1b}'), "{deed}: {text:?}");
+        assert!(!text.contains('\u{1b}'), "{deed}: {text:?}");
+        assert!(deed != "explain" || text.contains("step-10\u{fffd}[31m\\nx.bin"), "{text:?}");
     }
-}
-
-#[test]
-fn what_is_saved_and_not_recognised_is_said_while_it_trains_and_once() {
-    let place = Place::new();
-    let local = place.local();
-    let script = "echo x > \"$0/train.log\"; echo 1 > \"$0/weights.bin\"; echo 1 > \"$0/optimizer.bin\"; \
-                  echo 1 > \"$0/config.bin\"; echo 1 > \"$0/schedule.bin\"; exec sleep 1000";
-    let running = Trainit::new(["run", "--mirror-interval", "10ms", "--settle", "30ms", "--checkpoint-dir"])
-        .args([local.to_str().unwrap(), "--checkpoint-store", &place.url()])
-        .args(["--", "sh", "-c", script, local.to_str().unwrap()])
-        .start();
-    let line = running.after_log("NOTHING is being committed");
-    for part in ["looks like a checkpoint", "optimizer.bin, schedule.bin and 1 more", "--checkpoint-format", "--marker"]
-    {
-        assert!(line.contains(part), "{part}: {line}");
-    }
-    // A save that is recognised is committed as ever, and nothing is said again.
-    fs::write(local.join("ckpt-10.json"), "{}").unwrap();
-    running.after_log("ckpt-10.json");
-    fs::remove_file(local.join("ckpt-10.json")).unwrap();
-    let done = running.stop().expect_code(143);
-    assert_eq!(done.err().matches("NOTHING is being committed").count(), 1, "{}", done.err());
 }
 
 #[test]
 fn a_trainer_whose_only_checkpoint_never_lies_still_is_told_once_what_stands_and_what_to_do() {
     const RENAMED: &str = r#"save() { echo "w $1" >"$D/tmp"; mv "$D/tmp" "$D/model.pt"; }"#;
     const IN_PLACE: &str = r#"save() { echo "w $1" >"$D/model.pt"; }"#;
-    const KEEPS_ONE: &str = r#"echo {} >"$D/ckpt-1.json"; until ls "$STORE"/.trainit/commits/*; do sleep 0.05; done
-        save() { echo {} >"$D/tmp"; mv "$D/tmp" "$D/ckpt-$(($1 + 1)).json"; rm "$D/ckpt-$1.json"; }"#;
     let nothing = "this run has committed nothing yet";
-    let runs = [
-        (RENAMED, "model.pt is complete", nothing),
-        (IN_PLACE, "model.pt is complete", nothing),
-        (KEEPS_ONE, "ckpt-", "the last committed one (step 1) stands"),
-    ];
+    let runs = [(RENAMED, "model.pt", nothing), (IN_PLACE, "model.pt", nothing)];
     let runs = runs.map(|(save, unit, stands)| {
         let place = Place::new();
         let script = format!("trap exit TERM\n{save}\nn=1; while save $n; do n=$((n + 1)); sleep 0.02; done");
@@ -486,9 +430,7 @@ fn a_trainer_whose_only_checkpoint_never_lies_still_is_told_once_what_stands_and
     });
     for (place, running, unit, stands) in runs {
         let line = running.after_log("checkpoint_passed_over");
-        for part in
-            [unit, "never lies still for the 300ms of --settle", stands, "keep more than one checkpoint", "less often"]
-        {
+        for part in [unit, "for 10 looks", stands, "--checkpoint-exclude"] {
             assert!(line.contains(part), "{part}: {line}");
         }
         // The last one is committed as ever.

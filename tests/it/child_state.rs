@@ -120,6 +120,19 @@ fn it_works_with_every_standard_descriptor_closed_and_no_dev() {
 }
 
 #[test]
+fn every_command_holds_closed_standard_descriptors_so_that_no_file_of_its_own_becomes_one() {
+    let fake = crate::support::fake_nvml::FakeNvml::new(&["nvmlInit_v2 hang"]);
+    let script = "exec \"$0\" \"$@\" <&- >&- 2>&-";
+    let trainit = Trainit::through(&["sh", "-c", script], ["gpus", "--gpu-timeout", "60s"]);
+    let library = fake.dir_of_library().join("libnvidia-ml.so.1");
+    let running = trainit.env("TRAINIT_NVML_LIBRARY", library).env("FAKE_NVML", fake.path("scenario")).start();
+    let leads_to = |fd: &str| std::fs::read_link(format!("/proc/{}/fd/{fd}", running.pid())).unwrap_or_default();
+    // The probe has been started, and all that the command opens is open.
+    crate::support::eventually("the driver is asked", || fake.path("state").exists());
+    assert_eq!(["0", "1", "2"].map(leads_to), ["/", "/", "/"].map(std::path::PathBuf::from));
+}
+
+#[test]
 fn it_works_without_any_environment() {
     let done = Trainit::through(&["env", "-i"], ["run", "--", "sh", "-c", "exit 5"]).output().expect_code(5);
     assert_eq!(done.verdict()["reason"], "failed");
@@ -157,7 +170,7 @@ fn without_proc_a_member_of_a_group_that_was_told_is_not_told_again() {
 }
 
 #[test]
-fn without_proc_who_is_left_of_a_group_is_told_when_its_leader_has_gone() {
+fn without_proc_the_rest_of_a_group_gets_sigterm_when_its_leader_has_ended() {
     let script = "mount -t tmpfs none /proc && exec \"$0\" \"$@\"";
     let command = "(trap 'echo told; exit' TERM; echo ready; while :; do sleep 0.01; done) & read go; exit 6";
     let prefix = ["unshare", "--mount", "sh", "-c", script];

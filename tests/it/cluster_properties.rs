@@ -1,4 +1,4 @@
-//! Properties of the cluster's rules over inputs nobody thought of: no panic, errors only with the contract's codes, and
+//! Properties of the cluster's rules over random inputs: no panic, errors only with the contract's codes, and
 //! over the replicas of one cluster each rank exactly once.
 
 use proptest::prelude::*;
@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use trainit::rules::cluster::PLATFORMS;
 use trainit::rules::cluster::input::Input;
 use trainit::rules::cluster::spec::{ClusterError, ClusterOptions, Nproc};
-use trainit::rules::env::Env;
 use trainit::rules::framework::{Resolved, resolve};
+use trainit::rules::process::env::Env;
 
 /// Section 5 of the contract, and what a setting that fits no cluster says.
 const CODES: [&str; 16] = [

@@ -5,18 +5,17 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
+use crate::support::documents::{Found, code, files, in_dockerfile, in_manifest, in_shell, root, text, yaml};
+use crate::support::{Trainit, binary};
 use regex::Regex;
 use trainit::cli::{self, Refusal};
 use trainit::rules::checkpoint::LAYOUTS;
 use trainit::rules::cluster;
-use trainit::rules::env::Env;
 use trainit::rules::framework::FRAMEWORKS;
 use trainit::rules::preempt::SOURCES;
+use trainit::rules::process::env::Env;
 use trainit::settings::defs::find;
 use trainit::settings::layers::unknown_variables;
-
-use crate::support::documents::{Found, code, files, in_dockerfile, in_manifest, in_shell, root, text, yaml};
-use crate::support::{Trainit, binary};
 
 fn pages() -> Vec<String> {
     let mut pages = files("docs", ".md");
@@ -86,6 +85,7 @@ fn every_command_line_in_the_documentation_is_understood() {
 const OTHERS: &[&str] = &[
     "build-arg",
     "distribution",
+    "env-file",
     "gpus",
     "het-group",
     "hostfile",
@@ -93,17 +93,21 @@ const OTHERS: &[&str] = &[
     "kill-on-bad-exit",
     "learning-rate",
     "memory",
-    "nv",
     "no-python",
+    "npernode",
     "ntasks-per-node",
+    "nv",
     "read-only",
     "requeue",
     "restart",
+    "shm-size",
     "signal",
     "small",
+    "standalone",
     "stop-timeout",
     "tmpfs",
     "user",
+    "world",
 ];
 
 #[test]
@@ -162,16 +166,31 @@ fn every_variable_of_ours_that_is_named_is_read() {
     }
 }
 
+/// The anchors of a page's headings, as GitHub makes them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let headings = text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
+    let in_anchor = |letter: &char| letter.is_alphanumeric() || ['-', '_', ' '].contains(letter);
+    headings
+        .map(|heading| heading.to_lowercase().chars().filter(in_anchor).collect::<String>().replace(' ', "-"))
+        .collect()
+}
+
 #[test]
 fn every_link_leads_somewhere_and_every_page_is_linked() {
-    let link = Regex::new(r"\]\(([^)#\s]+)\)").unwrap();
+    let link = Regex::new(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)").unwrap();
+    let others = ["ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md"].map(str::to_owned);
     let mut linked = BTreeSet::new();
-    for page in pages() {
-        let folder = root().join(&page).parent().unwrap().to_owned();
-        let text = text(&page);
-        for to in link.captures_iter(&text).map(|found| found[1].to_owned()).filter(|to| !to.starts_with("http")) {
-            let target = folder.join(&to);
-            linked.insert(target.canonicalize().unwrap_or_else(|_| panic!("{page} leads to {to}, which is not there")));
+    for page in pages().into_iter().chain(others) {
+        let page_path = root().join(&page);
+        for found in link.captures_iter(&text(&page)).filter(|found| !found[1].starts_with("http")) {
+            let to = if found[1].is_empty() { page_path.clone() } else { page_path.with_file_name(&found[1]) };
+            let target =
+                to.canonicalize().unwrap_or_else(|_| panic!("{page} links to {}, which does not exist", &found[1]));
+            if let Some(anchor) = found.get(2).map(|anchor| anchor.as_str()) {
+                let headings = anchors(&std::fs::read_to_string(&target).unwrap());
+                assert!(headings.contains(anchor), "{page} links to {}#{anchor}, which does not exist", &found[1]);
+            }
+            linked.insert(target);
         }
     }
     for file in files("docs", ".md").into_iter().chain(files("docs/examples", "")) {

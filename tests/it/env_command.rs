@@ -126,7 +126,7 @@ fn an_explicit_value_wins_over_what_is_inherited_with_one_warning() {
     }
     assert_eq!((&object["PET_NODE_RANK"], &object["PET_NNODES"]), (&"3".into(), &"4".into()));
     assert!(said.lines().count() == 1 && said.contains("--node-rank") && said.contains("env_conflict"), "{said}");
-    // What nobody named explicitly stays as it is set, and what agrees is no word.
+    // A variable without an explicit setting keeps its value, and an equal value gets no warning.
     let (object, said) = with(&["--leader", "b:1234"]);
     assert_eq!((object.get("RANK"), &object["MASTER_ADDR"]), (None, &"b".into()));
     assert!(!said.contains("RANK") && said.contains("MASTER_ADDR was \"a\" where --leader makes it \"b\""), "{said}");
@@ -140,7 +140,7 @@ fn a_tf_config_that_explicit_values_contradict_is_left_with_a_warning() {
         let env = Trainit::new(["env", "--node-rank", rank]).env("TF_CONFIG", config);
         env.output().expect_code(0).err()
     };
-    assert!(told("0").contains("TF_CONFIG is left as it is") && told("0").contains("--node-rank"), "{}", told("0"));
+    assert!(told("0").contains("TF_CONFIG is unchanged") && told("0").contains("--node-rank"), "{}", told("0"));
     assert_eq!(told("1"), "");
 }
 

@@ -28,7 +28,11 @@ fn a_command_killed_by_a_signal_is_128_and_its_number() {
 #[test]
 fn a_flag_where_the_command_belongs_is_127_and_says_where_flags_go() {
     let done = Trainit::run(["--hang-timeout", "5s", "--", "true"]).output().expect_code(127);
-    assert!(done.err().contains("command not found: --hang-timeout; what follows trainit run -- is"), "{}", done.err());
+    assert!(
+        done.err().contains("command not found: --hang-timeout; the command follows trainit run --"),
+        "{}",
+        done.err()
+    );
 }
 
 #[test]
@@ -58,11 +62,11 @@ fn what_cannot_be_executed_is_126() {
         (write("not-executable", "#!/bin/sh\n", 0o644), "permission denied"),
         (write("no-interpreter", "#!/no/such/interpreter\n", 0o755), "its interpreter /no/such/interpreter, named"),
         (write("windows", "#!/bin/sh\r\nexit\r\n", 0o755), "ends in a carriage return"),
-        (write("denied-too", &format!("#!{}\n", interpreter.display()), 0o755), "/denied may not be executed"),
+        (write("denied-too", &format!("#!{}\n", interpreter.display()), 0o755), "this user may not execute "),
         (write("no-shebang", "echo no shell runs this\n", 0o755), "#!"),
         (foreign_path, "built for machine number 65261"),
         (dir.path().to_owned(), "is a directory"),
-        ("/dev/null".into(), "no regular file"),
+        ("/dev/null".into(), "not a regular file"),
     ];
     for (path, word) in cases {
         let done = Trainit::run([&path]).output().expect_code(126);
@@ -73,7 +77,7 @@ fn what_cannot_be_executed_is_126() {
 }
 
 #[test]
-fn what_is_no_name_of_a_program_is_told_for_what_it_is_and_stays_127() {
+fn a_word_that_is_not_the_name_of_a_program_is_explained_and_stays_127() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("train.py"), "").unwrap();
     let script = dir.path().join("torchrun");
@@ -81,14 +85,14 @@ fn what_is_no_name_of_a_program_is_told_for_what_it_is_and_stays_127() {
     fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let path = format!("{}:/usr/bin:/bin", dir.path().display());
     let cases: [(&[&str], i32, &str); 8] = [
-        (&["python train.py --x 1"], 127, "given as one word"),
+        (&["python train.py --x 1"], 127, "the whole command line is one word"),
         (&[""], 127, "the command is empty"),
         (&["--", "true"], 127, "one -- is too many"),
-        (&["ulimit", "-n", "9"], 127, "a shell's own"),
-        (&["A=1", "python"], 127, "write env A=1 python"),
-        (&["train.py"], 127, "write python train.py, or ./train.py"),
+        (&["ulimit", "-n", "9"], 127, "it is a shell builtin"),
+        (&["A=1", "python"], 127, "write env A=... python"),
+        (&["train.py"], 127, " train.py, or ./train.py"),
         (&["torchrun"], 127, "its interpreter /old/prefix/bin/python, named"),
-        (&[".", "env.sh"], 126, "a shell's own"),
+        (&[".", "env.sh"], 126, "it is a shell builtin"),
     ];
     for (command, code, words) in cases {
         let path = if command[0] == "torchrun" { path.as_str() } else { "/usr/bin:/bin" };
@@ -230,7 +234,7 @@ fn a_verdict_file_that_is_the_log_is_written_on_and_not_emptied() {
 }
 
 #[test]
-fn a_verdict_file_that_is_a_fifo_nobody_reads_holds_nothing_up() {
+fn a_verdict_file_that_is_a_fifo_without_a_reader_does_not_block() {
     let dir = tempfile::tempdir().unwrap();
     let fifo = dir.path().join("fifo");
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
@@ -244,7 +248,7 @@ fn a_verdict_file_that_is_a_fifo_nobody_reads_holds_nothing_up() {
 fn a_verdict_file_that_cannot_be_written_is_told_with_what_to_do() {
     let done = Trainit::new(["run", "--verdict-file", "/proc/nobodys/verdict.json", "--", "true"]).output();
     let said = done.expect_code(0).err();
-    assert!(said.contains("see that this user may write there, or name another --verdict-file"), "{said}");
+    assert!(said.contains("make it writable for this user, or name another --verdict-file"), "{said}");
 }
 
 #[test]

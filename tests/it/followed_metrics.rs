@@ -151,9 +151,9 @@ fn a_damaged_record_is_left_out_with_one_warning() {
     assert_eq!(place.reports("epoch_loss"), pairs(&[("0.5", "0"), ("0.25", "1")]), "{}", done.err());
     assert_eq!(place.reports("train/loss").len(), 5);
     warns(&done, "checksum is wrong", 1);
-    warns(&done, "tfevents.1: the rest of this event file is left out", 1);
-    warns(&done, "tfevents.2: the rest of this event file is left out", 1);
-    warns(&done, "tfevents.3: the rest of this event file is left out", 1);
+    warns(&done, "tfevents.1: the rest of this event file is skipped", 1);
+    warns(&done, "tfevents.2: the rest of this event file is skipped", 1);
+    warns(&done, "tfevents.3: the rest of this event file is skipped", 1);
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn a_file_that_is_damaged_throughout_costs_one_warning_and_no_memory() {
     // The kernel counts roughly.
     let more = most().saturating_sub(before);
     assert!(more < 16 << 10, "{more} KiB");
-    warns(&place.finish(running), "a line of log is left out", 1);
+    warns(&place.finish(running), "a line of log is skipped", 1);
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn what_was_there_before_the_run_is_not_reported() {
     let done = place.trainer(&args, script).output().expect_code(0);
     assert_eq!((place.reports("train/loss").len(), place.reports("epoch_loss").len()), (0, 8));
     assert_eq!(place.reports("loss"), pairs(&[("2.0", "2")]));
-    assert!(done.err().contains("1 event files under logs were there before this run"), "{}", done.err());
+    assert!(done.err().contains("1 event files under logs existed before this run"), "{}", done.err());
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn a_file_of_records_is_followed_as_it_appears_grows_is_emptied_and_is_renamed()
     let done = place.finish(running);
     let expected = [("0.5", "1"), ("0.25", "2"), ("0.125", "3"), ("0.0625", "4"), ("1e-05", "5"), ("2.0", "6")];
     assert_eq!(place.reports("loss"), pairs(&expected), "{}", done.err());
-    warns(&done, "a line of out/log.jsonl is left out", 1);
+    warns(&done, "a line of out/log.jsonl is skipped", 1);
     assert_eq!(done.verdict()["metrics"]["loss"], 2.0);
 }
 
@@ -218,7 +218,7 @@ fn a_file_of_records_is_followed_as_it_appears_grows_is_emptied_and_is_renamed()
 fn what_of_a_file_of_records_cannot_be_read_is_told_once_for_each_reason() {
     let place = Place::new();
     let running = place.waiting(&["--metric-file", "log"]);
-    let bad = [&b"\xff loss=9\nloss=1,234.5 step=2\nstep=1,000 loss=9\n"[..], &vec![b'x'; 2 << 20], b"\n"].concat();
+    let bad = [&b"\xff acc=9\nloss=1,234.5 step=2\nstep=1,000 loss=9\n"[..], &vec![b'x'; 2 << 20], b"\n"].concat();
     append(
         &place.at("log"),
         [&b"\xef\xbb\xbf{\"loss\": 0.5, \"step\": 1e0}\n"[..], &bad, &bad, b"loss=0.25 step=3.0\n"].concat(),
@@ -227,13 +227,62 @@ fn what_of_a_file_of_records_cannot_be_read_is_told_once_for_each_reason() {
     let done = place.finish(running);
     assert_eq!(place.reports("loss"), pairs(&[("0.5", "1"), ("0.25", "3")]), "{}", done.err());
     for what in [
-        "a line in another encoding of log is",
+        "a line in another encoding is in log",
         "a value in a line of log is",
-        "left out: its step",
+        "skipped: its step",
         "a long line of log is",
     ] {
         warns(&done, what, 1);
     }
+}
+
+#[test]
+fn a_table_has_its_names_in_its_header_also_where_that_was_there_before_the_run_or_comes_again() {
+    let place = Place::new();
+    place.golden("old.csv", b"epoch,val_acc\n1,0.5\n");
+    let script = "printf '2,0.75\\nepoch,loss,val_acc\\n3,\"0.25\",\\n4,,0.875\\n' >>old.csv";
+    let args = ["--metric-file", "old.csv", "--metric-step", "epoch"];
+    let done = place.trainer(&args, script).output().expect_code(0);
+    assert_eq!(place.reports("val_acc"), pairs(&[("0.75", "2"), ("0.875", "4")]), "{}", done.err());
+    assert_eq!(place.reports("loss"), pairs(&[("0.25", "3")]));
+    assert_eq!(done.err().matches("WARNING").count(), 0, "{}", done.err());
+}
+
+#[test]
+fn a_table_that_is_written_anew_with_one_more_column_tells_no_row_twice() {
+    let place = Place::new();
+    let running = place.waiting(&["--metric-file", "metrics.csv"]);
+    fs::write(place.at("metrics.csv"), "step,loss\n1,0.5\n2,0.25\n").unwrap();
+    place.after_reports("loss", 2);
+    fs::write(place.at("metrics.csv"), "acc,step,loss\n,1,0.5\n,2,0.25\n0.75,3,0.125\n").unwrap();
+    place.after_reports("acc", 1);
+    let done = place.finish(running);
+    assert_eq!(place.reports("loss"), pairs(&[("0.5", "1"), ("0.25", "2"), ("0.125", "3")]), "{}", done.err());
+}
+
+#[test]
+fn a_progress_bar_in_a_file_is_read_as_it_is_in_the_output() {
+    let place = Place::new();
+    let bar = "printf '50%%|# | 5/10 [00:01<00:01, 5.0it/s, step=5, loss=0.5]\\r99%%|##| 9/10 [00:02<00:00, step=9, loss=nan]' >log";
+    let done = place.trainer(&["--metric-file", "log"], bar).output().expect_code(0);
+    assert_eq!(place.reports("loss"), pairs(&[("0.5", "5"), ("nan", "9")]), "{}", done.err());
+    warns(&done, "the metric \\\"loss\\\": the value is nan", 1);
+}
+
+#[test]
+fn the_last_warning_says_what_was_seen_in_the_files() {
+    let place = Place::new();
+    place.golden("events", TENSORBOARDX);
+    let said = |args: &[&str], script: &str| place.trainer(args, script).output().expect_code(0);
+    warns(&said(&["--metric-file", "gone.csv"], "true"), "gone.csv never existed", 1);
+    let script = "printf 'step 1 train loss 4.2\\n\\nstep 2 train loss 4.1\\n' >text";
+    warns(&said(&["--metric-file", "text"], script), "none of 2 lines of text had a metric in a supported form", 1);
+    warns(&said(&["--tensorboard-dir", "none"], "true"), "there is no event file in none", 1);
+    let args = ["--tensorboard-dir", "logs", "--tensorboard-tag", "val_loss"];
+    let done = said(&args, "mkdir -p logs/run; cp events logs/run/tfevents.1");
+    warns(&done, "the event files in logs have run/accuracy, run/train/loss", 1);
+    let done = said(&["--metric", "loss=loss=(\\S+)", "--metric-file", "gone.csv"], "echo loss=0.5");
+    warns(&done, "a file had no metric: gone.csv never existed; other sources had loss", 1);
 }
 
 #[test]
@@ -259,13 +308,13 @@ fn a_url_and_a_tag_without_a_folder_are_refused() {
     let place = Place::new();
     let done = place.trainer(&["--tensorboard-dir", "gs://b/logs", "--tensorboard-tag", "[z-a]"], "echo ran").output();
     let done = done.expect_code(125);
-    assert!(done.out().is_empty() && done.err().contains("is a URL") && done.err().contains("a set that"));
+    assert!(done.out().is_empty() && done.err().contains("is a URL") && done.err().contains("invalid set"));
     for flag in ["--tensorboard-dir", "--metric-file"] {
         let done = place.trainer(&[flag, "~/logs"], "echo ran").output().expect_code(125);
-        assert!(done.out().is_empty() && done.err().contains("no shell has made the home"), "{}", done.err());
+        assert!(done.out().is_empty() && done.err().contains("which no shell has expanded"), "{}", done.err());
     }
     let done = place.trainer(&["--tensorboard-tag", "loss"], "echo ran").output().expect_code(125);
-    assert!(done.err().contains("no --tensorboard-dir"), "{}", done.err());
+    assert!(done.err().contains("it needs --tensorboard-dir"), "{}", done.err());
     let args = ["--tensorboard-dir", "logs", "--tensorboard-tag", "loss=*", "--report", "los"];
     let done = place.trainer(&args, "echo ran").output().expect_code(125);
     assert!(done.err().contains("did you mean loss?"), "{}", done.err());
@@ -277,7 +326,7 @@ fn the_file_that_is_reported_to_is_not_followed() {
     let run = place.trainer(&["--metric-file", "./own"], "echo ran");
     let done = run.env("CLOUD_ML_HP_METRIC_FILE", place.at("own")).output();
     let done = done.expect_code(125);
-    assert!(done.out().is_empty() && done.err().contains("is where trainit reports"), "{}", done.err());
+    assert!(done.out().is_empty() && done.err().contains("is the file that trainit writes"), "{}", done.err());
 }
 
 /// The thread that looks at the files.
@@ -305,7 +354,6 @@ fn a_run_answers_while_the_last_of_a_file_cannot_be_read_and_waits_for_it() {
     warns(&done, "may be missing", 0);
 }
 
-#[cfg(feature = "store")]
 #[test]
 fn what_is_saved_on_a_stop_is_committed_while_the_last_of_a_file_cannot_be_read() {
     let (place, checkpoints) = (Place::new(), crate::support::checkpoints::Place::new());
@@ -322,6 +370,17 @@ fn what_is_saved_on_a_stop_is_committed_while_the_last_of_a_file_cannot_be_read(
     let done = running.finish().expect_code(143);
     assert_eq!(place.reports("loss"), pairs(&[("0.5", "1")]), "{}", done.err());
     warns(&done, "may be missing", 0);
+}
+
+#[test]
+fn a_name_of_the_step_that_nothing_had_is_warned_of_at_the_end() {
+    for (name, warnings) in [("iteration", 1), ("iter", 0)] {
+        let place = Place::new();
+        let args = ["--metric-file", "log", "--metric-step", name];
+        let done = place.trainer(&args, "echo 'iter=7 loss=0.5' >log").output().expect_code(0);
+        warns(&done, &format!("no number stood behind \\\"{name}\\\" (--metric-step)"), warnings);
+        assert_eq!(place.reports("loss"), pairs(&[("0.5", if warnings == 0 { "7" } else { "1" })]), "{}", done.err());
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::fake_nvml::FakeNvml;
 use crate::support::tracer::Held;
-use crate::support::{Trainit, eventually, is_alive, send};
+use crate::support::{Trainit, assert_prompt, assert_within, eventually, is_alive, send};
 
 const LOOP: &str = "while :; do sleep 0.01; done";
 
@@ -41,7 +41,7 @@ fn what_takes_the_gpu_away_is_told_once_though_the_trainer_dies_of_it() {
     running.after_log("the GPUs are watched");
     fake.play(&["event-1 1 8 79"]);
     let done = running.finish().expect_code(202);
-    assert_eq!(done.err().matches("a GPU is no place to go on").count(), 1, "{}", done.err());
+    assert_eq!(done.err().matches("a GPU is unfit for training").count(), 1, "{}", done.err());
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn an_xid_that_the_trainer_dies_of_is_told_as_it_comes_and_as_what_its_end_is_pu
     let log = done.err();
     let told: Vec<_> = log.lines().filter(|line| line.contains("XID 31, MMU fault")).collect();
     assert_eq!(told.len(), 2, "{log}");
-    assert!(told[1].contains("XID 31, MMU fault; the command's end is put down to it"), "{}", told[1]);
+    assert!(told[1].contains("XID 31, MMU fault; it is taken as the cause of the command's end"), "{}", told[1]);
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn a_gpu_that_is_gone_at_a_restart_is_noticed_at_once() {
     fake.play(&["gpus 1"]);
     running.signal(libc::SIGUSR1);
     let done = running.finish().expect_code(202);
-    assert!(done.verdict()["detail"].as_str().unwrap().contains("the driver lists it no more"), "{}", done.err());
+    assert!(done.verdict()["detail"].as_str().unwrap().contains("the driver no longer lists it"), "{}", done.err());
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn a_trainer_that_dies_beside_a_gpu_that_was_lost_from_the_start_is_not_restarte
         running.signal(libc::SIGUSR1);
         let done = running.finish().expect_code(202);
         let (verdict, why) =
-            (done.verdict(), format!("GPU 1: no place to train from the start, {call} failed with 15"));
+            (done.verdict(), format!("GPU 1: unfit for training from the start, {call} failed with 15"));
         assert!(verdict["detail"].as_str().unwrap().starts_with(&why), "{verdict}");
         assert_eq!(verdict["attempts"], 1);
     }
@@ -148,12 +148,12 @@ fn a_hanging_driver_is_one_warning_and_neither_signals_nor_the_end_wait_for_it()
     let script = format!("trap 'exit 7' USR1; echo ready; {LOOP}");
     let running = run(&fake, &[], &script).start();
     running.after_line("ready");
-    running.after_log("nothing is known of the GPUs");
+    running.after_log("the state of the GPUs is unknown");
     let start = Instant::now();
     running.signal(libc::SIGUSR1);
     let done = running.finish().expect_code(7);
-    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
-    assert_eq!(done.err().matches("nothing is known of the GPUs").count(), 1, "{}", done.err());
+    assert_prompt(start);
+    assert_eq!(done.err().matches("the state of the GPUs is unknown").count(), 1, "{}", done.err());
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn a_stop_while_gpus_that_are_demanded_are_looked_for_is_the_end_at_once() {
         let asked = Instant::now();
         running.signal(signal);
         let done = running.finish().expect_code(code);
-        assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+        assert_prompt(asked);
         assert_eq!((done.out().as_str(), done.verdict()["reason"].as_str()), ("", Some(reason)));
         assert_eq!(done.verdict()["attempts"], 0);
     }
@@ -198,7 +198,7 @@ fn a_driver_that_hangs_or_crashes_anywhere_is_one_warning_and_the_telemetry_come
                 let fake = FakeNvml::new(&[way]);
                 let running = run(&fake, &[], &format!("trap 'exit 7' USR1; echo ready; {LOOP}")).start();
                 running.after_line("ready");
-                running.after_log("nothing is known of the GPUs");
+                running.after_log("the state of the GPUs is unknown");
                 // More than one probe fails before the driver is well again.
                 let probes = |fake: &FakeNvml| {
                     let mut pids: Vec<i32> = fake.calls().into_iter().map(|(pid, _)| pid).collect();
@@ -215,7 +215,7 @@ fn a_driver_that_hangs_or_crashes_anywhere_is_one_warning_and_the_telemetry_come
                 assert_eq!(pids.len(), in_turn, "{way}: two probes at once: {:?}", fake.calls());
                 running.signal(libc::SIGUSR1);
                 let done = running.finish().expect_code(7);
-                assert_eq!(done.err().matches("nothing is known of the GPUs").count(), 1, "{way}: {}", done.err());
+                assert_eq!(done.err().matches("the state of the GPUs is unknown").count(), 1, "{way}: {}", done.err());
                 assert_eq!(done.verdict()["reason"], "failed", "{way}");
             });
         }
@@ -260,13 +260,14 @@ fn the_probe_does_not_keep_the_tree_from_being_empty_and_is_there_again_after_a_
     let start = Instant::now();
     running.signal(libc::SIGUSR2);
     running.finish().expect_code(0);
-    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert_prompt(start);
 }
 
 #[test]
 fn neither_a_restart_nor_the_end_waits_for_a_probe_that_nothing_ends() {
     let fake = FakeNvml::new(&["nvmlInit_v2 hang"]);
-    let args = ["run", "--max-restarts", "1", "--restart-backoff", "1ms", "--stop-grace", "8s", "--gpu-timeout", "50s"];
+    let args =
+        ["run", "--max-restarts", "1", "--restart-backoff", "1ms", "--stop-grace", "40s", "--gpu-timeout", "50s"];
     let script = format!("trap 'exit 9' USR1; trap 'exit 0' USR2; echo ready-$TRAINIT_ATTEMPT; {LOOP}");
     let running = fake.trainit(&args).args(["--", "sh", "-c", &script]).start();
     running.after_line("ready-1");
@@ -278,7 +279,19 @@ fn neither_a_restart_nor_the_end_waits_for_a_probe_that_nothing_ends() {
     running.after_log("the GPU probe is stuck in the kernel");
     running.signal(libc::SIGUSR2);
     let done = running.finish().expect_code(0);
-    assert!(start.elapsed() < Duration::from_secs(7), "{:?}", start.elapsed());
+    assert_within(start, Duration::from_secs(30));
     assert!(!done.err().contains("debugger"), "{}", done.err());
     assert_eq!(fake.calls().len(), 1, "two probes at once: {:?}", fake.calls());
+}
+
+#[test]
+fn a_note_of_a_programs_fault_names_the_watch_that_ends_a_trainer_that_hangs_of_it() {
+    let fake = FakeNvml::new(&[]);
+    let running = run(&fake, &[], &format!("trap 'exit 0' TERM; echo ready; {LOOP}")).start();
+    running.after_line("ready");
+    running.after_log("the GPUs are watched");
+    fake.play(&["event-1 0 8 43"]);
+    let line: serde_json::Value = serde_json::from_str(&running.after_log("XID 43")).unwrap();
+    assert!(line["message"].as_str().unwrap().ends_with("--hang-timeout"), "{line}");
+    running.stop().expect_code(143);
 }

@@ -4,19 +4,18 @@
 use std::os::fd::RawFd;
 use std::time::Duration;
 
+use crate::support::fake_nvml::{Driver, FakeNvml};
+use crate::support::{PATIENCE, binary, is_alive};
 use trainit::edge::clock::Clock;
-use trainit::edge::wake::wait_readable;
-use trainit::rules::env::Env;
-use trainit::rules::exit::End;
+use trainit::edge::io::eventfd::wait_readable;
 use trainit::rules::gpu::ledger::Finding;
 use trainit::rules::gpu::lifecycle::GpuEvent;
 use trainit::rules::gpu::watch::WatchPolicy;
 use trainit::rules::gpu::xid::Class;
-use trainit::rules::signal::Signal;
-use trainit::supervisor::gpus::GpuWatch;
-
-use crate::support::fake_nvml::{Driver, FakeNvml};
-use crate::support::{PATIENCE, binary, is_alive};
+use trainit::rules::process::env::Env;
+use trainit::rules::process::exit::End;
+use trainit::rules::process::signal::Signal;
+use trainit::supervisor::gpu::watch::GpuWatch;
 
 /// A watch with its loop. The probe is reaped by its own pid, as these tests share a process.
 struct Loop {
@@ -83,7 +82,7 @@ impl Loop {
     fn until_blind(&mut self) -> String {
         self.until("a warning", |events| {
             events.iter().find_map(|event| match event {
-                GpuEvent::Blind(reason) => Some(reason.clone()),
+                GpuEvent::Unavailable(reason) => Some(reason.clone()),
                 _ => None,
             })
         })
@@ -277,7 +276,7 @@ fn a_gpu_that_is_gone_when_the_probe_is_replaced_is_a_reason_to_leave() {
     fake.play(&["nvmlDeviceGetTemperature segv"]);
     turns.until_blind();
     fake.play(&["gpus 1"]);
-    let finding = turns.until_finding("lists it no more");
+    let finding = turns.until_finding("no longer lists it");
     assert!(finding.class == Class::Leave && finding.text.contains("GPU-00000001"), "{finding:?}");
 }
 

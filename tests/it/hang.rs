@@ -24,7 +24,7 @@ fn a_silent_trainer_is_ended_as_hung_with_what_it_waits_in_on_the_log() {
 fn what_sigabrt_does_not_end_is_not_said_to_have_had_the_stop_grace() {
     let script = "trap '' ABRT; while :; do sleep 1000; done";
     let done = watched("300ms", &["--stop-grace", "1h"], script).output().expect_code(201);
-    assert!(done.err().contains("SIGABRT has not ended all of it"), "{}", done.err());
+    assert!(done.err().contains("SIGABRT did not end all processes"), "{}", done.err());
     assert!(!done.err().contains("stop grace is over"), "{}", done.err());
 }
 
@@ -83,7 +83,7 @@ fn a_trainer_that_root_made_another_user_beats_too_and_reaches_nothing_else() {
 }
 
 #[test]
-fn a_trainer_that_somebody_stopped_is_not_hung() {
+fn a_trainer_that_a_signal_stopped_is_not_hung() {
     let running = watched("300ms", &[], "echo $$; exec sleep 1000").start();
     let pid: i32 = running.after_line("").trim().parse().unwrap();
     send(pid, libc::SIGSTOP);
@@ -96,7 +96,7 @@ fn a_trainer_that_somebody_stopped_is_not_hung() {
 }
 
 #[test]
-fn python_is_asked_for_its_tracebacks_only_where_a_hang_is_looked_for_and_nobody_decided() {
+fn python_tracebacks_are_enabled_only_with_a_hang_timeout_and_without_an_own_setting() {
     let script = "echo ${PYTHONFAULTHANDLER-unset}";
     assert_eq!(Trainit::run(["sh", "-c", script]).output().out(), "unset\n");
     assert_eq!(watched("1h", &[], script).output().out(), "1\n");
@@ -112,6 +112,6 @@ fn without_proc_a_hung_trainer_is_aborted_all_the_same_and_it_is_said_what_is_no
         let prefix = [&["unshare", "--mount"], namespaces, &["sh", "-c", mounts]].concat();
         let done = Trainit::through(&prefix, hang).output().expect_code(201);
         assert_eq!(done.verdict()["child_signal"], 6, "{}", done.err());
-        assert_eq!(done.err().matches("the hang watch sees neither").count(), 1, "{}", done.err());
+        assert_eq!(done.err().matches("the hang watch cannot see the threads").count(), 1, "{}", done.err());
     }
 }

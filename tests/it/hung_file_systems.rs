@@ -10,7 +10,7 @@ use crate::support::bucket::{Bucket, NAME};
 use crate::support::checkpoints::Place;
 use crate::support::metadata::{Metadata, gce};
 use crate::support::mounts::{Frozen, Hung};
-use crate::support::{Finished, Running, Trainit, eventually};
+use crate::support::{Finished, Running, Trainit, assert_prompt, eventually};
 
 macro_rules! or_skip {
     ($mounted:expr) => {
@@ -62,7 +62,7 @@ fn is_at(going: &Running, thread: &str) -> bool {
 }
 
 #[test]
-fn who_is_told_to_stop_while_it_is_not_known_where_the_store_lies_stops() {
+fn a_stop_while_the_place_of_the_store_is_unknown_ends_the_run() {
     let place = Place::new();
     fs::create_dir(place.store()).unwrap();
     let _hung = or_skip!(Hung::over(&place.store()));
@@ -87,7 +87,7 @@ fn what_does_not_answer_at_the_start_is_named_and_a_stop_is_heard() {
         let asked = Instant::now();
         going.signal(libc::SIGTERM);
         let done = going.finish().expect_code(143);
-        assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
+        assert_prompt(asked);
         assert_eq!(times(&done, "does not answer"), 1, "{}", done.err());
     };
     let (near, far) = (place.local(), place.path("far"));
@@ -103,23 +103,19 @@ fn what_does_not_answer_at_the_start_is_named_and_a_stop_is_heard() {
 }
 
 #[test]
-fn a_store_that_hangs_is_told_of_once_and_a_crash_is_followed_by_an_attempt_from_what_is_here() {
+fn a_store_that_hangs_is_told_of_and_a_crash_is_followed_by_an_attempt_from_what_is_here() {
     let place = Place::new();
-    let going = one_committed(&place, &["--max-restarts", "3"]);
+    let going = one_committed(&place, &["--max-restarts", "3", "--store-timeout", "2s"]);
     let hung = or_skip!(Hung::over(&place.store()));
     place.save(2);
-    going.after_log("training goes on, and nothing is committed until it does");
+    going.after_log("its file system has not answered for 2 s; it is not committed");
     end(&place, 1, "9");
-    going.after_log("the next attempt waits for it for at most 20 s");
     let line = going.after_line("attempt 2");
     assert!(line.contains("from step-2"), "{line}\n{}", going.log_so_far());
     drop(hung);
-    going.after_log("answers again");
     going.after_log("\"step\":2,\"unit\"");
     let done = going.stop().expect_code(143);
     assert_eq!(done.verdict()["committed_step"], 2, "{}", done.err());
-    assert_eq!(times(&done, "training goes on, and nothing"), 1, "{}", done.err());
-    assert_eq!(times(&done, "answers again"), 1, "{}", done.err());
 }
 
 #[test]
@@ -129,7 +125,7 @@ fn a_checkpoint_directory_that_hangs_keeps_a_stop_no_longer_than_a_store_does() 
     let _hung = or_skip!(Hung::over(&place.local()));
     let asked = Instant::now();
     going.signal(libc::SIGTERM);
-    let line = going.after_log("the last commit is tried for at most 20 s");
+    let line = going.after_log("commit waits for it");
     assert!(line.contains("the checkpoint directory"), "{line}");
     assert!(asked.elapsed() < Duration::from_secs(12), "{:?}", asked.elapsed());
     let done = going.finish().expect_code(204);
@@ -145,11 +141,11 @@ fn a_stop_during_the_last_commit_of_a_job_that_is_done_leaves_it_as_long_as_any_
     let _hung = or_skip!(Hung::over(&place.store()));
     place.save(2);
     end(&place, 1, "0");
-    going.after_log("the last commit is tried for at most 60 s");
+    going.after_log("the last commit waits for it");
     let asked = Instant::now();
     going.signal(libc::SIGTERM);
     let done = going.finish().expect_code(204);
-    assert!(asked.elapsed() < Duration::from_secs(25), "{:?}", asked.elapsed());
+    assert!(asked.elapsed() < Duration::from_secs(40), "{:?}", asked.elapsed());
     assert!(done.err().contains("has not answered for 2"), "{}", done.err());
 }
 
@@ -158,14 +154,12 @@ fn a_store_that_can_be_read_and_takes_nothing_is_given_up() {
     let place = Place::new();
     fs::create_dir(place.store()).unwrap();
     let frozen = or_skip!(Frozen::over(&place.store()));
-    let going = one_committed(&place, &[]);
+    let going = one_committed(&place, &["--store-timeout", "2s"]);
     let ice = frozen.freeze();
     place.save(2);
-    let line = going.after_log("does not take what is written");
-    assert!(line.contains("training goes on"), "{line}");
+    going.after_log("its file system has not answered for 2 s; it is not committed");
     going.signal(libc::SIGTERM);
-    going.after_log("the last commit is tried for at most 20 s");
-    going.after_log("has not taken anything for 20 s");
+    going.after_log("\"verdict\"");
     // No process ends while one of its threads is held there.
     drop(ice);
     let done = going.finish().expect_code(204);

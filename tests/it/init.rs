@@ -11,9 +11,6 @@ use std::time::{Duration, Instant};
 use crate::init_signals::state_of;
 use crate::support::{Trainit, eventually, is_alive, send};
 
-/// How late the end of a grace may be.
-const LATE: Duration = Duration::from_millis(50);
-
 /// Waits for SIGTERM in a way that hears it at once.
 const WAIT: &str = "while :; do sleep 1000 & wait $!; done";
 
@@ -62,31 +59,18 @@ fn a_background_process_that_needs_a_moment_gets_it() {
 }
 
 #[test]
-fn what_ignores_sigterm_is_killed_at_the_grace_and_a_second_sigterm_moves_nothing() {
-    let script = "trap '' TERM; setsid sh -c \"trap '' TERM; echo two; while :; do sleep 0.01; done\" & \
-                  echo one; while :; do sleep 0.01; done";
-    let took = || {
-        let running = Trainit::new(["run", "--stop-grace", "1s", "--", "sh", "-c", script]).start();
-        running.after_line("one");
-        running.after_line("two");
-        let start = Instant::now();
-        running.signal(libc::SIGTERM);
-        running.after_log("SIGTERM received");
-        send(running.pid(), libc::SIGTERM);
-        let done = running.finish().expect_code(143);
-        let took = start.elapsed();
-        assert_eq!(done.verdict()["child_signal"], libc::SIGKILL);
-        assert!(took >= Duration::from_secs(1), "{took:?}");
-        took
-    };
-    let grace = Duration::from_secs(1);
-    // A busy machine gets another try.
-    let tries: Vec<Duration> = (0..5).map_while(|_| Some(took()).filter(|took| *took > grace + LATE)).collect();
-    assert!(tries.len() < 5, "{tries:?}");
+fn processes_that_ignore_sigterm_are_killed_after_the_grace_and_more_sigterms_do_not_delay_that() {
+    // If each SIGTERM moved the deadline, the run would not end.
+    let script = "trap '' TERM; setsid sh -c \"trap '' TERM; while :; do kill -TERM $PPID; sleep 0.01; done\" & \
+                  while :; do sleep 0.01; done";
+    let begun = Instant::now();
+    let done = Trainit::new(["run", "--stop-grace", "1s", "--", "sh", "-c", script]).output().expect_code(143);
+    assert!(begun.elapsed() >= Duration::from_secs(1), "{:?}", begun.elapsed());
+    assert_eq!(done.verdict()["child_signal"], libc::SIGKILL);
 }
 
 #[test]
-fn nobody_gets_sigterm_twice() {
+fn no_process_gets_sigterm_twice() {
     let child = "trap 'echo TERM-$0' TERM; echo ready-$0; while :; do sleep 0.01; done";
     let script = format!(
         "for i in a b c; do sh -c '{}' $i & done; trap 'exit 0' TERM; while :; do sleep 0.01; done",
@@ -174,7 +158,7 @@ fn with_an_orphaned_signal_it_hears_of_its_own_parents_death() {
 
 #[test]
 fn every_signal_that_can_be_caught_reaches_the_command() {
-    // KILL and STOP cannot be caught, 32 and 33 are the C library's own, TERM begins the stop, CHLD is nobody's to send.
+    // KILL and STOP cannot be caught, 32 and 33 are the C library's own, TERM begins the stop, CHLD means an ended child.
     let signals: Vec<i32> = (1..=64).filter(|s| ![9, 15, 17, 19, 32, 33].contains(s)).collect();
     // Waited for, not trapped in a shell: what is ignored when a shell starts (HUP under nohup) it cannot trap.
     let script = "import signal\n\
@@ -258,7 +242,7 @@ fn ten_thousand_orphans_leave_no_zombie() {
 }
 
 #[test]
-fn a_log_that_nobody_reads_any_more_does_not_end_the_command() {
+fn a_log_whose_reader_has_gone_does_not_end_the_command() {
     let (read, write) = std::io::pipe().unwrap();
     drop(read);
     let mut trainit = Trainit::new(["run", "--log-level", "debug", "--", "sh", "-c", "read line; exit 5"]);
@@ -271,7 +255,7 @@ fn a_log_that_nobody_reads_any_more_does_not_end_the_command() {
 }
 
 #[test]
-fn a_log_that_nobody_reads_in_time_does_not_hold_up_a_signal() {
+fn a_log_whose_reader_is_slow_does_not_delay_a_signal() {
     let (mut log, mut log_writer) = std::io::pipe().unwrap();
     let mut trainit =
         Trainit::run(["sh", "-c", "trap 'echo got; exit' TERM; echo ready; while :; do sleep 0.01; done"]);
@@ -295,16 +279,4 @@ fn a_log_that_nobody_reads_in_time_does_not_hold_up_a_signal() {
     log.read_to_end(&mut all).unwrap();
     full.join().unwrap().unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(143));
-}
-
-#[test]
-fn a_supervisor_that_has_settled_holds_little_memory() {
-    let running = Trainit::new(["run", "--", "sleep", "1000"]).start();
-    let kib = |field: &str| -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", running.pid())).unwrap();
-        let line = status.lines().find_map(|l| l.strip_prefix(field)?.strip_prefix(':')).unwrap();
-        line.trim().trim_end_matches(" kB").parse().unwrap()
-    };
-    eventually("start-up's code is let go of", || kib("VmRSS") * 3 < kib("VmHWM") * 2);
-    running.stop().expect_code(143);
 }

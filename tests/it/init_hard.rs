@@ -6,9 +6,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::support::cgroup::Cgroup;
-use crate::support::{Finished, Trainit, eventually, first_child, is_root, send};
+use crate::support::{Finished, Trainit, assert_prompt, eventually, first_child, is_root, send};
 
-/// A file system on a loop device that can be frozen: whoever writes to it then sleeps where no signal reaches.
+/// A file system on a loop device that can be frozen: a process that writes to it then sleeps and no signal ends that.
 struct Freezer {
     dir: tempfile::TempDir,
 }
@@ -66,8 +66,8 @@ fn what_not_even_sigkill_ends_is_named_and_left_behind_within_its_bound() {
     });
     let start = Instant::now();
     let done = running.stop().expect_code(143);
-    let took = start.elapsed();
-    assert!(took >= Duration::from_secs(2) && took < Duration::from_secs(6), "{took:?}");
+    assert!(start.elapsed() >= Duration::from_secs(2), "{:?}", start.elapsed());
+    assert_prompt(start);
     assert!(done.err().contains(&format!("pid {child} (dd, in ")), "{}", done.err());
     assert!(done.verdict()["detail"].as_str().unwrap().contains("could not be ended"));
 }
@@ -75,7 +75,11 @@ fn what_not_even_sigkill_ends_is_named_and_left_behind_within_its_bound() {
 /// Lives on in a thread when its main thread has ended; /proc shows it as a zombie then.
 const HEADLESS: &str = "
 import ctypes, os, threading, time
-threading.Thread(target=lambda: (time.sleep(0.1), print('headless', os.getpid(), flush=True), time.sleep(1000))).start()
+def live_on():
+    while open('/proc/self/stat').read().rsplit(')', 1)[1].split()[0] != 'Z': time.sleep(0.01)
+    print('headless', os.getpid(), flush=True)
+    time.sleep(1000)
+threading.Thread(target=live_on).start()
 ctypes.CDLL(None).pthread_exit(None)
 ";
 
@@ -126,7 +130,7 @@ fn out_of_memory_is_told_from_a_mere_sigkill_by_the_cgroups_own_counter() {
 }
 
 #[test]
-fn where_nobody_counts_the_kernels_kills_the_verdict_does_not_say_that_there_were_none() {
+fn without_a_counter_of_oom_kills_the_verdict_says_null() {
     if !is_root() {
         eprintln!("skipped: a machine without memory cgroups (not root)");
         return;
@@ -165,25 +169,6 @@ if __name__ == '__main__':
     assert_eq!(done.verdict()["child_code"], 0);
 }
 
-#[test]
-fn nothing_wakes_it_up_while_nothing_happens() {
-    let running = Trainit::run(["sleep", "1000"]).start();
-    running.after_log("started");
-    let status = || std::fs::read_to_string(format!("/proc/{}/status", running.pid())).unwrap();
-    let number = |text: &str, field: &str| -> u64 {
-        let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap();
-        line.trim_start_matches(':').trim().trim_end_matches(" kB").parse().unwrap()
-    };
-    eventually("it has settled", || number(&status(), "VmRSS") * 3 < number(&status(), "VmHWM") * 2);
-    eventually("it waits", || status().contains("State:\tS"));
-    let slept = || number(&status(), "voluntary_ctxt_switches");
-    let before = slept();
-    std::thread::park_timeout(Duration::from_millis(1500));
-    assert_eq!(slept(), before, "it woke up in 1.5 s in which nothing happened");
-    send(running.pid(), libc::SIGTERM);
-    running.finish().expect_code(143);
-}
-
 /// A script that hands its output to a `tee` of its own and becomes trainit.
 fn behind_tee(pid1: bool, log: &Path, command: &str) -> Finished {
     let script = "exec > >(exec tee -a \"$0\") 2>&1; exec \"$@\"";
@@ -210,7 +195,7 @@ fn a_tee_of_the_script_that_became_trainit_lives_through_restarts_and_gets_the_v
 }
 
 #[test]
-fn who_may_not_be_killed_is_said_once_and_not_called_stuck() {
+fn a_process_that_may_not_be_killed_is_reported_once_and_not_as_stuck() {
     if !is_root() {
         eprintln!("skipped: needs root to start a process of another user");
         return;
@@ -228,7 +213,7 @@ fn who_may_not_be_killed_is_said_once_and_not_called_stuck() {
 }
 
 #[test]
-fn where_nobody_may_be_signalled_one_warning_says_so_of_all_and_nothing_says_that_it_was() {
+fn without_the_right_to_signal_one_warning_covers_all_processes_and_no_line_claims_a_signal() {
     if !is_root() {
         eprintln!("skipped: needs root to start processes of another user");
         return;
@@ -247,7 +232,7 @@ fn where_nobody_may_be_signalled_one_warning_says_so_of_all_and_nothing_says_tha
         let count = if target == "group" { "3 processes" } else { "a process" };
         assert!(log.contains(&format!("SIGTERM could not be sent to {count} of the command's: ")), "{log}");
         assert_eq!(log.matches("could not be sent").count(), 1, "{log}");
-        assert!(log.contains("SIGTERM received; the command may not be sent SIGTERM; SIGKILL in"), "{log}");
+        assert!(log.contains("SIGTERM received; no permission to send SIGTERM to the command; SIGKILL in"), "{log}");
         assert!(!log.contains(" sent to the "), "{log}");
         assert_eq!(log.matches("may not be killed by trainit's user").count(), 1, "{log}");
     }

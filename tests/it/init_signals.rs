@@ -38,7 +38,7 @@ kill -KILL $neighbour
 exit $code"#;
 
 #[test]
-fn in_a_shared_pid_namespace_it_adopts_and_stops_its_own_and_touches_nobody_else() {
+fn in_a_shared_pid_namespace_it_stops_its_own_orphans_and_no_other_process() {
     let prefix = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child=SIGKILL", "bash", "-c", POD];
     let script = "setsid bash -c 'trap \"\" TERM; echo stubborn ready; while :; do sleep 0.01; done' stubborn & \
                   (setsid bash -c 'trap \"echo orphan drained; exit\" TERM; echo orphan ready; while :; do sleep 0.01; done' &); \
@@ -70,7 +70,7 @@ pub(crate) fn expect_no_hup_or_cont(text: &str, looks: usize) {
 }
 
 #[test]
-fn no_hup_and_no_cont_that_nobody_sent_reaches_the_command_or_what_it_leaves_behind() {
+fn the_command_and_its_orphans_get_no_hup_or_cont_that_was_not_sent() {
     for target in ["leader", "group"] {
         let script = format!(
             "{LOOK} look begin; (trap 'look left; exit' TERM; echo ready; while :; do sleep 0.01; done) & \
@@ -112,7 +112,7 @@ fn a_fault_of_its_own_ends_trainit_and_the_command_with_it() {
 }
 
 #[test]
-fn a_fault_that_somebody_only_sends_is_the_commands() {
+fn a_fault_signal_that_was_sent_is_passed_to_the_command() {
     for (name, number) in [("SEGV", libc::SIGSEGV), ("ABRT", libc::SIGABRT), ("BUS", libc::SIGBUS)] {
         let script = format!("trap 'echo heard; exit 5' {name}; echo ready; while :; do sleep 0.01; done");
         let running = Trainit::run(["bash", "-c", &script]).start();

@@ -116,7 +116,7 @@ fn finished(place: &Place, ranks: Vec<Running>) -> Vec<Finished> {
 }
 
 #[test]
-fn the_processes_of_a_node_keep_one_store_together_and_go_on_at_one_step_whoever_launched_them() {
+fn the_processes_of_a_node_share_one_store_and_resume_at_one_step_with_every_launcher() {
     for (of, world) in LAUNCHERS.into_iter().zip([3, 2, 3, 2, 3]) {
         let place = Place::new();
         save_in(&place.path("elsewhere"), 30);
@@ -287,14 +287,14 @@ fn a_failure_waits_for_no_other_process_and_commits_nothing_that_one_is_writing(
     let_go_on(&place, 0);
     let done = first.finish().expect_code(3);
     assert!(!done.err().contains("waits for the other processes"), "{}", done.err());
-    assert!(done.err().contains("is being written by"), "{}", done.err());
+    assert!(done.err().contains("is open for writing"), "{}", done.err());
     let_go_on(&place, 1);
     other.finish().expect_code(0);
     assert_eq!(place.commits().len(), 0);
 }
 
 #[test]
-fn who_comes_late_goes_on_from_what_the_first_went_on_from() {
+fn a_late_process_resumes_from_the_step_that_the_first_process_chose() {
     for (before, from) in [(Some(30), "30 from"), (None, "from")] {
         let place = Place::new();
         if let Some(step) = before {
@@ -311,7 +311,7 @@ fn who_comes_late_goes_on_from_what_the_first_went_on_from() {
 }
 
 #[test]
-fn inspect_says_who_keeps_the_checkpoints() {
+fn inspect_shows_which_process_keeps_the_checkpoints() {
     let place = Place::new();
     let seen = |n: u32| -> Value {
         let local = place.local();

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use crate::support::checkpoints::Place;
 use crate::support::{Finished, Trainit, is_root};
 
-/// A user of whom nobody else has a process.
+/// A user without other processes.
 const USER: &str = "--reuid=53713";
 
 /// `trainit run` as that user, with so many processes and threads at most.
@@ -20,7 +20,7 @@ fn with_processes(count: u32, args: &[&str]) -> Finished {
 #[test]
 fn whatever_the_limit_on_processes_no_thread_is_missed_with_a_panic() {
     if !is_root() {
-        eprintln!("skipped: needs root to run as a user who has no other process");
+        eprintln!("skipped: needs root to run as a user without other processes");
         return;
     }
     let peers = ["--nnodes", "2", "--node-rank", "1", "--leader", "localhost:1", "--wait-for-peers", "100ms"];

@@ -6,11 +6,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
-use trainit::rules::duration;
-
 use crate::support::Trainit;
 use crate::support::documents::{files, objects, root, text, variables, words, yaml};
+use serde_json::{Map, Value, json};
+use trainit::rules::text::duration;
 
 /// What trainit takes without being told.
 const STOP_GRACE: Duration = Duration::from_secs(25);

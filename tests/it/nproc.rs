@@ -36,11 +36,47 @@ fn each_process_of_a_node_is_told_its_rank_in_the_world() {
 
 #[test]
 fn alone_they_meet_at_the_loopback_and_one_process_is_as_without_ranks() {
-    let done = ranks("2", &[], SHOW).output().expect_code(0);
-    assert_eq!(said(&done, 1), ["1/2 1/2 0/1 0 127.0.0.1:29500 none 1/2"]);
-    let done = ranks("1", &[], SHOW).output().expect_code(0);
-    assert_eq!(done.out(), "0/1 0/1 0/1 0 127.0.0.1:29500 none 0/1\n", "no name before a line of the only one");
+    let done = ranks("2", &[], SHOW).env("MASTER_PORT", "29511").output().expect_code(0);
+    assert_eq!(said(&done, 1), ["1/2 1/2 0/1 0 127.0.0.1:29511 none 1/2"]);
+    let done = ranks("1", &[], SHOW).env("MASTER_PORT", "29511").output().expect_code(0);
+    assert_eq!(done.out(), "0/1 0/1 0/1 0 127.0.0.1:29511 none 0/1\n", "no name before a line of the only one");
     assert!(done.verdict().get("rank").is_none());
+}
+
+#[test]
+fn runs_side_by_side_that_were_told_no_port_meet_at_free_ones() {
+    const LISTEN: &str = r#"
+import os, socket, sys, time
+if os.environ["RANK"] == "0":
+    listener = socket.create_server(("127.0.0.1", int(os.environ["MASTER_PORT"])))
+    listener.settimeout(60)
+    listener.accept()
+else:
+    for _ in range(600):
+        try:
+            socket.create_connection(("127.0.0.1", int(os.environ["MASTER_PORT"])))
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.1)
+print(os.environ["MASTER_PORT"], os.environ["JAX_COORDINATOR_ADDRESS"], os.environ["DMLC_TRACKER_PORT"])
+"#;
+    let run = || Trainit::new(["run", "--nproc", "2", "--", "python3", "-c", LISTEN]).env("TRAINIT_LOG_FORMAT", "json");
+    let runs = [run().start(), run().start()].map(|run| run.finish().expect_code(0));
+    let ports = runs.each_ref().map(|done| {
+        let [first, second] = [0, 1].map(|rank| said(done, rank).remove(0));
+        assert_eq!(first, second, "all processes of a run have one port");
+        let port = first.split(' ').next().unwrap().to_owned();
+        assert_eq!(first, format!("{port} 127.0.0.1:{port} {port}"));
+        assert!(!done.err().contains("\"severity\":\"WARNING\""), "{}", done.err());
+        port
+    });
+    assert_ne!(ports[0], ports[1]);
+}
+
+#[test]
+fn what_is_only_shown_has_the_port_that_it_always_has() {
+    let shown = || Trainit::new(["env", "--nproc", "2"]).output().expect_code(0).out();
+    assert!(shown().contains("MASTER_PORT='29500'") && shown() == shown());
 }
 
 #[test]
@@ -61,14 +97,16 @@ fn a_launchers_world_of_one_leaves_the_ranks_to_nproc() {
         ("MASTER_PORT", "29500"),
     ];
     for launcher in [&mpi[..], &azure, &torch] {
-        let run = launcher.iter().fold(ranks("2", &[], SHOW), |run, (name, value)| run.env(name, value));
+        let run = ranks("2", &[], SHOW).env("MASTER_PORT", "29500");
+        let run = launcher.iter().fold(run, |run, (name, value)| run.env(name, value));
         let done = run.output().expect_code(0);
         for rank in 0..2 {
             let told = format!("{rank}/2 {rank}/2 0/1 0 127.0.0.1:29500 none {rank}/2");
             assert_eq!(said(&done, rank), [told], "{launcher:?}");
         }
     }
-    let one = mpi.iter().fold(ranks("1", &[], SHOW), |run, (name, value)| run.env(name, value));
+    let one = ranks("1", &[], SHOW).env("MASTER_PORT", "29500");
+    let one = mpi.iter().fold(one, |run, (name, value)| run.env(name, value));
     assert_eq!(one.output().expect_code(0).out(), "0/1 0/1 0/1 0 127.0.0.1:29500 none 0/1\n");
 }
 
@@ -250,13 +288,38 @@ fn metrics_are_those_of_local_rank_0() {
 }
 
 #[test]
-fn a_command_that_is_not_there_is_said_once_and_nobody_is_left() {
+fn another_rank_or_all_are_searched_where_that_is_asked_for() {
+    let found = |rank: &str| {
+        let (_dir, file) = folder();
+        let flags = ["--metric", "loss=loss: ([0-9.]+)", "--metric-rank", rank];
+        let run = ranks("3", &flags, "echo \"loss: $LOCAL_RANK.5\"").env("CLOUD_ML_HP_METRIC_FILE", &file);
+        run.output().expect_code(0);
+        let mut values: Vec<String> = lines(&file).iter().map(|line| line["loss"].as_str().unwrap().into()).collect();
+        values.sort_unstable();
+        values
+    };
+    assert_eq!([found("first"), found("last"), found("1")], [["0.5"], ["2.5"], ["1.5"]]);
+    assert_eq!(found("all"), ["0.5", "1.5", "2.5"]);
+}
+
+#[test]
+fn a_rank_to_search_that_is_not_there_is_refused_and_one_that_prints_nothing_is_named() {
+    let flags = ["--metric", "loss=loss: ([0-9.]+)", "--metric-rank", "3"];
+    let done = ranks("3", &flags, "echo started").output().expect_code(125);
+    assert!(done.out().is_empty() && done.err().contains("local rank 3 does not exist among the 3"), "{}", done.err());
+    let done = ranks("3", &flags[..2], "[ $LOCAL_RANK = 0 ] || echo loss: 0.5").output().expect_code(0);
+    let told = "the output of local rank 0 (without the other 2 ranks of this node, see --metric-rank) had no line";
+    assert!(done.err().contains(told), "{}", done.err());
+}
+
+#[test]
+fn a_missing_command_is_reported_once_and_no_process_is_left() {
     let done = Trainit::new(["run", "--nproc", "3", "--", "no-such-trainer"]).output().expect_code(127);
     assert!(done.err().contains("command not found: no-such-trainer; check the spelling"), "{}", done.err());
 }
 
 #[test]
-fn pid_1_with_several_main_children_leaves_nobody_behind() {
+fn pid_1_with_several_main_children_leaves_no_process_behind() {
     let args = ["run", "--nproc", "2", "--", "sh", "-c", "sleep 1000 & [ $RANK = 1 ] && exit 5; wait"];
     let done = Trainit::pid1(args).output().expect_code(5);
     assert!(done.err().contains("rank 1 (local rank 1) failed"), "{}", done.err());

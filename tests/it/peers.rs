@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::report_metric::folder;
-use crate::support::{Trainit, is_root};
+use crate::support::{Trainit, assert_prompt, is_root};
 
 /// Node 1 of two, whose leader is there.
 fn worker(leader: &str, flags: &[&str]) -> Trainit {
@@ -13,7 +13,7 @@ fn worker(leader: &str, flags: &[&str]) -> Trainit {
     Trainit::new(cluster).args(flags).args(["--", "echo", "started"])
 }
 
-/// A port of this machine where nobody listens.
+/// A port of this machine where no process listens.
 fn closed_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
@@ -23,7 +23,7 @@ fn the_command_starts_when_the_leader_listens_and_not_before() {
     let leader = format!("127.0.0.1:{}", closed_port());
     let running = worker(&leader, &["--wait-for-peers", "60s", "--log-level", "debug"]).start();
     running.after_log(&format!("waiting for {leader}"));
-    running.after_log("nobody listens");
+    running.after_log("no process listens");
     assert!(!running.log_so_far().contains("started echo"));
     let _listener = TcpListener::bind(&leader).unwrap();
     let done = running.finish().expect_code(0);
@@ -38,7 +38,7 @@ fn a_leader_that_does_not_come_is_named_with_the_last_reason() {
     let verdict = done.verdict();
     let detail = verdict["detail"].as_str().unwrap();
     assert_eq!((&verdict["reason"], &verdict["attempts"]), (&"peer".into(), &0.into()));
-    assert!(detail.contains(&leader) && detail.contains("nobody listens") && detail.contains("300ms"), "{detail}");
+    assert!(detail.contains(&leader) && detail.contains("no process listens") && detail.contains("300ms"), "{detail}");
     assert!(done.out().is_empty());
 }
 
@@ -69,13 +69,13 @@ fn a_stop_while_waiting_ends_at_once_and_nothing_was_started() {
     running.after_log("waiting for");
     let start = Instant::now();
     let done = running.stop().expect_code(143);
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert_prompt(start);
     assert!(done.out().is_empty());
     assert_eq!(done.verdict()["reason"], "stopped");
 }
 
 #[test]
-fn the_leader_itself_and_a_lone_node_wait_for_nobody() {
+fn the_leader_and_a_single_node_do_not_wait_for_peers() {
     let flags = ["--wait-for-peers", "60s", "--log-format", "json", "--", "echo", "started"];
     let leader = ["run", "--nnodes", "2", "--node-rank", "0", "--leader", "127.0.0.1:9"];
     for cluster in [&leader[..], &["run"]] {
@@ -104,7 +104,7 @@ fn of_all_peers_it_is_enough_that_the_others_answer() {
 }
 
 #[test]
-fn whom_nobody_names_cannot_be_waited_for() {
+fn waiting_for_all_peers_without_their_names_is_refused() {
     let done = worker("127.0.0.1:9", &["--wait-for-peers", "1s", "--peers", "all"]).output().expect_code(125);
     assert!(done.err().contains("bad_setting") && done.err().contains("--peers"), "{}", done.err());
 }
@@ -117,7 +117,7 @@ fn a_name_that_resolves_only_later_is_tried_again() {
     let (dir, _) = folder();
     let hosts = dir.path().join("hosts");
     fs::write(&hosts, "127.0.0.1 localhost\n").unwrap();
-    // A network with nothing in it but the loopback, and somebody who listens there.
+    // A network with a loopback interface alone, and a listener on it.
     let listen = "import socket,time; s=socket.create_server(('127.0.0.1',29400)); time.sleep(60)";
     let script = format!(
         "ip link set lo up; mount --bind '{}' /etc/hosts; python3 -c \"{listen}\" & exec \"$@\"",

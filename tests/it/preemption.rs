@@ -1,12 +1,11 @@
 //! Notices: SIGTERM, other signals, and the clouds' metadata servers, which speak their real protocols on loopback.
 
 use std::net::TcpListener;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-#[cfg(feature = "store")]
 use crate::support::checkpoints::Place;
 use crate::support::metadata::{Metadata, Reply, Request, Stage, gce, google, ok, status};
-use crate::support::{Running, Trainit};
+use crate::support::{Running, Trainit, assert_prompt};
 
 const WAITING: &str = "trap 'echo told; cat \"$TRAINIT_PREEMPTION_FILE\"; exit 0' TERM; echo ready; \
                        while :; do sleep 0.01; done";
@@ -24,8 +23,8 @@ fn a_metadata_notice_stops_the_trainer_with_its_deadline_in_the_file() {
     let turned = Instant::now();
     server.turn();
     running.after_line("told");
-    // Some milliseconds on a quiet machine (scripts/bench-preempt); this one may be crowded.
-    assert!(turned.elapsed() < Duration::from_secs(2), "told after {:?}", turned.elapsed());
+    // scripts/bench preemption measures the time.
+    assert_prompt(turned);
     let done = running.finish().expect_code(143);
     assert!(done.out().contains("told\n20"), "the file holds an RFC 3339 time: {}", done.out());
     let verdict = done.verdict();
@@ -62,7 +61,7 @@ fn a_metadata_server_that_lies_or_hangs_neither_stops_nor_delays_the_trainer() {
             trainit = trainit.env(variable, &server.at);
         }
         let done = trainit.output().expect_code(0);
-        assert!(start.elapsed() < Duration::from_secs(5), "{mood} cost {:?}", start.elapsed());
+        assert_prompt(start);
         assert_eq!(done.verdict()["reason"], "finished", "{mood}");
     }
 }
@@ -79,7 +78,7 @@ fn a_refused_metadata_server_is_said_once_and_training_goes_on() {
         (waiting(variable, &nobody.to_string()), key)
     });
     for (running, key) in runs {
-        let text = format!("does not tell {key}");
+        let text = format!("does not return {key}");
         running.after_log(&text);
         let done = running.stop().expect_code(143);
         assert_eq!(done.verdict()["reason"], "stopped");
@@ -93,12 +92,12 @@ fn a_refused_metadata_server_is_said_once_and_training_goes_on() {
 fn a_metadata_server_that_answers_and_does_not_tell_is_said_with_what_it_answers() {
     let server = Metadata::start(|_, _| status("403 Forbidden"));
     let running = waiting("GCE_METADATA_HOST", &server.at);
-    assert!(running.after_log("does not tell preempted").contains("preempted (HTTP 403): "));
+    assert!(running.after_log("does not return preempted").contains("preempted (HTTP 403): "));
     running.stop().expect_code(143);
 }
 
 #[test]
-fn preemption_off_asks_nobody() {
+fn preemption_off_asks_no_metadata_server() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let at = listener.local_addr().unwrap().to_string();
@@ -112,10 +111,10 @@ fn preemption_off_asks_nobody() {
 }
 
 #[test]
-fn a_named_endpoint_that_cannot_be_used_is_refused_by_run_and_inspect_and_nobody_is_asked_in_its_place() {
+fn an_invalid_metadata_endpoint_is_refused_by_run_and_inspect_and_no_other_server_is_asked() {
     for (cloud, variable, value, shown) in [
-        ("aws", "AWS_EC2_METADATA_SERVICE_ENDPOINT", "https://127.0.0.1:1", "which has another scheme than http"),
-        ("gce", "GCE_METADATA_HOST", "127.0.0.1:99999", "which has no port from 1 to 65535"),
+        ("aws", "AWS_EC2_METADATA_SERVICE_ENDPOINT", "https://127.0.0.1:1", "which has a scheme other than http"),
+        ("gce", "GCE_METADATA_HOST", "127.0.0.1:99999", "which has no port between 1 and 65535"),
         ("gce", "GCE_METADATA_HOST", "http://user:s3cret@127.0.0.1:1", "has a '@' in it"),
         ("azure", "TRAINIT_AZURE_METADATA_ENDPOINT", "bad host", "has a ' ' in it"),
     ] {
@@ -173,13 +172,12 @@ fn a_spot_interruption_is_heard_through_a_token_that_expired_meanwhile() {
     assert_eq!(asked.iter().filter(|q| *q == "PUT /latest/api/token").count(), 2, "{asked:?}");
 }
 
-#[cfg(feature = "store")]
 #[test]
 fn a_notice_whose_time_is_past_still_has_the_trainers_last_checkpoint_committed() {
     let place = Place::new();
     let action = r#"{"action": "terminate", "time": "2017-09-18T08:22:00Z"}"#;
     let server = Metadata::start(imds("spot/instance-action", action));
-    let script = "trap 'echo {} > \"$TRAINIT_CHECKPOINT_DIR/m-step=7.json\"; exit 0' TERM; echo ready; \
+    let script = "trap 'echo {} > \"$TRAINIT_CHECKPOINT_DIR/step-7.json\"; exit 0' TERM; echo ready; \
                   while :; do sleep 0.01; done";
     let running = Trainit::new(["run", "--checkpoint-dir"])
         .args([place.local()])
@@ -190,7 +188,7 @@ fn a_notice_whose_time_is_past_still_has_the_trainers_last_checkpoint_committed(
     server.turn();
     let done = running.finish().expect_code(143);
     assert_eq!(done.verdict()["committed_step"], 7, "{}", done.err());
-    assert!(done.err().contains("its time is past, the machine may go away at any moment"), "{}", done.err());
+    assert!(done.err().contains("its time has passed, the machine may go away at any moment"), "{}", done.err());
 }
 
 #[test]
@@ -198,7 +196,7 @@ fn a_rebalance_recommendation_is_a_hint_and_no_stop() {
     let server = Metadata::start(imds("events/recommendations/rebalance", r#"{"noticeTime": "2026-01-01T00:00:00Z"}"#));
     server.turn();
     let running = waiting("AWS_EC2_METADATA_SERVICE_ENDPOINT", &server.at);
-    running.after_log("training goes on");
+    running.after_log("training continues");
     server.after_question("spot/instance-action", 2);
     let done = running.stop().expect_code(143);
     assert_eq!(done.verdict()["reason"], "stopped");
@@ -247,7 +245,6 @@ fn a_byte_order_mark_before_an_answer_is_no_part_of_it() {
     assert!(done.err().contains("preempted (azure preempt)"), "{}", done.err());
 }
 
-#[cfg(feature = "store")]
 #[test]
 fn an_end_far_away_that_is_withdrawn_lets_the_trainer_finish() {
     let server = Metadata::start(|request, stage| {
@@ -259,7 +256,7 @@ fn an_end_far_away_that_is_withdrawn_lets_the_trainer_finish() {
         Reply::Answer("200 OK", vec![("Date", "Mon, 11 Apr 2022 22:26:28 GMT".to_owned())], body)
     });
     let place = Place::new();
-    let script = "while [ ! -e \"$0\" ]; do sleep 0.01; done; echo {} > \"$TRAINIT_CHECKPOINT_DIR/m-step=7.json\"; \
+    let script = "while [ ! -e \"$0\" ]; do sleep 0.01; done; echo {} > \"$TRAINIT_CHECKPOINT_DIR/step-7.json\"; \
                   while ! ls \"$1/.trainit/commits/\"*; do sleep 0.01; done; sleep 0.3; echo to the end";
     let (go, store) = (place.path("go"), place.store());
     let running = Trainit::new(["run", "--mirror-interval", "50ms", "--settle", "10ms", "--checkpoint-dir"])
@@ -269,9 +266,9 @@ fn an_end_far_away_that_is_withdrawn_lets_the_trainer_finish() {
         .env("TRAINIT_AZURE_METADATA_ENDPOINT", &server.at)
         .start();
     let announced = running.after_log("announced (azure reboot): the machine goes away at ");
-    assert!(announced.contains("Z, in 15m; the job goes on"), "{announced}");
+    assert!(announced.contains("Z, in 15m; the job continues"), "{announced}");
     server.turn();
-    running.after_log("the notice (azure reboot) was withdrawn; training goes on");
+    running.after_log("the notice (azure reboot) was withdrawn; training continues");
     std::fs::write(go, "").unwrap();
     let done = running.finish().expect_code(0);
     assert!(done.out().contains("to the end"), "{}", done.err());
@@ -292,7 +289,6 @@ fn another_machines_event_and_a_freeze_stop_nothing() {
     }
 }
 
-#[cfg(feature = "store")]
 #[test]
 fn with_checkpoints_the_file_is_there_before_a_sigterm_is_passed_on() {
     let checkpoints = tempfile::tempdir().unwrap();
@@ -324,7 +320,6 @@ fn a_signal_that_announces_the_end_is_a_notice_with_its_own_deadline() {
     assert_eq!(done.verdict()["reason"], "preempted");
 }
 
-#[cfg(feature = "store")]
 #[test]
 fn slurms_usr1_is_passed_on_and_what_is_complete_then_is_committed() {
     let place = Place::new();
@@ -346,7 +341,7 @@ fn slurms_usr1_is_passed_on_and_what_is_complete_then_is_committed() {
 #[test]
 fn times_that_are_for_ever_end_in_no_panic() {
     let script = "trap 'cat $TRAINIT_PREEMPTION_FILE; exit 0' TERM; kill -USR1 $PPID; \
-                  until \"$BINARY\" status | grep 'the machine goes at'; do sleep 0.01; done; \
+                  until \"$BINARY\" status | grep 'the machine goes away at'; do sleep 0.01; done; \
                   kill -TERM $PPID; while :; do sleep 0.01; done";
     let times = ["--stop-grace=999999999999s", "--hang-timeout=9000000000000000000s", "--restart-backoff=1e18"];
     let done = Trainit::new(["run", "--preempt-on", "USR1@999999999999s"]).args(times).args(["--", "sh", "-c", script]);

@@ -37,12 +37,11 @@ fn two_deaths_soon_after_the_newest_checkpoint_go_back_to_an_older_one_and_delet
         let from = place.local().join("step-1");
         assert_eq!(done.out(), format!("from=2\nfrom=2\nfrom=1\n{}\nstep-1\n", from.display()));
         assert_eq!(tree(&from), older);
-        assert!(done.err().contains("goes on from") && done.err().contains("poisoned_checkpoint"), "{}", done.err());
+        assert!(done.err().contains("resumes from") && done.err().contains("poisoned_checkpoint"), "{}", done.err());
         assert_eq!(done.verdict()["resumed_step"], 1);
         assert_eq!(place.steps(), [2, 1], "the store keeps both");
         let list = |args: &[&str]| place.checkpoint("list").args(args).output().expect_code(0).out();
-        let marks =
-            list(&[]).lines().map(|line| line.contains("a trainer failed twice soon after")).collect::<Vec<_>>();
+        let marks = list(&[]).lines().map(|line| line.contains("failed twice soon after")).collect::<Vec<_>>();
         assert_eq!(marks[1..3], [true, false], "{}", list(&[]));
         let listed: serde_json::Value = serde_json::from_str(&list(&["--json"])).unwrap();
         let of = |commit: usize, member: &str| listed["commits"][commit][member].clone();
@@ -50,31 +49,6 @@ fn two_deaths_soon_after_the_newest_checkpoint_go_back_to_an_older_one_and_delet
         assert_eq!(of(0, "complete"), true, "a new start goes on from it");
         assert_eq!(fs::read_dir(place.store().join(".trainit/bad")).unwrap().count(), 1);
         assert_eq!(tree(&place.pull_afresh("elsewhere").join("step-2")), bad);
-    }
-}
-
-#[test]
-fn without_a_store_it_goes_back_to_an_older_local_one_and_keeps_the_newer_aside() {
-    let place = Place::new();
-    place.save(1);
-    let bad = place.save(2);
-    let done = run(&place, false, PICKY).output().expect_code(0);
-    assert!(done.out().starts_with("from=2\nfrom=2\nfrom=1\n") && done.out().ends_with("\nstep-1\n"), "{}", done.out());
-    let aside = place.local().join(".trainit/aside");
-    let kept = fs::read_dir(aside).unwrap().map(|e| e.unwrap().path().join("step-2")).next().unwrap();
-    assert_eq!(tree(&kept), bad);
-}
-
-/// One attempt saves twice and fails; whoever goes on from the later one fails the same way.
-const BAD_SECOND: &str = r#"echo from=$TRAINIT_RESUME_STEP; cd "$TRAINIT_CHECKPOINT_DIR"; case $TRAINIT_RESUME_STEP in
-    "") for n in 1 2; do echo "{\"n\": $n}" >model-$n.json; done; exit 1;; 2) exit 1;; esac"#;
-
-#[test]
-fn of_two_saves_of_one_attempt_the_earlier_is_an_older_one_to_go_back_to_with_a_store_and_without() {
-    for store in [true, false] {
-        let place = Place::new();
-        let done = run(&place, store, BAD_SECOND).output().expect_code(0);
-        assert_eq!(done.out(), "from=\nfrom=2\nfrom=2\nfrom=1\n", "{}", done.err());
     }
 }
 
@@ -103,31 +77,12 @@ fn a_save_that_was_cut_off_is_not_left_in_the_way_of_a_trainer_that_takes_the_hi
         let aside = place.local().join(".trainit/torn");
         let kept = fs::read_dir(aside).unwrap().map(|e| e.unwrap().path().join("step_12")).next().unwrap();
         assert!(kept.join("__0_0.distcp").exists());
-        assert!(
-            done.err().contains("step_12 is not complete (") && done.err().contains("is kept as"),
-            "{}",
-            done.err()
-        );
+        assert!(done.err().contains("may be half a save (step_12/.metadata is not there yet)"), "{}", done.err());
     }
 }
 
 #[test]
-fn a_cut_off_save_that_may_be_another_nodes_is_named_where_the_whole_one_below_it_is_given_up() {
-    let place = Place::new();
-    for (unit, seconds) in [("step_4", 500), ("step_8", 1_000), ("step_12", 2_000)] {
-        save_sharded(&place.local().join(unit), seconds);
-    }
-    fs::remove_file(place.local().join("step_12/.metadata")).unwrap();
-    let nodes = [("TRAINIT_NNODES", "2"), ("TRAINIT_NODE_RANK", "0"), ("TRAINIT_LEADER", "127.0.0.1:29500")];
-    let failing = nodes.iter().fold(run(&place, false, "exit 3"), |run, (name, value)| run.env(name, value));
-    let done = failing.output().expect_code(3);
-    let told = done.err().lines().filter(|line| line.contains("and step_12 above it is not complete (")).count();
-    assert!(told > 0 && done.err().contains("fails on that, not on step_8"), "{}", done.err());
-    assert!(place.local().join("step_12").exists());
-}
-
-#[test]
-fn what_the_run_before_was_cut_off_in_is_out_of_the_way_at_the_start_and_what_nobody_knows_of_stays() {
+fn what_a_save_was_cut_off_in_is_out_of_the_way_at_the_start() {
     for was_ours in [true, false] {
         let place = Place::new();
         save_sharded(&place.local().join("step_8"), 1_000);
@@ -138,7 +93,8 @@ fn what_the_run_before_was_cut_off_in_is_out_of_the_way_at_the_start_and_what_no
         save_sharded(&torn, 2_000);
         fs::remove_file(torn.join(".metadata")).unwrap();
         let done = run(&place, true, "ls $TRAINIT_CHECKPOINT_DIR").output().expect_code(0);
-        assert_eq!(done.out(), if was_ours { "step_8\n" } else { "step_12\nstep_8\n" }, "{}", done.err());
+        assert_eq!(done.out(), "step_8\n", "{}", done.err());
+        assert_eq!(fs::read_dir(place.local().join(".trainit/torn")).unwrap().count(), 1, "and kept");
     }
 }
 
@@ -156,28 +112,6 @@ fn another_number_of_processes_goes_on_from_what_the_one_before_has_saved() {
         let done = run(&place, false, "echo $TRAINIT_RESUME_STEP").env("TRAINIT_NPROC", nproc).output().expect_code(0);
         let resumed = done.out().lines().filter(|line| line.ends_with("] 8")).count();
         assert_eq!(resumed.to_string(), nproc, "{}", done.err());
-    }
-}
-
-#[test]
-fn one_of_the_same_name_in_another_folder_is_another_checkpoint() {
-    for store in [false, true] {
-        let place = Place::new();
-        let (first, then) = (place.local().join("step-2"), place.local().join("runs/a/step-2"));
-        for (unit, seconds) in [(&then, 10), (&first, 20)] {
-            save_sharded(unit, seconds);
-            if store {
-                place.push();
-            }
-        }
-        let bad = tree(&first);
-        let picky = "echo $TRAINIT_RESUME_FROM; case $TRAINIT_RESUME_FROM in */runs/a/*) exit 0;; *) exit 3;; esac";
-        let done = run(&place, store, picky).output().expect_code(0);
-        assert_eq!(done.out(), format!("{0}\n{0}\n{1}\n", first.display(), then.display()));
-        assert!(!first.exists(), "it is put aside, or the trainer would find it");
-        let aside = place.local().join(".trainit/aside");
-        let kept = fs::read_dir(aside).unwrap().map(|e| e.unwrap().path().join("step-2")).next().unwrap();
-        assert_eq!(tree(&kept), bad);
     }
 }
 
@@ -202,7 +136,8 @@ fn where_there_is_no_older_checkpoint_nothing_starts_from_scratch() {
     for store in [false, true] {
         let done = run(&place, store, PICKY).output().expect_code(3);
         assert_eq!(done.out(), "from=2\nfrom=2\n");
-        assert!(done.verdict()["detail"].as_str().unwrap().contains("no older checkpoint"), "{}", done.err());
+        let detail = done.verdict()["detail"].as_str().unwrap().to_owned();
+        assert!(detail.contains("no older checkpoint") || detail.contains("failed the same way"), "{}", done.err());
         assert_eq!(tree(&place.local().join("step-2")), only);
     }
 }
@@ -223,7 +158,7 @@ fn training_that_went_back_commits_what_comes_after() {
 }
 
 #[test]
-fn who_went_back_is_told_of_by_the_newest_commit_and_not_by_the_highest() {
+fn after_training_went_back_the_newest_commit_counts_and_not_the_highest_step() {
     let place = Place::new();
     for step in [1, 9] {
         place.save(step);
@@ -259,7 +194,7 @@ fn a_stop_while_a_crashed_attempt_still_ends_starts_no_other() {
     assert_eq!((done.out().as_str(), done.verdict()["reason"].as_str()), ("attempt 1\n", Some("stopped")));
 }
 
-/// A trainer whose first attempt fails as soon as it may; whoever has its file open for writing keeps it from starting.
+/// A trainer whose first attempt fails when it may. It cannot start while its file is open for writing.
 fn busy_trainer(dir: &Path, restarts: &str) -> (Running, File) {
     let path = dir.join("train");
     fs::write(&path, "#!/bin/sh\n[ $TRAINIT_ATTEMPT = 1 ] || exit 0\necho ready\nread go\nexit 9\n").unwrap();

@@ -73,6 +73,12 @@ fn of_several_trainits_on_a_node_the_first_reports_and_another_says_that_it_does
     assert_eq!((rank("1", &[LOSS]), quiet.0, file.exists()), ((true, quiet.1), false, false));
     assert!(!rank("0", &[LOSS]).0);
     assert_eq!(lines(&file).len(), 1);
+    let last = |of: &str| {
+        let run = trainer(&file, &[LOSS], "echo loss: 0.25").env("TRAINIT_METRIC_RANK", "last");
+        let run = run.env("PMI_RANK", of).env("MPI_LOCALRANKID", of).env("PMI_SIZE", "2").env("MPI_LOCALNRANKS", "2");
+        run.output().expect_code(0).err().contains("metrics are collected by the trainit of local rank 1")
+    };
+    assert_eq!((last("0"), last("1"), lines(&file).len()), (true, false, 2));
 }
 
 #[test]
@@ -219,7 +225,7 @@ fn katibs_own_filter_and_the_list_of_a_sagemaker_job_are_taken_as_they_are() {
     assert_eq!(warnings(&done, "the tag \\\"my loss\\\" has white space"), 1, "{}", done.err());
 
     let done = trainer(&file, &["loss=(?<=loss: )(\\S+)"], "echo started").output().expect_code(125);
-    assert!(done.err().contains("look-around, which is not taken"), "{}", done.err());
+    assert!(done.err().contains("look-around, which is not supported"), "{}", done.err());
 }
 
 #[test]
@@ -302,7 +308,7 @@ fn what_a_tuner_waits_for_in_vain_is_warned_of() {
     );
     assert!(!file.exists());
     let done = run("for i in 5 4 3; do echo loss: 1 at $i; done");
-    assert_eq!((warnings(&done, "go back"), warnings(&done, "ended without")), (1, 0), "{}", done.err());
+    assert_eq!((warnings(&done, "decrease from"), warnings(&done, "ended without")), (1, 0), "{}", done.err());
 }
 
 #[test]
@@ -311,8 +317,8 @@ fn a_metric_that_was_looked_for_and_never_came_is_named_at_the_end() {
     let patterns = [LOSS, "acc=acc: (\\S+)"];
     let missed = |run: Trainit| {
         let done = run.output();
-        let named = "no value of acc came, so the metrics file has none; loss came; ";
-        (warnings(&done, "looked for came"), warnings(&done, named))
+        let named = "no value of acc was found, so the metrics file has none; found were loss; ";
+        (warnings(&done, "no metric was found"), warnings(&done, named))
     };
     assert_eq!(missed(trainer(&file, &patterns, "echo Loss 0.5")), (1, 0));
     assert_eq!(missed(trainer(&file, &patterns, "echo loss: 0.5")), (0, 1));
@@ -320,13 +326,52 @@ fn a_metric_that_was_looked_for_and_never_came_is_named_at_the_end() {
     assert_eq!(missed(trainer(&file, &patterns, "exit 3")), (0, 0), "why is plain to see");
     let unnamed = |source: &str| {
         let found = dir.path().join("found");
-        trainer(&file, &[], "echo step,loss >\"$FOUND\"; echo 1,0.5 >>\"$FOUND\"")
+        trainer(&file, &[], "echo step loss >\"$FOUND\"; echo 1 0.5 >>\"$FOUND\"")
             .env("FOUND", &found)
             .env(source, &found)
     };
     assert_eq!(missed(unnamed("TRAINIT_METRIC_FILE")), (1, 0));
     assert_eq!(missed(trainer(&file, &[], "true").env("TRAINIT_TENSORBOARD_DIR", dir.path())), (1, 0));
     assert_eq!(missed(trainer(&file, &[], "true")), (0, 0), "nothing was asked for");
+}
+
+#[test]
+fn a_value_that_is_not_finite_is_found_by_a_pattern_of_digits_written_and_warned_of_once() {
+    let (_dir, file) = folder();
+    let filter = r"([\w|-]+)\s*=\s*([+-]?\d*(\.\d+)?([Ee][+-]?\d+)?)";
+    let script = "echo loss: 0.5; echo loss: NaN; echo loss: -inf; echo f1=nan";
+    let done = trainer(&file, &[LOSS], script).env("TRAINIT_METRIC_FILTER", filter).output().expect_code(0);
+    let found: Vec<_> = lines(&file).iter().map(|l| l.get("loss").or(l.get("f1")).cloned().unwrap()).collect();
+    assert_eq!(found, ["0.5", "nan", "-inf", "nan"], "{}", done.err());
+    assert_eq!(warnings(&done, "the training may have diverged"), 1, "{}", done.err());
+}
+
+#[test]
+fn what_stands_around_a_number_does_not_belong_to_it_and_what_is_none_is_told_once() {
+    let (_dir, file) = folder();
+    let script =
+        "echo 'loss: 0.5, acc: (93.2%) f1: np.float64(0.25)'; echo loss: n/a; echo loss: 1,234; echo device=cuda";
+    let patterns = ["loss=loss: (\\S+)", "acc=acc: (\\S+)", "f1=f1: (\\S+)"];
+    let done = trainer(&file, &patterns, script).env("TRAINIT_METRIC_FILTER", "(\\w+)=(\\S+)").output().expect_code(0);
+    let metrics = done.verdict()["metrics"].clone();
+    assert_eq!(metrics, serde_json::json!({"loss": 0.5, "acc": 93.2, "f1": 0.25}));
+    assert_eq!(warnings(&done, "the metric loss: the value \\\"n/a\\\""), 1, "{}", done.err());
+    assert_eq!(warnings(&done, "the metric device: the value \\\"cuda\\\""), 1, "{}", done.err());
+    assert_eq!(warnings(&done, "1,234"), 0, "{}", done.err());
+
+    let done = trainer(&file, &["lr=lr: ([0-9.]+)"], "echo lr: 1e-05").output().expect_code(0);
+    assert_eq!(warnings(&done, "matches only \\\"1\\\" of a longer number"), 1, "{}", done.err());
+}
+
+#[test]
+fn the_step_stands_behind_the_name_that_is_given() {
+    let (_dir, file) = folder();
+    let script = "echo 'Epoch 3/10'; echo 'loss: 0.5'; echo '[epoch=4] loss: 0.25'; echo 'acc at=7: 1'";
+    let patterns = [LOSS, "acc=acc at=(?<step>\\d+): (?<value>\\d)"];
+    let run = trainer(&file, &patterns, script).env("TRAINIT_METRIC_STEP", "epoch");
+    run.env("TRAINIT_METRIC_FILTER", "(epoch)=(\\d+)").output().expect_code(0);
+    let found: Vec<_> = lines(&file).iter().map(|l| l["global_step"].clone()).collect();
+    assert_eq!(found, ["3", "4", "7"], "the name of the step is no metric");
 }
 
 #[test]
@@ -346,7 +391,7 @@ fn what_a_trainer_that_reports_by_itself_owes_its_tuner_is_warned_of() {
     assert_eq!(warnings(&run("kill -TERM $PPID; sleep 60", "0").expect_code(143), "trial 4"), 0);
     let script = [report("--tag loss --value 1 --step 3"), report("--tag loss --value 1 --step 2")].join(";");
     let done = run(&script, "0").expect_code(0);
-    assert_eq!((warnings(&done, "has only loss"), warnings(&done, "go back, from 3 to 2")), (1, 1), "{}", done.err());
+    assert_eq!((warnings(&done, "has only loss"), warnings(&done, "decrease from 3 to 2")), (1, 1), "{}", done.err());
     let done = run(&report("0.5 --step 9"), "0").expect_code(0);
     assert_eq!((warnings(&done, "has only"), warnings(&done, "ended without")), (0, 0), "{}", done.err());
 }
@@ -354,7 +399,7 @@ fn what_a_trainer_that_reports_by_itself_owes_its_tuner_is_warned_of() {
 #[test]
 fn a_metrics_file_on_a_mount_that_hangs_does_not_keep_a_trial_from_its_end() {
     let (dir, _) = folder();
-    // A file system in user space that nobody answers for.
+    // A file system in user space without a server.
     let mount = "exec 3<>/dev/fuse && mount -i -t fuse -o fd=3,rootmode=40000,user_id=0,group_id=0 hangs \"$0\"";
     let at = dir.path().to_str().unwrap();
     let can_mount = Command::new("unshare").args(["-m", "sh", "-c", mount, at]).stderr(Stdio::null()).status();

@@ -39,7 +39,6 @@ fn bash_completes_what_run_is_to_start_as_by_itself() {
     assert_eq!(offered(&["trainit", "run", "--", "cat", "Carg"]), [""; 0], "left to bash, which offers files");
 }
 
-#[cfg(feature = "store")]
 #[test]
 fn bash_completes_what_can_be_done_with_a_store() {
     assert!(offered(&["trainit", "checkpoint", "pr"]).contains(&"prune".to_owned()));
@@ -59,13 +58,20 @@ fn fish_offers_what_can_be_done_and_no_files() {
     };
     assert_eq!(shells, ["bash", "fish", "zsh"]);
     assert_eq!(offered("trainit completions bash ").unwrap(), [""; 0]);
-    if cfg!(feature = "store") {
-        assert_eq!(offered("trainit checkpoint ").unwrap(), ["list", "prune", "pull", "push", "verify"]);
-        assert_eq!(offered("trainit checkpoint list ").unwrap(), [""; 0]);
-        assert_eq!(offered("trainit checkpoint --restore n").unwrap(), ["none"]);
-        let files = offered("trainit checkpoint list --config ").unwrap();
-        assert!(files.iter().any(|file| file == "Cargo.toml"), "{files:?}");
+    assert_eq!(offered("trainit checkpoint ").unwrap(), ["list", "prune", "pull", "push", "verify"]);
+    assert_eq!(offered("trainit checkpoint list ").unwrap(), [""; 0]);
+    assert_eq!(offered("trainit checkpoint --restore n").unwrap(), ["none"]);
+    let files = offered("trainit checkpoint list --config ").unwrap();
+    assert!(files.iter().any(|file| file == "Cargo.toml"), "{files:?}");
+}
+
+#[test]
+fn there_is_a_manual_page_for_each_subcommand_and_for_no_other_word() {
+    for words in [&["man"][..], &["man", "run"], &["man", "man"]] {
+        let page = Trainit::new(words).output().expect_code(0).out();
+        assert!(page.contains(".TH trainit") && page.contains("SYNOPSIS"), "{words:?}: {page}");
     }
+    assert!(Trainit::new(["man", "fly"]).output().expect_code(125).err().contains("no manual page for \"fly\""));
 }
 
 #[test]
@@ -125,9 +131,9 @@ fn the_version_names_commit_target_and_features() {
 fn the_bill_of_materials_has_every_crate_that_is_built_in_and_no_test_tool() {
     let root = env!("CARGO_MANIFEST_DIR");
     let Ok(output) =
-        Command::new("python3").arg("scripts/sbom").current_dir(root).env("SOURCE_DATE_EPOCH", "0").output()
+        Command::new("python3").arg("scripts/release/sbom").current_dir(root).env("SOURCE_DATE_EPOCH", "0").output()
     else {
-        eprintln!("skipped: no python3 to run scripts/sbom");
+        eprintln!("skipped: no python3 to run scripts/release/sbom");
         return;
     };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

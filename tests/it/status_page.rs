@@ -1,4 +1,4 @@
-//! `--status-addr`: Prometheus and health checks ask a running trainit over HTTP; nobody who asks can hold it up.
+//! `--status-addr`: Prometheus and health checks ask a running trainit over HTTP. No client can delay it.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::support::fake_nvml::FakeNvml;
-use crate::support::{Finished, PATIENCE, Running, Trainit, eventually, settled};
+use crate::support::{Finished, PATIENCE, Running, Trainit, assert_prompt, assert_within, eventually, settled};
 
 const LOOP: &str = "while :; do sleep 0.01; done";
 const ANYWHERE: [&str; 3] = ["run", "--status-addr", "127.0.0.1:0"];
@@ -54,7 +54,7 @@ fn get(at: SocketAddr, path: &str) -> (u16, String) {
 }
 
 #[test]
-fn who_has_said_all_that_it_will_still_gets_its_answer() {
+fn a_client_that_has_closed_its_sending_side_gets_its_answer() {
     let (running, at) = run(&[], LOOP);
     let mut stream = connect(at);
     stream.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").unwrap();
@@ -116,7 +116,6 @@ fn a_scraper_sees_where_the_run_stands_and_the_metrics_of_the_trainer() {
     running.stop().expect_code(143);
 }
 
-#[cfg(feature = "store")]
 #[test]
 fn commits_are_counted_and_failures_by_their_cause_and_what_waits_is_told_in_steps() {
     let dir = tempfile::tempdir().unwrap();
@@ -203,7 +202,6 @@ fn there_is_an_answer_between_two_attempts_and_while_the_command_is_being_stoppe
     running.finish().expect_code(143);
 }
 
-#[cfg(feature = "store")]
 #[test]
 fn there_is_an_answer_while_a_store_that_says_nothing_is_asked_for_the_checkpoint() {
     let mute = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -224,7 +222,7 @@ fn there_is_an_answer_while_a_store_that_says_nothing_is_asked_for_the_checkpoin
 }
 
 #[test]
-fn what_is_no_question_is_refused_in_the_words_of_http() {
+fn invalid_requests_get_http_errors() {
     let (running, at) = run(&[], LOOP);
     for path in ["/", "/favicon.ico", "/metrics/"] {
         let (code, text) = get(at, path);
@@ -252,27 +250,31 @@ fn what_is_no_question_is_refused_in_the_words_of_http() {
 }
 
 #[test]
-fn clients_that_say_nothing_hold_up_neither_the_others_nor_the_end() {
+fn silent_clients_delay_neither_other_clients_nor_the_end() {
     let (running, at) = run(&[], LOOP);
-    let silent: Vec<TcpStream> = (0..7).map(|_| connect(at)).collect();
+    // A silent client is disconnected after 5 s. Six requests that wait for that take 30 s.
     let begun = Instant::now();
-    assert_eq!(get(at, "/metrics").0, 200);
-    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
-    // More than are talked to at once: the rest waits for these to be hung up on.
-    let more: Vec<TcpStream> = (0..20).map(|_| connect(at)).collect();
+    for _ in 0..6 {
+        let silent: Vec<TcpStream> = (0..7).map(|_| connect(at)).collect();
+        assert_eq!(get(at, "/metrics").0, 200);
+        drop(silent);
+    }
+    assert_within(begun, Duration::from_secs(25));
+    // More clients than are served at once.
+    let silent: Vec<TcpStream> = (0..20).map(|_| connect(at)).collect();
     let begun = Instant::now();
     running.stop().expect_code(143);
-    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
-    drop((silent, more));
+    assert_prompt(begun);
+    drop(silent);
 }
 
 #[test]
-fn more_clients_that_say_nothing_than_are_talked_to_starve_no_health_check() {
+fn more_silent_clients_than_are_served_at_once_do_not_block_a_health_check() {
     let (running, at) = run(&[], LOOP);
     let mut silent: Vec<TcpStream> = (0..16).map(|_| connect(at)).collect();
     let begun = Instant::now();
     assert_eq!(get(at, "/healthz").0, 200);
-    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    assert_prompt(begun);
     assert_eq!(silent[0].read(&mut [0]).unwrap(), 0, "the oldest made room");
     let last = silent.last_mut().unwrap();
     write!(last, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
@@ -283,7 +285,7 @@ fn more_clients_that_say_nothing_than_are_talked_to_starve_no_health_check() {
 }
 
 #[test]
-fn a_client_that_says_nothing_is_hung_up_on_and_who_waited_has_its_turn() {
+fn a_silent_client_is_disconnected_and_a_waiting_client_is_served() {
     let (running, at) = run(&[], LOOP);
     let mut silent: Vec<TcpStream> = (0..8).map(|_| connect(at)).collect();
     assert_eq!(get(at, "/healthz").0, 200, "when their time is up");
@@ -341,7 +343,7 @@ fn a_malformed_address_starts_nothing() {
 }
 
 #[test]
-fn only_who_asks_for_it_listens_and_the_command_inherits_nothing_of_it() {
+fn only_status_addr_opens_a_port_and_the_command_inherits_no_socket() {
     let pid_of = |line: &str| serde_json::from_str::<Value>(line).unwrap()["trainit"]["pid"].as_i64().unwrap();
     let (running, at) = run(&[], LOOP);
     let child = pid_of(&running.after_log("started sh"));
@@ -357,7 +359,7 @@ fn only_who_asks_for_it_listens_and_the_command_inherits_nothing_of_it() {
 }
 
 #[test]
-fn while_nobody_asks_no_thread_is_woken() {
+fn without_requests_no_thread_wakes_up() {
     let (running, at) = run(&[], "echo dir=${TRAINIT_PREEMPTION_FILE%/*}; exec sleep 60");
     let dir = running.after_line("dir=");
     assert_eq!(get(at, "/healthz").0, 200);
@@ -370,7 +372,7 @@ fn while_nobody_asks_no_thread_is_woken() {
     };
     settled(&running, Path::new(dir.trim().trim_start_matches("dir=")));
     let before = switches();
-    // The stretch that is watched: that nothing happens in it is what is shown, so no event can end it.
+    // The test shows that nothing happens for a while. No event can end that while.
     std::thread::sleep(Duration::from_millis(700));
     assert_eq!(switches(), before);
     running.stop().expect_code(143);

@@ -1,6 +1,7 @@
 //! Credentials that change while they are used: those that a store no longer believes, and those that are late.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -55,7 +56,9 @@ fn bearer(number: u32) -> Reply {
 
 fn profile(file: &Path, number: u32) {
     let keys = format!("aws_access_key_id = {}\naws_secret_access_key = secretsecret\n", called(number));
-    fs::write(file, format!("[default]\n{keys}aws_session_token = of-the-session{number}\n")).unwrap();
+    let mut fresh = NamedTempFile::new().unwrap();
+    write!(fresh, "[default]\n{keys}aws_session_token = of-the-session{number}\n").unwrap();
+    fresh.persist(file).unwrap();
 }
 
 /// Who gives out credentials, with what a bucket says of those that do not hold.
@@ -137,7 +140,7 @@ static WAYS: [Way; 6] = [
 ];
 
 impl Way {
-    /// A bucket, a place that knows who signs for it, and the file that may be needed for that; the credentials are those
+    /// A bucket, a place whose variables name the signer, and the file that may be needed for that; the credentials are those
     /// of `now`.
     fn start(&'static self, now: &Now) -> (Bucket, Place, TempPath) {
         let (bucket, file) = (Bucket::start(), NamedTempFile::new().unwrap().into_temp_path());
@@ -192,8 +195,11 @@ fn credentials_that_a_store_no_longer_believes_are_asked_for_anew() {
         let (saved, file) = (place.save(1), keys.to_path_buf());
         bucket.misbehave(move |r| {
             // In the middle of a commit.
-            if is_data(r) && now.swap(2, SeqCst) == 1 && way.name == "the shared file" {
-                profile(&file, 2);
+            if is_data(r) && now.load(SeqCst) == 1 {
+                if way.name == "the shared file" {
+                    profile(&file, 2);
+                }
+                now.store(2, SeqCst);
             }
             (!signed_by(r, now.load(SeqCst))).then(|| way.refuse())
         });
@@ -245,7 +251,7 @@ fn credentials_that_are_a_variables_are_not_waited_for() {
 }
 
 #[test]
-fn credentials_that_hold_are_used_while_nobody_says_which_come_next() {
+fn valid_credentials_are_used_while_their_source_does_not_answer() {
     let bucket = Bucket::start();
     let (is_away, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
     let (ours, count) = (Arc::clone(&is_away), Arc::clone(&asked));
@@ -271,7 +277,7 @@ fn credentials_that_hold_are_used_while_nobody_says_which_come_next() {
 }
 
 #[test]
-fn credentials_that_run_out_while_nobody_says_which_come_next_are_told_of_with_both() {
+fn expired_credentials_without_new_ones_are_reported_with_both_causes() {
     let bucket = Bucket::start();
     let is_away = Arc::new(AtomicBool::new(false));
     let ours = Arc::clone(&is_away);

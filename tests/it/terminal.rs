@@ -163,7 +163,7 @@ fn stops_and_goes_on(redirection: &str) {
 }
 
 #[test]
-fn at_a_terminal_no_hup_and_no_cont_that_nobody_sent_comes() {
+fn at_a_terminal_the_command_gets_no_hup_or_cont_that_was_not_sent() {
     let script =
         format!("{LOOK} look begin; (trap 'look left; exit' TERM; echo ready; {LOOP}) & read line; look end; exit 6");
     let trainit = binary();
@@ -177,7 +177,7 @@ fn at_a_terminal_no_hup_and_no_cont_that_nobody_sent_comes() {
 }
 
 #[test]
-fn ctrl_z_where_nobody_could_continue_the_command_is_undone() {
+fn ctrl_z_is_undone_when_no_process_could_continue_the_command() {
     let script = format!("trap 'echo on; exit 0' USR1; echo pid-$$-; {LOOP}");
     let mut terminal = Terminal::start(binary().to_str().unwrap(), &["run", "--", "bash", "-c", &script]);
     terminal.shows("pid-");
@@ -296,7 +296,6 @@ fn begun_in_the_background_the_command_reads_the_terminal_after_fg() {
     assert_eq!(terminal.code(), Some(0));
 }
 
-#[cfg(feature = "store")]
 #[test]
 fn a_long_push_shows_a_bar_that_is_gone_when_it_is_over() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A log that nobody reads holds up no signal, no deadline and no commit.
+//! A log without a reader delays no signal, no deadline and no commit.
 
 use std::io::Write;
 use std::process::{Child, Stdio};
@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use crate::support::{PATIENCE, Trainit, eventually, send};
 
-/// Runs with a standard error that is full from the start and that nobody reads.
+/// A run whose standard error is full from the start and is never read.
 struct Unread {
     child: Child,
-    _nobody: std::io::PipeReader,
+    _reader: std::io::PipeReader,
 }
 
 impl Unread {
@@ -18,7 +18,7 @@ impl Unread {
         let room = nix::fcntl::fcntl(&writer, nix::fcntl::FcntlArg::F_GETPIPE_SZ).unwrap();
         (&writer).write_all(&vec![b'x'; room as usize]).unwrap();
         let child = trainit.command().stdout(Stdio::null()).stderr(writer).spawn().unwrap();
-        Unread { child, _nobody: reader }
+        Unread { child, _reader: reader }
     }
 
     fn term(&self) {
@@ -43,7 +43,7 @@ impl Drop for Unread {
     }
 }
 
-/// Says that it is ready by a file, since nobody reads what it writes.
+/// Creates a file when it is ready, because its output is not read.
 const READY: &str = "trap 'exit 3' TERM; : >ready; while :; do sleep 0.01; done";
 
 #[test]
@@ -73,7 +73,6 @@ fn a_deadline_is_kept_where_the_command_itself_waits_for_a_reader() {
     }
 }
 
-#[cfg(feature = "store")]
 #[test]
 fn what_is_saved_on_a_stop_is_committed() {
     let place = crate::support::checkpoints::Place::new();
@@ -96,7 +95,6 @@ fn what_is_saved_on_a_stop_is_committed() {
     assert_eq!(place.commits().len(), 1);
 }
 
-#[cfg(feature = "store")]
 #[test]
 fn a_slow_reader_gets_all_that_is_written_and_the_last_commit_does_not_wait_for_it() {
     let save = "mkdir tmp; echo w >tmp/model.bin; mv tmp step-7; head -c 600000 /dev/zero";
@@ -105,7 +103,6 @@ fn a_slow_reader_gets_all_that_is_written_and_the_last_commit_does_not_wait_for_
     slowly_read(&format!("{save}; : >../ready; exit 3"), false, 3);
 }
 
-#[cfg(feature = "store")]
 fn slowly_read(script: &str, is_stopped: bool, code: i32) {
     use std::io::Read;
     const BYTES: usize = 600_000;

@@ -1,7 +1,9 @@
-//! NVML as it was loaded: the functions that the probe calls, each absent where the driver has none of that name.
+//! The loaded NVML: the functions that the probe calls. A function is `None` if the driver does not export it.
 //!
-//! The bindings' own loader looks up all of some 400 functions and is four fifths of a small probe; from it are the types,
-//! and the compiler holds each signature here against it.
+//! The loader of the bindings looks up all of some 400 functions and is four fifths of a small probe. Only its types
+//! are used, and the compiler checks each signature here against it.
+//!
+//! libc is used because nix has no dlopen(3).
 
 #![expect(unsafe_code, reason = "NVML is a C library")]
 #![expect(non_snake_case, reason = "the functions have NVML's names")]
@@ -12,13 +14,13 @@ use std::path::Path;
 
 use nvml_wrapper_sys::bindings::{
     NvmlLib, nvmlDevice_t, nvmlEccCounterType_t, nvmlEnableState_t, nvmlEventData_t, nvmlEventSet_t, nvmlFieldValue_t,
-    nvmlMemory_t, nvmlMemory_v2_t, nvmlMemoryErrorType_t, nvmlPciInfo_t, nvmlReturn_t, nvmlTemperatureSensors_t,
-    nvmlUtilization_t,
+    nvmlGpuFabricInfo_t, nvmlGpuFabricInfoV_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlMemoryErrorType_t, nvmlPciInfo_t,
+    nvmlReturn_t, nvmlTemperatureSensors_t, nvmlUtilization_t,
 };
 
 macro_rules! calls {
     ($($name:ident($($arg:ty),*);)*) => {
-        /// The functions, by their names. The library stays loaded for the rest of the process's life.
+        /// The functions by name. The library stays loaded until the process exits.
         pub(super) struct Calls {
             $(pub(super) $name: Option<unsafe extern "C" fn($($arg),*) -> nvmlReturn_t>,)*
         }
@@ -30,7 +32,7 @@ macro_rules! calls {
 
         impl Calls {
             /// # Safety
-            /// `library` came from dlopen(3).
+            /// `library` is a handle from dlopen(3).
             unsafe fn find(library: *mut c_void) -> Calls {
                 let address = |name: &CStr| {
                     // SAFETY: by the contract above; the name is a C string.
@@ -39,7 +41,7 @@ macro_rules! calls {
                 };
                 Calls {
                     $($name: address(named(concat!(stringify!($name), "\0"))).map(|address| {
-                        // SAFETY: what NVML has by this name has this type, by its header.
+                        // SAFETY: the header of NVML declares this type for the symbol of this name.
                         unsafe {
                             std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) -> nvmlReturn_t>(address)
                         }
@@ -72,6 +74,8 @@ calls! {
     nvmlDeviceGetTotalEccErrors(nvmlDevice_t, nvmlMemoryErrorType_t, nvmlEccCounterType_t, *mut c_ulonglong);
     nvmlDeviceGetMigMode(nvmlDevice_t, *mut c_uint, *mut c_uint);
     nvmlDeviceGetNvLinkState(nvmlDevice_t, c_uint, *mut nvmlEnableState_t);
+    nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t, *mut nvmlGpuFabricInfoV_t);
+    nvmlDeviceGetGpuFabricInfo(nvmlDevice_t, *mut nvmlGpuFabricInfo_t);
     nvmlDeviceGetRemappedRows(nvmlDevice_t, *mut c_uint, *mut c_uint, *mut c_uint, *mut c_uint);
     nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t, *mut nvmlEnableState_t);
     nvmlDeviceGetFieldValues(nvmlDevice_t, c_int, *mut nvmlFieldValue_t);
@@ -82,19 +86,19 @@ calls! {
     nvmlEventSetWait(nvmlEventSet_t, *mut nvmlEventData_t, c_uint);
 }
 
-/// A name that was written with its NUL.
+/// A name that ends with NUL.
 fn named(name: &'static str) -> &'static CStr {
     CStr::from_bytes_with_nul(name.as_bytes()).unwrap_or_default()
 }
 
 impl Calls {
-    /// Loads a library. Errors: the loader's words.
+    /// Loads a library. Errors: the text of the loader.
     ///
     /// # Safety
-    /// The library's constructors run, whatever they do.
+    /// The library's constructors run.
     pub(super) unsafe fn load(path: &Path) -> Result<Calls, String> {
         let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-        // SAFETY: the name is a C string; what dlerror gives lives until the next call of its kind, and is copied before.
+        // SAFETY: the name is a C string; the text of dlerror is valid until its next call, and is copied before.
         unsafe {
             let library = libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL);
             if !library.is_null() {

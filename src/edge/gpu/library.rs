@@ -1,6 +1,9 @@
-//! Where NVML is: the library's paths in the order of search, and the one that is never taken.
+//! Finds NVML: the paths of the library in the order of search, and a check for the toolkit's stub, which is never
+//! used.
 //!
 //! Deliberately absent: loading it.
+//!
+//! libc is used because nix has no dladdr(3).
 
 #![expect(unsafe_code, reason = "asking the loader where a function came from")]
 
@@ -8,11 +11,12 @@ use std::ffi::{CStr, c_void};
 use std::path::{Path, PathBuf};
 
 use super::calls::Calls;
-use crate::rules::env::Env;
+use crate::rules::process::env::Env;
 
 const SONAME: &str = "libnvidia-ml.so.1";
 
-/// Where container runtimes put the library, after the loader's own search. A `*` stands for any one directory.
+/// Directories in which container runtimes put the library, searched after the loader's own. A `*` matches one
+/// directory.
 const DIRECTORIES: &[&str] = &[
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -26,7 +30,7 @@ const DIRECTORIES: &[&str] = &[
     "/run/nvidia/driver/usr/lib/*",
 ];
 
-/// The library's paths in the order of search. One that is named is the only one.
+/// The library's paths in the order of search. A path set by the user is the only one.
 pub(super) fn candidates(env: &Env) -> Vec<PathBuf> {
     if let Some(named) = env.given("TRAINIT_NVML_LIBRARY") {
         return vec![PathBuf::from(named)];
@@ -47,7 +51,7 @@ pub(super) fn candidates(env: &Env) -> Vec<PathBuf> {
     paths
 }
 
-/// Whether the loader found the CUDA toolkit's stub, which prints a warning and has no GPUs.
+/// Whether the loader found the CUDA toolkit's stub, which prints a warning and finds no GPUs.
 pub(super) fn is_stub(calls: &Calls) -> bool {
     let Some(function) = calls.nvmlInit_v2 else { return false };
     let mut info: libc::Dl_info = libc::Dl_info {
@@ -56,7 +60,7 @@ pub(super) fn is_stub(calls: &Calls) -> bool {
         dli_sname: std::ptr::null(),
         dli_saddr: std::ptr::null_mut(),
     };
-    // SAFETY: dladdr only looks the address up; the name it gives lives as long as the library.
+    // SAFETY: dladdr only looks the address up; the name it returns is valid while the library is loaded.
     unsafe {
         libc::dladdr(function as *const c_void, &raw mut info) != 0
             && !info.dli_fname.is_null()

@@ -1,78 +1,83 @@
-//! The machine's GPUs, asked so that no driver can hang or crash the asker.
+//! Queries the machine's GPUs so that no driver can hang or crash trainit.
 //!
 //! ```text
 //! discover ── ask ──> probe process: nvml (or nodes) ──> JSON lines ──> rules::gpu ──> Discovery
 //! ```
-//! Whatever touches a driver runs in a child that is killed at a deadline. Deliberately absent: what an answer means
-//! (`rules::gpu`), settings, and a second probe while there is one.
+//! All code that calls a driver runs in a child process that is killed at a deadline. Deliberately absent: the meaning
+//! of an answer (`rules::gpu`), settings, and a second concurrent probe.
+//!
+//! libc is used because nix has neither _exit(2) nor getauxval(3).
 
-#![expect(unsafe_code, reason = "the probe's own descriptors, its exit, and the auxiliary vector")]
+#![expect(unsafe_code, reason = "the probe's exit and the auxiliary vector")]
 
+mod answer_line;
 #[cfg(all(target_env = "gnu", not(target_feature = "crt-static")))]
 mod calls;
-pub mod ladder;
 #[cfg(all(target_env = "gnu", not(target_feature = "crt-static")))]
 mod library;
 #[cfg(all(target_env = "gnu", not(target_feature = "crt-static")))]
 mod nvml;
 pub mod probe;
+pub mod probe_exec;
 mod proc;
-mod speech;
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::rules::env::Env;
+use nix::unistd::{dup2_stdout, geteuid};
+
+use crate::edge::io::stdio;
 use crate::rules::gpu::protocol::Limits;
 use crate::rules::gpu::{Discovery, answer, cuda};
+use crate::rules::process::env::Env;
+use answer_line::Speech;
 use probe::Mode;
-use speech::Speech;
 
-/// How many GPUs this container has device nodes for: known at once, opens nothing, cannot block.
+/// The number of GPUs with device nodes in this container. Opens nothing and cannot block.
 pub fn device_count() -> u32 {
     u32::try_from(proc::minors().len()).unwrap_or(u32::MAX)
 }
 
-/// What can be seen of the GPUs from outside NVML, without asking the driver anything.
+/// Whether there are GPUs that CUDA cannot use because its own device node is missing. Cannot block.
+pub fn lacks_uvm() -> bool {
+    proc::lacks_uvm()
+}
+
+/// Facts about the GPUs that are visible without a call to the driver.
 pub fn site(env: &Env) -> answer::Site {
-    // SAFETY: geteuid cannot fail.
-    let uid = unsafe { libc::geteuid() };
+    let uid = geteuid().as_raw();
     let given = |name| env.given(name).map(str::to_owned);
     proc::site(given("TRAINIT_NVML_LIBRARY"), given("TRAINIT_GPU_PROBE").is_some(), uid)
 }
 
-/// Finds out what there is, from NVML or else from the device nodes. Takes at most three times `call` for each of the two,
-/// and the time to reap a killed probe. Not for a process whose children somebody else reaps.
+/// Discovers the GPUs by NVML or else by device nodes. Each of the two takes at most three times `call` and the time to
+/// reap a killed probe. The process must reap its children itself.
 pub fn discover(call: Duration, env: &Env) -> Discovery {
     discover_while(call, env, &|| true)
 }
 
-/// As [`discover`], with nobody waited for any more once `goes_on` says no.
+/// As [`discover`], but stops waiting when `goes_on` returns false.
 pub fn discover_while(call: Duration, env: &Env, goes_on: &dyn Fn() -> bool) -> Discovery {
     let limits = Limits::discovery(call);
     let site = site(env);
-    let report = probe::ask(&ladder::nvml(env), Mode::Discover, env, limits, goes_on);
+    let report = probe::ask(&probe_exec::nvml(env), Mode::Discover, env, limits, goes_on);
     let may_ask_again = !matches!(report.ending, answer::Ending::Stuck(_));
     let nodes = (answer::is_silent(&report) && may_ask_again && device_count() > 0)
-        .then(|| probe::ask(&ladder::ourselves(), Mode::Nodes, env, limits, goes_on).findings);
-    let mut discovery = answer::conclude(report, nodes, &site);
+        .then(|| probe::ask(&probe_exec::ourselves(), Mode::Nodes, env, limits, goes_on).findings);
+    let mut discovery = answer::interpret(report, nodes, &site);
     cuda::mark(&mut discovery.gpus, env.get("CUDA_VISIBLE_DEVICES"), env.get("CUDA_DEVICE_ORDER"));
     discovery
 }
 
-/// The probe itself. It never comes back: it leaves without NVML's shutdown, which may hang.
+/// The probe itself. It exits without NVML's shutdown, which may hang.
 pub fn probe_main(words: &[OsString], env: &Env) -> ! {
-    // SAFETY: before anything else is opened. Lines go to a private copy of standard output, and what a library prints to
-    // standard error.
-    let speech = Speech::on(unsafe {
-        let private = libc::fcntl(1, libc::F_DUPFD_CLOEXEC, 3);
-        libc::dup2(2, 1);
-        private
-    });
+    // Lines go to a private copy of standard output, and output of a library goes to standard error.
+    let speech = Speech::on(stdio::STDOUT.try_clone_to_owned().ok());
+    let _ = dup2_stdout(stdio::STDERR);
     answer_to(words, speech, env);
-    // SAFETY: ends the process without running anybody's destructors.
+    // SAFETY: ends the process without running destructors.
     unsafe { libc::_exit(0) }
 }
 
@@ -97,7 +102,7 @@ fn answer_to(words: &[OsString], mut speech: Speech, env: &Env) {
     }
 }
 
-/// The path this process was executed by, as the kernel was told.
+/// The path by which this process was executed, as the kernel recorded it.
 fn started_as() -> Option<PathBuf> {
     // SAFETY: the auxiliary vector's entry is a C string on the initial stack, or 0.
     unsafe {
@@ -106,7 +111,7 @@ fn started_as() -> Option<PathBuf> {
     }
 }
 
-/// Where this executable lies, as far as can be told.
+/// The path of this executable, if it is known.
 fn own_path() -> Option<PathBuf> {
     std::fs::read_link("/proc/self/exe").ok().or_else(started_as)
 }

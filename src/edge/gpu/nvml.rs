@@ -1,11 +1,15 @@
-//! The probe's own code: asks NVML and prints what it hears. It runs in a process of its own, which anybody may kill.
+//! The code of the probe: calls NVML and prints the answers. It runs in a separate process, which may be killed at any
+//! time.
 //!
-//! Straight over nvml-wrapper's bindings (nvml-wrapper-sys) rather than the wrapper, whose 0.13 was read for this: its
-//! `Nvml`, without which none of its queries can be called, is made by `init` only, and that asks for the driver's version
-//! behind the caller's back: a second call under one announcement and one deadline. `name()`, `uuid()` and the like look
-//! for the NUL past the end of their buffer where a driver wrote none; `memory_info()` knows only the call since R510;
-//! dropping it calls nvmlShutdown, and dropping an event set nvmlEventSetFree, which may hang. Here every symbol is
-//! optional, every call announced, and what fails is null.
+//! It uses nvml-wrapper's bindings (nvml-wrapper-sys) directly instead of the wrapper. These are the reasons, found in
+//! version 0.13 of the wrapper:
+//! - Its `Nvml`, which every query needs, is created only by `init`, which also queries the driver's version: a second
+//!   call under one announcement and one deadline.
+//! - `name()`, `uuid()` and the like search for the NUL past the end of their buffer if the driver wrote none.
+//! - `memory_info()` uses only the call that exists since R510.
+//! - Dropping it calls nvmlShutdown, and dropping an event set calls nvmlEventSetFree; both may hang.
+//!
+//! Here every symbol is optional, every call is announced, and a failed value is null.
 //! Deliberately absent: any judgement.
 
 #![expect(unsafe_code, reason = "NVML is a C library")]
@@ -15,32 +19,33 @@ use std::mem::zeroed;
 use std::time::Duration;
 
 use nvml_wrapper_sys::bindings::{
-    field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, nvmlDevice_t, nvmlEventSet_t, nvmlMemory_v2_t,
+    field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, nvmlDevice_t, nvmlEventSet_t, nvmlGpuFabricInfo_v2_t,
+    nvmlGpuFabricInfoV_t, nvmlMemory_v2_t,
 };
 
 use super::calls::Calls;
 use super::library::{candidates, is_stub};
-use super::speech::Speech;
 use crate::edge::clock::Clock;
-use crate::edge::wake;
-use crate::rules::env::Env;
+use crate::edge::gpu::answer_line::Speech;
+use crate::edge::io::eventfd;
 use crate::rules::gpu::Gpu;
 use crate::rules::gpu::answer::code::{
-    FUNCTION_NOT_FOUND, GPU_IS_LOST, LIB_RM_VERSION_MISMATCH, LIBRARY_NOT_FOUND, OPERATING_SYSTEM, RESET_REQUIRED,
-    TIMEOUT, UNKNOWN,
+    FUNCTION_NOT_FOUND, GPU_IS_LOST, LIB_RM_VERSION_MISMATCH, LIBRARY_NOT_FOUND, NOT_SUPPORTED, OPERATING_SYSTEM,
+    RESET_REQUIRED, TIMEOUT, UNKNOWN,
 };
 use crate::rules::gpu::protocol::{INDEX_LIMIT, Line, event};
+use crate::rules::process::env::Env;
 
-/// NVML's return value for a call that went well.
+/// NVML's return value for success.
 const SUCCESS: u32 = 0;
-/// The event wait is never longer than this, so that a hang shows soon.
+/// The longest wait for an event, so that a hang is noticed soon.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
-/// A recovery action may take this long to follow its XID.
+/// How long a recovery action may take to follow its XID.
 const RECHECK_AFTER: Duration = Duration::from_secs(2);
 /// More links than any GPU has.
 const MAX_NVLINKS: c_uint = 36;
 
-/// Calls an NVML function by name: announced, unless it is missing or the GPU at hand has already been found lost.
+/// Announces and calls an NVML function by name, unless it is missing or the current GPU has already been found lost.
 macro_rules! ask {
     ($nvml:ident.$name:ident($($arg:expr),*)) => {
         match $nvml.calls.$name {
@@ -59,7 +64,7 @@ macro_rules! ask {
     };
 }
 
-/// A structure or number for NVML to write to.
+/// A zeroed structure or number for NVML to write to.
 fn blank<T: Copy>() -> T {
     // SAFETY: used for integers and NVML's plain C structures of integers and pointers, for which zeros are a value.
     unsafe { zeroed() }
@@ -68,19 +73,19 @@ fn blank<T: Copy>() -> T {
 struct Nvml {
     calls: Calls,
     speech: Speech,
-    /// The call that found the GPU at hand gone, and what it returned.
+    /// The call that found the current GPU lost, and its return value.
     lost: Option<(&'static str, u32)>,
-    /// What the last waits for events returned, and how many in a row.
+    /// The return value of the last waits for events, and how many in a row returned it.
     waits: (u32, u32),
 }
 
 struct Device {
     handle: nvmlDevice_t,
-    /// What does not change, and the memory of the start.
+    /// Constant data, and the memory at the start.
     identity: Gpu,
 }
 
-/// Says what is there, once.
+/// Reports the GPUs once.
 pub(super) fn discover(speech: Speech, env: &Env) {
     let Some(mut nvml) = Nvml::open(speech, env) else { return };
     let Some(devices) = nvml.list() else { return };
@@ -90,14 +95,14 @@ pub(super) fn discover(speech: Speech, env: &Env) {
     nvml.speech.say(&Line::End);
 }
 
-/// Says what is there, then what happens, with a sample of each GPU every `interval`; until it is killed.
+/// Reports the GPUs, then events, and a sample of each GPU every `interval`; runs until it is killed.
 pub(super) fn watch(speech: Speech, env: &Env, interval: Duration) {
     let Some(mut nvml) = Nvml::open(speech, env) else { return };
     let Some(devices) = nvml.list() else { return };
     let events = nvml.register(&devices);
     let clock = Clock::start();
     let mut next_round = Duration::ZERO;
-    // For each GPU: when its recovery action is read again, and when for the last time.
+    // For each GPU: the next time to read its recovery action, and the last time.
     let mut rechecks: Vec<Option<(Duration, Duration)>> = vec![None; devices.len()];
     loop {
         let now = clock.now();
@@ -128,14 +133,14 @@ impl Nvml {
         let mut failure = None;
         for path in candidates(env) {
             speech.call("dlopen");
-            // SAFETY: loading runs the library's constructors; that is what this process is for.
+            // SAFETY: loading runs the library's constructors, which is the purpose of this process.
             match unsafe { Calls::load(&path) } {
                 Ok(calls) if is_stub(&calls) => {
                     let message = format!("{} is the toolkit's link-time stub", path.display());
                     failure.get_or_insert((Some(LIBRARY_NOT_FOUND), message));
                 }
                 Ok(calls) => return Nvml { calls, speech, lost: None, waits: (SUCCESS, 0) }.init(),
-                // A file that is there but does not load is worth more words than names that were not found.
+                // An existing file that fails to load explains more than a missing file.
                 Err(error) if path.is_absolute() && !named => failure = Some((None, error)),
                 Err(error) => {
                     failure.get_or_insert((Some(LIBRARY_NOT_FOUND), error));
@@ -157,7 +162,7 @@ impl Nvml {
         Some(self)
     }
 
-    /// The driver and the identity of each GPU.
+    /// Reports the driver, and the identity of each GPU.
     fn list(&mut self) -> Option<Vec<Device>> {
         let nvml = self;
         let mut buffer = [0 as c_char; 256];
@@ -217,12 +222,12 @@ impl Nvml {
         Some(Device { handle, identity })
     }
 
-    /// The newest call first; drivers before R510 and WSL have only the old one.
+    /// Tries the newest call first; drivers before R510 and WSL have only the old one.
     fn memory(&mut self, handle: nvmlDevice_t, gpu: &mut Gpu) -> u32 {
         let nvml = self;
         let mut memory: nvmlMemory_v2_t = blank();
         memory.version = (size_of::<nvmlMemory_v2_t>() | (2 << 24)) as c_uint;
-        if ask!(nvml.nvmlDeviceGetMemoryInfo_v2(handle, &raw mut memory)) == SUCCESS {
+        if ask!(nvml.nvmlDeviceGetMemoryInfo_v2(handle, &raw mut memory)) == SUCCESS && memory.total > 0 {
             gpu.memory_total_bytes = Some(memory.total);
             gpu.memory_used_bytes = Some(memory.used);
             gpu.memory_reserved_bytes = Some(memory.reserved);
@@ -230,14 +235,16 @@ impl Nvml {
         }
         let mut memory = blank();
         let code = ask!(nvml.nvmlDeviceGetMemoryInfo(handle, &raw mut memory));
-        if code == SUCCESS {
+        if code == SUCCESS && memory.total > 0 {
             gpu.memory_total_bytes = Some(memory.total);
             gpu.memory_used_bytes = Some(memory.used);
+        } else if matches!(code, SUCCESS | NOT_SUPPORTED) {
+            gpu.memory_shared = Some(true);
         }
         code
     }
 
-    /// Everything that changes, as one line.
+    /// Reports all changing values as one line.
     fn sample(&mut self, device: &Device) {
         let nvml = self;
         let handle = device.handle;
@@ -275,6 +282,7 @@ impl Nvml {
         if ask!(nvml.nvmlDeviceGetTotalEccErrors(handle, 1, 0, &raw mut errors)) == SUCCESS {
             gpu.ecc_uncorrected = Some(errors);
         }
+        nvml.fabric(handle, &mut gpu);
         nvml.repairs(handle, &mut gpu);
         let (mut mode, mut pending_mode) = (0, 0);
         if ask!(nvml.nvmlDeviceGetMigMode(handle, &raw mut mode, &raw mut pending_mode)) == SUCCESS {
@@ -292,7 +300,26 @@ impl Nvml {
         }
     }
 
-    /// Memory repairs: remapped rows (Ampere and later), retired pages before.
+    /// Reads the fabric manager's state of the GPU's NVLinks. Drivers before R550 support only the second version of
+    /// the newer call, those before R535 only the older call.
+    fn fabric(&mut self, handle: nvmlDevice_t, gpu: &mut Gpu) {
+        let nvml = self;
+        let mut info: nvmlGpuFabricInfoV_t = blank();
+        for (version, size) in [(3, size_of::<nvmlGpuFabricInfoV_t>()), (2, size_of::<nvmlGpuFabricInfo_v2_t>())] {
+            info.version = (size | (version << 24)) as c_uint;
+            // The second version is a prefix of the third.
+            if ask!(nvml.nvmlDeviceGetGpuFabricInfoV(handle, &raw mut info)) == SUCCESS {
+                (gpu.fabric_state, gpu.fabric_status) = fabric(info.state.into(), info.status);
+                return;
+            }
+        }
+        let mut info = blank();
+        if ask!(nvml.nvmlDeviceGetGpuFabricInfo(handle, &raw mut info)) == SUCCESS {
+            (gpu.fabric_state, gpu.fabric_status) = fabric(info.state.into(), info.status);
+        }
+    }
+
+    /// Reads memory repairs: remapped rows (Ampere and later), or retired pages (earlier).
     fn repairs(&mut self, handle: nvmlDevice_t, gpu: &mut Gpu) {
         let nvml = self;
         let (mut corrected, mut uncorrected, mut pending, mut failed) = (0, 0, 0, 0);
@@ -304,7 +331,7 @@ impl Nvml {
         }
     }
 
-    /// Field 230, whatever integer type the driver gives it.
+    /// Reads field 230, which has different integer types in different drivers.
     fn recovery_action(&mut self, handle: nvmlDevice_t) -> Option<u32> {
         let nvml = self;
         // SAFETY: a C structure of integers and a union of numbers.
@@ -326,7 +353,7 @@ impl Nvml {
         u32::try_from(value).ok()
     }
 
-    /// If a call found the GPU gone, says so.
+    /// Reports the GPU as lost if a call found it so.
     fn report_loss(&mut self, gpu: &Gpu) -> bool {
         let Some((function, code)) = self.lost.take() else { return false };
         let (index, uuid, function) = (gpu.index, gpu.uuid.clone(), function.to_owned());
@@ -334,7 +361,8 @@ impl Nvml {
         true
     }
 
-    /// One round of a watch: the driver line, then a sample of each GPU. GPUs that are no longer listed are lost.
+    /// One round of a watch: the driver line, then a sample of each GPU. GPUs that are no longer listed are reported as
+    /// lost.
     fn round(&mut self, devices: &[Device]) {
         let nvml = self;
         let mut count = 0;
@@ -370,7 +398,7 @@ impl Nvml {
         uuids
     }
 
-    /// Subscribes to what each GPU supports of what we understand.
+    /// Subscribes to the events that each GPU supports and the rules understand.
     fn register(&mut self, devices: &[Device]) -> Option<nvmlEventSet_t> {
         let (nvml, mut set) = (self, blank());
         let code = ask!(nvml.nvmlEventSetCreate(&raw mut set));
@@ -395,23 +423,24 @@ impl Nvml {
         registered.then_some(set)
     }
 
-    /// Says that no events can be heard, and so gives no set of them.
+    /// Reports that events are not available, and returns no event set.
     fn deaf(&mut self, function: &str, code: u32) -> Option<nvmlEventSet_t> {
-        self.speech.say(&Line::Deaf { function: function.to_owned(), code });
+        self.speech.say(&Line::EventsUnavailable { function: function.to_owned(), code });
         None
     }
 
-    /// Waits for an event and tells it; returns which GPU's recovery action to read again.
+    /// Waits for an event and reports it; returns the GPU whose recovery action must be read again.
     fn wait(&mut self, set: Option<nvmlEventSet_t>, devices: &[Device], wait: Duration) -> Option<usize> {
         let nvml = self;
         let ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX).max(1);
         let Some(set) = set else {
             nvml.speech.wait("sleep", ms);
-            wake::wait_readable(&[], Some(wait));
+            eventfd::wait_readable(&[], Some(wait));
             return None;
         };
         let mut data = blank();
-        // The call was announced by this, with its length; ask! would announce it again, without.
+        // This announcement contains the length of the wait, so ask! is not used: it would announce the call again
+        // without it.
         nvml.speech.wait("nvmlEventSetWait_v2", ms);
         let begun = Clock::start();
         // SAFETY: the set came from NVML, `data` lives for the call.
@@ -422,14 +451,14 @@ impl Nvml {
             }
         };
         nvml.waits = if nvml.waits.0 == code { (code, nvml.waits.1.saturating_add(1)) } else { (code, 1) };
-        // Once may be chance. The GPUs themselves say best what is behind it.
+        // A single error may be chance. After two in a row, a sample of the GPUs shows the cause best.
         if !matches!(code, SUCCESS | TIMEOUT) && nvml.waits.1 == 2 {
             nvml.round(devices);
             nvml.deaf("nvmlEventSetWait_v2", code);
         }
         if code != SUCCESS {
-            // A driver that does not wait must not keep us busy.
-            wake::wait_readable(&[], Some(wait.saturating_sub(begun.now())));
+            // Sleep for the rest, because a driver that returns at once would cause a busy loop.
+            eventfd::wait_readable(&[], Some(wait.saturating_sub(begun.now())));
             return None;
         }
         let at = devices.iter().position(|device| device.handle == data.device);
@@ -443,7 +472,12 @@ impl Nvml {
     }
 }
 
-/// A C string that may lack its NUL or be no UTF-8.
+/// State and status; state 0 means that the machine has no such fabric.
+fn fabric(state: u32, status: u32) -> (Option<u32>, Option<u32>) {
+    if state == 0 { (None, None) } else { (Some(state), Some(status)) }
+}
+
+/// Converts a C string that may lack its NUL or be invalid UTF-8.
 fn text(buffer: &[c_char]) -> String {
     let bytes: Vec<u8> = buffer.iter().take_while(|c| **c != 0).map(|c| c.to_ne_bytes()[0]).collect();
     String::from_utf8_lossy(&bytes).trim().to_owned()

@@ -1,43 +1,51 @@
-//! The probe as a process: started with nothing but the environment, read without blocking, killed, reaped.
+//! The probe as a process: started with only the environment, read without blocking, killed, reaped.
 //!
-//! Anything NVIDIA's library does (hang, crash, print, leak) happens over there. [`ProbeProcess`] is for a supervisor
-//! that polls and reaps itself; [`ask`] drives one to its end for the commands that have nothing else to do.
-//! Deliberately absent: what the lines mean (`rules::gpu`), and any second probe beside a first.
+//! NVIDIA's library may hang, crash, print or leak only in that process. [`ProbeProcess`] is for a supervisor that
+//! polls and reaps itself; [`ask`] runs a probe to its end, for commands that have no other work. Deliberately absent:
+//! the meaning of the lines (`rules::gpu`), and a second concurrent probe.
+//!
+//! libc is used because the child's calls must be async-signal-safe, and because nix's signals leave out the real-time
+//! signals.
 
-#![expect(unsafe_code, reason = "fork, exec and what runs between them")]
+#![expect(unsafe_code, reason = "fork, exec and the code between them")]
 
 use std::ffi::{CString, c_char, c_int};
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::time::Duration;
 
-use super::ladder::{Candidate, Ladder};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::{ForkResult, Pid, fork, pipe2, read, setpgid};
+
 use crate::edge::clock::Clock;
-use crate::edge::process::pointers;
-use crate::edge::wake;
-use crate::rules::env::{Changes, Env};
-use crate::rules::exit::End;
+use crate::edge::gpu::probe_exec::{Candidate, Ladder};
+use crate::edge::io::eventfd;
+use crate::edge::process::reaper::{self, Wait};
+use crate::edge::process::spawn::{own_pid, pointers};
 use crate::rules::gpu::answer::{Ending, Report};
 use crate::rules::gpu::protocol::{Findings, Limits, Overrun, Reader};
-use crate::rules::signal::Signal;
+use crate::rules::process::env::{Changes, Env};
+use crate::rules::process::exit::End;
 
 /// The hidden subcommand.
 pub const SUBCOMMAND: &str = "__gpu-probe";
 
-/// How long a killed probe is waited for; one that is stuck in the kernel is left behind.
+/// How long to wait for a killed probe. One that is stuck in the kernel is left behind.
 const REAP_LIMIT: Duration = Duration::from_secs(2);
-/// How often the death of a probe is looked for whose output somebody else holds open.
+/// How often to check for the death of a probe if another process holds its output open.
 const GLANCE: Duration = Duration::from_millis(100);
 
-/// What a probe is to do.
+/// The task of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Say what NVML knows, once.
+    /// Report the data of NVML once.
     Discover,
-    /// Say what the device nodes tell, once.
+    /// Report the device nodes once.
     Nodes,
-    /// Say what is there, then what happens, with a sample of each GPU at this interval.
+    /// Report the GPUs, then events, and a sample of each GPU at this interval.
     Watch(Duration),
 }
 
@@ -51,31 +59,32 @@ impl Mode {
     }
 }
 
-/// A running probe. Its owner reaps `pid`; dropping this closes the pipes and leaves the process alone.
+/// A running probe. Its owner reaps `pid`; dropping this closes the pipes and does not end the process.
 #[derive(Debug)]
 pub struct ProbeProcess {
-    /// Its process id and process group.
+    /// The process ID, which is also the process group.
     pub pid: i32,
     stdout: OwnedFd,
     stderr: OwnedFd,
 }
 
 impl AsRawFd for ProbeProcess {
-    /// For poll(2): readable when the probe has spoken or has gone.
+    /// For poll(2): readable when the probe has written or has closed its output.
     fn as_raw_fd(&self) -> RawFd {
         self.stdout.as_raw_fd()
     }
 }
 
 impl ProbeProcess {
-    /// Starts a probe in a process group of its own: default signal dispositions, no signal blocked, no descriptors but
-    /// three pipes, first in line for the OOM killer, gone when the calling *thread* is (call it on the main thread). That
-    /// the program cannot be executed is told on the pipe, as an `error` line of `exec`. Errors: as pipe(2) and fork(2).
+    /// Starts a probe in its own process group, with default signal dispositions, no blocked signals, no descriptors
+    /// except three pipes, and the highest OOM score. It is killed when the calling *thread* ends, so call this on the
+    /// main thread. If the program cannot be executed, the pipe contains an `error` line of `exec`. Errors: as pipe(2)
+    /// and fork(2).
     pub fn spawn(ladder: &Ladder, mode: Mode, env: &Env) -> io::Result<ProbeProcess> {
         let (stdin, _) = pipe()?;
         let (stdout, out) = pipe()?;
         let (stderr, err) = pipe()?;
-        // A library that floods its standard error loses words instead of blocking.
+        // A library that floods its standard error loses text instead of blocking.
         for fd in [&stdout, &stderr, &err] {
             set_nonblocking(fd)?;
         }
@@ -89,51 +98,44 @@ impl ProbeProcess {
             argv: pointers(&argv),
             envp: pointers(&envp),
             fds: [stdin.as_raw_fd(), out.as_raw_fd(), err.as_raw_fd()],
-            // SAFETY: getpid cannot fail.
-            parent: unsafe { libc::getpid() },
+            parent: own_pid(),
         };
-        // SAFETY: the child calls only async-signal-safe functions on data made above, then execs or leaves.
-        let pid = unsafe { libc::fork() };
-        match pid {
-            -1 => Err(io::Error::last_os_error()),
+        // SAFETY: the child calls only async-signal-safe functions on data prepared above, then execs or exits.
+        match unsafe { fork() }? {
             // SAFETY: as above.
-            0 => unsafe { become_probe(&start, &ladder.candidates) },
-            _ => {
-                // SAFETY: also done by the child; whoever is first makes the group.
-                unsafe { libc::setpgid(pid, pid) };
-                Ok(ProbeProcess { pid, stdout, stderr })
+            ForkResult::Child => unsafe { become_probe(&start, &ladder.candidates) },
+            ForkResult::Parent { child } => {
+                // The child does the same; the first of the two creates the group.
+                let _ = setpgid(child, child);
+                Ok(ProbeProcess { pid: child.as_raw(), stdout, stderr })
             }
         }
     }
 
-    /// What the probe has said by now. `None` once it, and all who hold its output, have gone.
+    /// Reads the output available now. `None` after the probe, and all other processes that hold its output, have
+    /// closed it.
     pub fn read(&self) -> Option<Vec<u8>> {
         let mut buffer = [0u8; 16 * 1024];
         loop {
-            // SAFETY: the buffer is ours, and as long as said.
-            let count = unsafe { libc::read(self.stdout.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) };
-            match usize::try_from(count) {
+            match read(&self.stdout, &mut buffer) {
                 Ok(0) => return None,
                 Ok(count) => return Some(buffer[..count].to_vec()),
-                Err(_) => match io::Error::last_os_error().kind() {
-                    io::ErrorKind::Interrupted => {}
-                    io::ErrorKind::WouldBlock => return Some(Vec::new()),
-                    _ => return None,
-                },
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return Some(Vec::new()),
+                Err(_) => return None,
             }
         }
     }
 
-    /// Kills it and its process group. Only before it is reaped.
+    /// Kills the probe and its process group. Call it only before the probe is reaped.
     pub fn kill(&self) {
-        // SAFETY: kill only sends; the group and the process are ours until reaped.
-        unsafe {
-            libc::kill(-self.pid, libc::SIGKILL);
-            libc::kill(self.pid, libc::SIGKILL);
-        }
+        // The IDs are not reused before the probe is reaped.
+        let pid = Pid::from_raw(self.pid);
+        let _ = killpg(pid, Signal::SIGKILL);
+        let _ = kill(pid, Signal::SIGKILL);
     }
 
-    /// The last line that it, or its loader, wrote to standard error; at most 200 characters.
+    /// The last line that the probe or its loader wrote to standard error; at most 200 characters.
     pub fn last_words(&self) -> String {
         let mut text = Vec::new();
         let mut file = std::fs::File::from(match self.stderr.try_clone() {
@@ -147,8 +149,8 @@ impl ProbeProcess {
     }
 }
 
-/// Starts a probe and drives it to its end, bounded by the limits and the time it takes to reap it; its time is over as
-/// soon as `goes_on` says no. Waits for no other child.
+/// Starts a probe and runs it to its end, bounded by the limits and the time to reap it. The time is up as soon as
+/// `goes_on` returns false. Waits for no other child.
 pub fn ask(ladder: &Ladder, mode: Mode, env: &Env, limits: Limits, goes_on: &dyn Fn() -> bool) -> Report {
     let clock = Clock::start();
     let mut reader = Reader::new(clock.now(), limits);
@@ -172,7 +174,7 @@ pub fn ask(ladder: &Ladder, mode: Mode, env: &Env, limits: Limits, goes_on: &dyn
         }
         if said.as_ref().is_none_or(Vec::is_empty) {
             if let Some(end) = try_reap(probe.pid) {
-                // What it said between our last look and its death.
+                // Output written between the last read and the death.
                 while let Some(said) = probe.read().filter(|said| !said.is_empty()) {
                     for line in reader.feed(clock.now(), &said) {
                         findings.add(line);
@@ -182,45 +184,41 @@ pub fn ask(ladder: &Ladder, mode: Mode, env: &Env, limits: Limits, goes_on: &dyn
             }
             let left = reader.deadline().saturating_sub(clock.now()).min(GLANCE);
             match said {
-                Some(_) => wake::wait_readable(&[probe.as_raw_fd()], Some(left)),
-                None => wake::wait_readable(&[], Some(left.min(Duration::from_millis(1)))),
+                Some(_) => eventfd::wait_readable(&[probe.as_raw_fd()], Some(left)),
+                None => eventfd::wait_readable(&[], Some(left.min(Duration::from_millis(1)))),
             }
         }
     };
     Report { program, findings, ending, last_call: reader.last_call().to_owned(), words: probe.last_words() }
 }
 
-/// Kills a probe that has overrun, and reaps it if it lets itself be reaped.
+/// Kills a probe that exceeded its time, and reaps it if possible.
 fn finish(probe: &ProbeProcess, clock: &Clock, overrun: Overrun, ended: bool) -> Ending {
     probe.kill();
     let until = clock.now() + REAP_LIMIT;
     loop {
         if let Some(end) = try_reap(probe.pid) {
-            // It had said all, and only took long to leave.
+            // The answer was complete; only the exit was slow.
             return if ended { Ending::Ended(end) } else { Ending::Overrun(overrun) };
         }
         if clock.now() >= until {
             return Ending::Stuck(overrun);
         }
-        wake::wait_readable(&[], Some(Duration::from_millis(1)));
+        eventfd::wait_readable(&[], Some(Duration::from_millis(1)));
     }
 }
 
-/// How this one child ended, if it has.
+/// The end of this child, if it has ended.
 fn try_reap(pid: i32) -> Option<End> {
-    let mut status: c_int = 0;
-    // SAFETY: the status is ours; only this pid is waited for.
-    let reaped = unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) };
-    match reaped {
-        0 => None,
-        _ if reaped == pid && libc::WIFSIGNALED(status) => Signal::new(libc::WTERMSIG(status)).map(End::Signal),
-        _ if reaped == pid => Some(End::Code(libc::WEXITSTATUS(status) as u8)),
-        // Nothing to wait for: somebody ignores SIGCHLD, or has reaped it.
-        _ => Some(End::Code(0)),
+    match reaper::wait_for(pid) {
+        Wait::Ended { end, .. } => Some(end),
+        Wait::Stopped { .. } | Wait::Nothing => None,
+        // No such child: SIGCHLD is ignored, or other code has reaped it.
+        Wait::Empty => Some(End::Code(0)),
     }
 }
 
-/// Everything the child needs, made before the fork.
+/// Data for the child, prepared before the fork.
 struct Start {
     argv: Vec<*const c_char>,
     envp: Vec<*const c_char>,
@@ -229,16 +227,16 @@ struct Start {
 }
 
 /// # Safety
-/// In a freshly forked child only. Allocates nothing and takes no lock.
+/// Call only in a freshly forked child. It allocates nothing and takes no lock.
 unsafe fn become_probe(start: &Start, candidates: &[Candidate]) -> ! {
-    // SAFETY: system calls on descriptors and strings that the parent made; the sets and limits live on this stack.
+    // SAFETY: system calls on descriptors and strings that the parent prepared; the sets and limits are on this stack.
     unsafe {
         libc::setpgid(0, 0);
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         if libc::getppid() != start.parent {
             libc::_exit(1);
         }
-        // The kernel's own call: the C library keeps 32 and 33 to itself, and a zeroed action is the default one.
+        // The system call itself, because the C library reserves signals 32 and 33. A zeroed action is the default one.
         let default = [0u64; 4];
         for signal in 1..=64 {
             libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), ptr::null::<u64>(), 8);
@@ -250,7 +248,7 @@ unsafe fn become_probe(start: &Start, candidates: &[Candidate]) -> ! {
             libc::dup2(from, to);
         }
         close_others_on_exec();
-        // A crash in the driver's library leaves no core file in the trainer's directory.
+        // A crash in the driver's library must not leave a core file in the trainer's directory.
         let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         libc::setrlimit(libc::RLIMIT_CORE, &raw const no_core);
         let score = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
@@ -278,7 +276,7 @@ unsafe fn close_others_on_exec() {
         if libc::syscall(libc::SYS_close_range, 3, all, libc::CLOSE_RANGE_CLOEXEC) == 0 {
             return;
         }
-        // Before Linux 5.11, or forbidden by a seccomp filter.
+        // Linux before 5.11, or a seccomp filter.
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
         for fd in 3..limit.rlim_cur.clamp(1024, 1 << 20) as c_int {
@@ -300,39 +298,24 @@ unsafe fn tell_errno(errno: c_int) {
         rest /= 10;
         at -= 1;
     }
-    // SAFETY: the buffer is this function's own.
+    // SAFETY: the buffer is on this stack.
     unsafe { libc::write(1, line.as_ptr().cast(), line.len()) };
 }
 
-/// A pipe, both ends above the three standard descriptors and closed on exec: read end, write end.
+/// A pipe: read end and write end, both above the three standard descriptors and closed on exec.
 fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let mut fds = [0; 2];
-    // SAFETY: the array has room for two descriptors, which are ours once returned.
-    let (read, write) = unsafe {
-        if libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1]))
-    };
+    let (read, write) = pipe2(OFlag::O_CLOEXEC)?;
     Ok((high(read)?, high(write)?))
 }
 
-/// Whoever was started without standard descriptors gets its pipes there; the child's dup2 would overwrite them.
+/// Moves a descriptor above 2. A process started without standard descriptors gets its pipes there, and the child's
+/// dup2 would overwrite them.
 fn high(fd: OwnedFd) -> io::Result<OwnedFd> {
-    if fd.as_raw_fd() > 2 {
-        return Ok(fd);
-    }
-    // SAFETY: the descriptor is open; the new one is ours.
-    unsafe {
-        let new = libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 3);
-        if new < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(new)) }
-    }
+    // std makes no copy below 3.
+    if fd.as_raw_fd() > 2 { Ok(fd) } else { fd.try_clone() }
 }
 
 fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
-    // SAFETY: the descriptor is open; a fresh pipe has no other status flags to keep.
-    match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    // A new pipe has no other status flags.
+    Ok(fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map(drop)?)
 }

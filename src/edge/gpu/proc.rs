@@ -1,7 +1,7 @@
-//! GPUs without NVML: device nodes that open, joined with `/proc/driver/nvidia`.
+//! GPUs without NVML: device nodes that can be opened, joined with `/proc/driver/nvidia`.
 //!
-//! Opening a node can wake the driver, and a sick driver can hold the caller for ever, so [`tell`] runs in the probe
-//! process. What the main process may do itself only looks at names. Deliberately absent: any judgement.
+//! Opening a node can wake the driver, and a faulty driver can block the caller forever, so [`tell`] runs in the probe
+//! process. The functions for the main process only check names. Deliberately absent: any judgement.
 
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt;
@@ -9,16 +9,17 @@ use std::path::Path;
 
 use nix::unistd::{AccessFlags, access};
 
-use super::speech::Speech;
+use crate::edge::gpu::answer_line::Speech;
 use crate::rules::gpu::answer::Site;
 use crate::rules::gpu::nodes::{join, minor_of, read_information};
 use crate::rules::gpu::protocol::Line;
 
 const CONTROL_NODE: &str = "/dev/nvidiactl";
+const UVM_NODE: &str = "/dev/nvidia-uvm";
 const WSL_NODE: &str = "/dev/dxg";
 const DRIVER: &str = "/proc/driver/nvidia";
 
-/// The minors of the device nodes that there are, without opening any.
+/// The minor numbers of the existing device nodes, without opening any.
 pub(super) fn minors() -> Vec<u32> {
     if !Path::new(CONTROL_NODE).exists() {
         return Vec::new();
@@ -29,7 +30,12 @@ pub(super) fn minors() -> Vec<u32> {
     minors
 }
 
-/// What can be seen without asking the driver anything.
+/// Whether there are GPUs without the additional device node that CUDA needs.
+pub(super) fn lacks_uvm() -> bool {
+    !minors().is_empty() && !Path::new(UVM_NODE).exists()
+}
+
+/// Facts that are visible without a call to the driver.
 pub(super) fn site(named_library: Option<String>, named_probe: bool, uid: u32) -> Site {
     let control_node = [CONTROL_NODE, WSL_NODE].iter().any(|node| Path::new(node).exists());
     let minors = minors();
@@ -40,6 +46,7 @@ pub(super) fn site(named_library: Option<String>, named_probe: bool, uid: u32) -
     Site {
         control_node,
         gpu_nodes: minors.len(),
+        lacks_uvm: lacks_uvm(),
         module: Path::new(DRIVER).exists(),
         forbidden_node: nodes.into_iter().find(forbidden),
         uid,
@@ -48,7 +55,7 @@ pub(super) fn site(named_library: Option<String>, named_probe: bool, uid: u32) -
     }
 }
 
-/// Says which GPUs there are. The device node decides: `/proc` may list those of other containers.
+/// Reports the GPUs. Only those with a device node count: `/proc` may list GPUs of other containers.
 pub(super) fn tell(mut speech: Speech) {
     speech.call("open");
     let opens = |minor: &u32| {

@@ -8,8 +8,6 @@ use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 pub(super) struct Checksum(pub(super) u32);
 
 pub(super) const GOOGLE_HASH: HeaderName = HeaderName::from_static("x-goog-hash");
-/// S3's, with a request the body's, with an answer the one of what has come.
-pub(super) const AMAZON_CHECKSUM: HeaderName = HeaderName::from_static("x-amz-checksum-crc64nvme");
 const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /// What a request says of its body.

@@ -1,89 +1,164 @@
 //! A store that is a directory. Writes are staged under `NAME#k` and linked into place, so its file system must have hard
-//! links (gcsfuse has none).
+//! links (gcsfuse has none). Each operation has a thread of its own: a file system that hangs blocks nothing else.
 
 use std::collections::BTreeSet;
-use std::fs::{self, DirEntry, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use object_store::local::LocalFileSystem;
+use bytes::Bytes;
 use object_store::path::Path as Key;
+use tokio::sync::Semaphore;
 
-use super::error::{StoreError, Trouble, kind_of};
-use super::list::Object;
-use super::motion::Meter;
-use crate::edge::blocking::blocking;
+use super::error::{Trouble, kind_of};
+use super::list::{Object, modified, object, once, staged_for, visit};
+use super::staged::{Placing, STEP, Staged, above, is_absent, make_directory};
 use crate::edge::clock;
-use crate::rules::checkpoint::listing::{join, name_of};
-use crate::rules::checkpoint::names::is_half_written;
+use crate::edge::store::clouds::access::Access;
+use crate::edge::store::http::progress::{Meter, Progress};
+use crate::edge::transfer::blocking::blocking;
 
+/// Operations at once. One that hangs keeps its place until the file system answers, so that no more threads hang than these.
+const AT_ONCE: usize = 16;
+/// No disk flushes fewer bytes a second.
+const SLOWEST: u64 = 4 << 20;
 /// Up to this many files are made durable one by one, more by flushing the whole file system at once.
 const SYNCED_ONE_BY_ONE: usize = 64;
-
 /// The file that tells the time, until it is deleted.
 const TIME: &str = "time";
 
-/// What a directory can and a bucket cannot.
 #[derive(Debug)]
 pub(super) struct Directory {
-    root: PathBuf,
+    root: Arc<Path>,
+    turns: Arc<Semaphore>,
+    meter: Meter,
+    timeout: Duration,
+}
+
+/// Does it on a thread of its own. Errors: its own; it reports no progress for so long.
+pub(super) async fn timed<T: Send + 'static>(
+    meter: &Meter,
+    limit: Duration,
+    deed: impl FnOnce(&Progress) -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let operation = meter.begin();
+    let progress = operation.progress().clone();
+    let done = operation.within(limit, blocking(move || deed(&progress))).await;
+    done.unwrap_or_else(|| Err(not_answered(limit)))
+}
+
+fn not_answered(limit: Duration) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, format!("its file system has not answered for {} s", limit.as_secs()))
 }
 
 impl Directory {
-    /// Opens it, with a store whose writes are flushed one by one and one for data; `create` makes it where it is not
-    /// there. Errors: as mkdir(2), open(2).
-    pub(super) async fn open(
-        root: &Path,
-        create: bool,
-    ) -> Result<(Directory, LocalFileSystem, LocalFileSystem), StoreError> {
-        let at = root.to_owned();
-        let opened = blocking(move || {
+    /// Opens it; `create` makes it where it is not there. Errors: as mkdir(2), open(2).
+    pub(super) async fn open(root: &Path, create: bool, access: &Access) -> io::Result<Directory> {
+        let (turns, meter) = (Arc::new(Semaphore::new(AT_ONCE)), access.meter().clone());
+        let directory = Directory { root: root.into(), turns, meter, timeout: access.timeout };
+        let opened = directory.run(Duration::ZERO, move |root, _| {
             if create {
-                // mkdir(2) says of a file in its place that it exists.
-                fs::create_dir_all(&at).or_else(|error| {
-                    fs::read_dir(&at).map(drop).map_err(|now| match now.kind() {
-                        io::ErrorKind::NotADirectory => now,
-                        _ => error,
-                    })
-                })?;
+                make_directory(root)?;
             }
-            fs::read_dir(&at)?;
-            let open = || LocalFileSystem::new_with_prefix(&at).map_err(io::Error::other);
-            let (durable, data) = (open()?.with_fsync(true), open()?.with_automatic_cleanup(true));
-            Ok((Directory { root: at }, durable, data))
+            fs::read_dir(root).map(drop)
         });
-        opened.await.map_err(|error| {
-            StoreError::new("open", format!("file://{}", root.display()), error.to_string(), kind_of(&error))
+        opened.await?;
+        Ok(directory)
+    }
+
+    /// Does it on a thread of its own. Errors: its own; it reports no progress for the store's time-out and `more`.
+    async fn run<T: Send + 'static>(
+        &self,
+        more: Duration,
+        deed: impl FnOnce(&Path, &Progress) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let (root, turn) = (Arc::clone(&self.root), Arc::clone(&self.turns).acquire_owned());
+        let late = || Err(not_answered(self.timeout));
+        let turn =
+            tokio::time::timeout(self.timeout, turn).await.map_or_else(|_| late(), |t| t.map_err(io::Error::other))?;
+        timed(&self.meter, self.timeout + more, move |progress| {
+            let _turn = turn;
+            deed(&root, progress)
         })
+        .await
+    }
+
+    /// Writes a whole file.
+    pub(super) async fn put(&self, key: &str, blocks: Vec<Bytes>, how: Placing) -> io::Result<()> {
+        let key = key.to_owned();
+        self.run(Duration::ZERO, move |root, progress| {
+            let staged = Staged::new(root, &key)?;
+            staged.write(0, &blocks, progress)?;
+            staged.place(root, how)
+        })
+        .await
+    }
+
+    /// Starts a file that is written part by part.
+    pub(super) async fn begin(&self, key: &str) -> io::Result<Arc<Staged>> {
+        let key = key.to_owned();
+        self.run(Duration::ZERO, move |root, _| Ok(Arc::new(Staged::new(root, &key)?))).await
+    }
+
+    pub(super) async fn part(&self, to: &Arc<Staged>, from: u64, blocks: Vec<Bytes>) -> io::Result<()> {
+        let to = Arc::clone(to);
+        self.run(Duration::ZERO, move |_, progress| to.write(from, &blocks, progress)).await
+    }
+
+    /// Puts it into its place. All its parts must be through.
+    pub(super) async fn finish(&self, staged: Arc<Staged>, how: Placing) -> io::Result<()> {
+        let Ok(staged) = Arc::try_unwrap(staged) else { return Err(io::Error::other("a part is not through")) };
+        self.run(Duration::ZERO, move |root, _| staged.place(root, how)).await
+    }
+
+    /// Removes it.
+    pub(super) async fn abort(&self, staged: Arc<Staged>) {
+        let removes = move |_: &Path, _: &Progress| {
+            // A part may be under way still.
+            staged.remove();
+            Ok(())
+        };
+        let _ = self.run(Duration::ZERO, removes).await;
+    }
+
+    /// Deletes a file, and the directories that become empty.
+    pub(super) async fn delete(&self, key: &str) -> io::Result<()> {
+        let key = key.to_owned();
+        self.run(Duration::ZERO, move |root, _| {
+            let path = root.join(key);
+            fs::remove_file(&path)?;
+            let emptied = above(root, &path).take_while(|directory| *directory != root);
+            let _ = emptied.into_iter().try_for_each(fs::remove_dir);
+            Ok(())
+        })
+        .await
     }
 
     /// Flushes these files, and the directories that name them, to the device.
-    pub(super) async fn make_durable(&self, keys: &[String], meter: &Meter) -> io::Result<()> {
-        let (root, meter) = (self.root.clone(), meter.clone());
-        let paths: Vec<PathBuf> = keys.iter().map(|key| root.join(key)).collect();
-        blocking(move || {
-            if paths.len() > SYNCED_ONE_BY_ONE {
-                return Ok(nix::unistd::syncfs(File::open(&root)?)?);
+    pub(super) async fn make_durable(&self, keys: &[String], bytes: u64) -> io::Result<()> {
+        let keys = keys.to_vec();
+        self.run(Duration::from_secs(bytes / SLOWEST), move |root, progress| {
+            if keys.len() > SYNCED_ONE_BY_ONE {
+                return Ok(nix::unistd::syncfs(File::open(root)?)?);
             }
-            let mut directories = BTreeSet::new();
+            let paths: Vec<PathBuf> = keys.iter().map(|key| root.join(key)).collect();
             for path in &paths {
-                let under_way = meter.writes();
                 open_file(path)?.sync_all()?;
-                under_way.answered(Some(200));
-                let above = path.ancestors().skip(1).take_while(|d| d.starts_with(&root));
-                directories.extend(above.map(Path::to_owned));
+                progress.moved(0);
             }
-            directories.iter().try_for_each(|d| File::open(d)?.sync_all())
+            let directories: BTreeSet<&Path> = paths.iter().flat_map(|path| above(root, path)).collect();
+            directories.into_iter().try_for_each(|directory| File::open(directory)?.sync_all())
         })
         .await
     }
 
     /// The size of a file, as a listing has it; `None`: no file lies there. Errors: as stat(2).
     pub(super) async fn size(&self, key: &str) -> io::Result<Option<u64>> {
-        let path = self.root.join(key);
-        blocking(move || match fs::metadata(path) {
+        let key = key.to_owned();
+        self.run(Duration::ZERO, move |root, _| match fs::metadata(root.join(key)) {
             Ok(there) => Ok(there.is_file().then_some(there.len())),
             Err(error) if is_absent(&error) => Ok(None),
             Err(error) => Err(error),
@@ -93,58 +168,52 @@ impl Directory {
 
     /// So many bytes of a file, fewer where it ends before. Errors: as open(2), read(2); it is no file.
     pub(super) async fn read(&self, key: &str, from: u64, length: u64) -> io::Result<Vec<u8>> {
-        let path = self.root.join(key);
-        blocking(move || {
-            let mut file = open_file(&path)?;
+        let key = key.to_owned();
+        self.run(Duration::ZERO, move |root, progress| {
+            let mut file = open_file(&root.join(key))?;
             let there = file.metadata()?.len().saturating_sub(from);
             let mut bytes = Vec::with_capacity(usize::try_from(there.min(length)).unwrap_or(0));
             file.seek(SeekFrom::Start(from))?;
-            file.take(length).read_to_end(&mut bytes)?;
+            let mut rest = file.take(length);
+            while rest.by_ref().take(STEP as u64).read_to_end(&mut bytes)? > 0 {
+                progress.moved(STEP);
+            }
             Ok(bytes)
         })
         .await
     }
 
-    /// What keeps files of these names from being written: what is no directory where one must be, and all that lies in a
-    /// directory where a file must be.
-    pub(super) async fn in_the_way(&self, keys: Vec<String>) -> io::Result<BTreeSet<String>> {
-        let root = self.root.clone();
-        blocking(move || {
-            let is_in_the_way = |key: &&str| {
-                let path = root.join(key);
-                // One that comes or goes meanwhile is a directory all the same.
-                path.symlink_metadata().is_ok_and(|there| !there.is_dir() && !path.is_dir())
-            };
-            let mut found = BTreeSet::new();
-            for key in keys {
-                let above = key.match_indices('/').map(|(at, _)| &key[..at]);
-                found.extend(above.filter(is_in_the_way).map(str::to_owned));
-                if root.join(&key).symlink_metadata().is_ok_and(|there| there.is_dir()) {
-                    below(&root, key, &mut found)?;
-                }
-            }
-            Ok(found)
+    /// What is no directory where one must be for this file to be written.
+    pub(super) async fn in_the_way(&self, key: &str) -> io::Result<Option<String>> {
+        let key = key.to_owned();
+        self.run(Duration::ZERO, move |root, _| {
+            let mut above = key.match_indices('/').map(|(at, _)| &key[..at]);
+            // One that comes or goes meanwhile is a directory all the same.
+            let is_other =
+                |path: &PathBuf| path.symlink_metadata().is_ok_and(|there| !there.is_dir() && !path.is_dir());
+            Ok(above.find(|key| is_other(&root.join(key))).map(str::to_owned))
         })
         .await
     }
 
     /// What time a new file gets: of a share, its server's.
     pub(super) async fn time(&self) -> io::Result<Duration> {
-        let root = self.root.clone();
-        blocking(move || takes_a_file(&root)).await
+        self.run(Duration::ZERO, |root, _| time_of_a_new_file(root)).await
     }
 
-    /// Every file under a prefix whose name can be a key. Not the crate's listing, which fails at a name that cannot.
+    /// Every file under a prefix whose name can be a key.
     pub(super) async fn list(&self, prefix: &str) -> io::Result<Vec<Object>> {
-        let (root, prefix) = (self.root.clone(), prefix.to_owned());
-        blocking(move || {
+        let prefix = prefix.trim_end_matches('/').to_owned();
+        self.run(Duration::ZERO, move |root, progress| {
             let mut objects = Vec::new();
-            visit(&root, prefix, |key, entry| {
+            visit(root, prefix, |key, entry| {
+                progress.moved(0);
                 if staged_for(&key).is_none() && Key::parse(&key).is_ok() {
                     objects.extend(object(key, entry)?);
                 }
                 Ok(())
             })?;
+            once(&mut objects, |object| &object.key);
             Ok(objects)
         })
         .await
@@ -152,16 +221,16 @@ impl Directory {
 
     /// Deletes half-written files (`NAME#k`) of our own older than `age`; `dry` only counts them. Returns how many.
     pub(super) async fn sweep(&self, age: Duration, is_ours: fn(&str) -> bool, dry: bool) -> io::Result<u64> {
-        let root = self.root.clone();
         let before = match self.time().await {
             Ok(now) => now.saturating_sub(age),
             // Where nothing can be written, nothing can be deleted; where there is no room, the commits that go make some.
             Err(error) if matches!(kind_of(&error), Trouble::Denied | Trouble::Full) => return Ok(0),
             Err(error) => return Err(error),
         };
-        blocking(move || {
+        self.run(Duration::ZERO, move |root, progress| {
             let mut count = 0;
-            visit(&root, String::new(), |key, entry| {
+            visit(root, String::new(), |key, entry| {
+                progress.moved(0);
                 let is_staged = staged_for(&key).is_some_and(|key| key == TIME || is_ours(key));
                 if is_staged && entry.metadata().is_ok_and(|m| m.is_file() && modified(&m) <= before) {
                     count += u64::from(dry || fs::remove_file(entry.path()).is_ok());
@@ -174,14 +243,14 @@ impl Directory {
     }
 }
 
-/// Opens a file for reading, and nothing else, which could keep us waiting: a pipe waits for who writes into it.
+/// Opens a regular file for reading. Other files are refused: the open of a FIFO waits for a writer.
 fn open_file(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no regular file")) }
 }
 
 /// Makes a file there, and deletes it: the time that it got, since 1970. Errors: as open(2), unlink(2).
-pub fn takes_a_file(root: &Path) -> io::Result<Duration> {
+fn time_of_a_new_file(root: &Path) -> io::Result<Duration> {
     // Named like a write that was cut short, which no listing shows.
     // The number of a process is another's too: on another machine, or in another container.
     let now = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -192,92 +261,13 @@ pub fn takes_a_file(root: &Path) -> io::Result<Duration> {
     Ok(modified?.duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
-/// Shows everything below a directory that is none itself, under its key. A link to a directory is not entered: what it
-/// leads to has its own key, or is not ours; nor is what may not be read (`lost+found`). Errors: as readdir(3), those of
-/// `each`.
-fn visit(root: &Path, from: String, mut each: impl FnMut(String, &DirEntry) -> io::Result<()>) -> io::Result<()> {
-    let mut left = vec![from.clone()];
-    while let Some(at) = left.pop() {
-        let names = match fs::read_dir(root.join(&at)) {
-            Err(error) if is_absent(&error) || is_denied(&error) && at != from => continue,
-            names => names?,
-        };
-        for entry in names {
-            let entry = entry?;
-            // What is not UTF-8 is no part of a key.
-            let Some(key) = entry.file_name().to_str().map(|name| join(&at, name)) else { continue };
-            match entry.file_type() {
-                Ok(kind) if kind.is_dir() => left.push(key),
-                Ok(_) => each(key, &entry)?,
-                Err(error) if is_absent(&error) => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-    Ok(())
-}
-
-/// A file, or what a link to one leads to; `None` for anything else, and what has just been deleted.
-fn object(key: String, entry: &DirEntry) -> io::Result<Option<Object>> {
-    let metadata = match entry.metadata() {
-        // A link may lead nowhere, or to itself.
-        Ok(metadata) if metadata.is_symlink() => fs::metadata(entry.path()).ok(),
-        Ok(metadata) => Some(metadata),
-        Err(error) if is_absent(&error) => None,
-        Err(error) => return Err(error),
-    };
-    let file = metadata.filter(fs::Metadata::is_file);
-    Ok(file.map(|metadata| Object { key, size: metadata.len(), modified: modified(&metadata) }))
-}
-
-/// Nothing is there, or nothing can be there.
-fn is_absent(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG))
-}
-
-fn is_denied(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(libc::EACCES)
-}
-
-/// Since 1970.
-fn modified(metadata: &fs::Metadata) -> Duration {
-    let modified = metadata.modified().unwrap_or(UNIX_EPOCH);
-    modified.duration_since(UNIX_EPOCH).unwrap_or_default()
-}
-
-/// The key that is to be written, of a file that is half written (`NAME#k`).
-fn staged_for(path: &str) -> Option<&str> {
-    let (key, _) = path.rsplit_once('#')?;
-    let is_staged = is_half_written(name_of(path)) && !name_of(key).contains('#');
-    is_staged.then_some(key)
-}
-
-/// What lies in a directory: files, and directories with nothing in them.
-fn below(root: &Path, key: String, found: &mut BTreeSet<String>) -> io::Result<()> {
-    let mut is_empty = true;
-    for entry in fs::read_dir(root.join(&key))? {
-        let entry = entry?;
-        is_empty = false;
-        let key = join(&key, &entry.file_name().to_string_lossy());
-        if entry.file_type()?.is_dir() {
-            below(root, key, found)?;
-        } else {
-            found.insert(key);
-        }
-    }
-    if is_empty {
-        found.insert(key);
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use super::super::{Access, Created, Store};
+    use super::super::{Access, Created, Store, StoreError};
     use super::*;
-    use crate::rules::checkpoint::address::Address;
+    use crate::rules::store::address::Address;
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::symlink;
@@ -324,7 +314,7 @@ mod tests {
         with_store(async |root, store| {
             let key = "u nit/0000000001-000001/a b%0A%231 \u{fc}%5C?*";
             put(&store, key, b"x").await;
-            store.make_durable(&[key.to_owned()]).await.expect("flushes");
+            store.make_durable(&[key.to_owned()], 1).await.expect("flushes");
             let listed = store.list("u nit").await.expect("lists");
             assert_eq!(listed.iter().map(|o| (o.key.as_str(), o.size)).collect::<Vec<_>>(), [(key, 1)]);
             assert!(root.join(key).exists());
@@ -336,10 +326,10 @@ mod tests {
         with_store(async |_, store| {
             let store = Arc::new(store);
             let mut upload = store.begin("u/x").await.expect("begins");
-            upload.part(vec![vec![1; 10].into()].into()).await.expect("writes");
+            let first = upload.part(vec![vec![1; 10].into()]).await.expect("writes");
             assert_eq!(store.size("u/x").await.expect("looks"), None);
-            upload.part(vec![vec![2; 2].into(), vec![2; 3].into()].into()).await.expect("writes");
-            upload.finish(0).await.expect("finishes");
+            let second = upload.part(vec![vec![2; 2].into(), vec![2; 3].into()]).await.expect("writes");
+            upload.finish(vec![second, first], 0).await.expect("finishes");
             assert_eq!(store.size("u/x").await.expect("looks"), Some(15));
             assert_eq!(read(&store, "u/x", 8, 4).await.expect("reads"), [1, 1, 2, 2].as_slice());
             assert!(read(&store, "u/x", 10, 6).await.is_err());
@@ -384,44 +374,10 @@ mod tests {
             assert_eq!(sweep(Duration::from_secs(3600)).await, 0, "it is young");
             assert_eq!(sweep(Duration::ZERO).await, 2);
             assert_eq!(fs::read_dir(root.join("u")).expect("reads").count(), 1);
-            assert!(root.join("notes#1").exists(), "somebody else's");
-        });
-    }
-
-    #[test]
-    fn what_a_kill_left_of_asking_the_time_keeps_nobody_from_sweeping() {
-        with_store(async |root, store| {
-            // In a container every process that asks may have this number.
-            fs::write(root.join(format!("time#{}", std::process::id())), "").expect("writes");
-            fs::write(root.join("x#1"), "half").expect("writes");
-            assert_eq!(store.sweep(Duration::ZERO, |key| key == "x", false).await.expect("sweeps"), 2);
-            assert_eq!(fs::read_dir(root).expect("reads").count(), 0);
-        });
-    }
-
-    #[test]
-    fn a_sweep_that_cannot_know_the_time_says_so() {
-        with_store(async |root, store| {
-            fs::remove_dir(root).expect("rmdir");
-            let failed = store.sweep(Duration::ZERO, |_| true, false).await.expect_err("no directory");
+            assert!(root.join("notes#1").exists(), "another program's");
+            fs::remove_dir_all(root).expect("removes");
+            let failed = store.sweep(Duration::ZERO, |_| true, false).await.expect_err("it cannot know the time");
             assert!(failed.to_string().contains("No such file"), "{failed}");
-        });
-    }
-
-    #[test]
-    fn in_the_way_is_what_is_of_the_other_kind() {
-        with_store(async |root, store| {
-            fs::create_dir_all(root.join("dir/deep/empty")).expect("mkdir");
-            for file in ["file", "dir/x", "dir/deep/y", "same/z", "dir-2"] {
-                fs::create_dir_all(root.join("same")).expect("mkdir");
-                fs::write(root.join(file), "1").expect("writes");
-            }
-            std::os::unix::fs::symlink("dir", root.join("link")).expect("symlink");
-            std::os::unix::fs::symlink("gone", root.join("dangling")).expect("symlink");
-            let keys = ["file/a/b", "dir", "same/z", "new/x", "link", "link/q", "dangling/x"].map(str::to_owned);
-            let found = store.in_the_way(keys.to_vec()).await.expect("looks");
-            let expected = ["dangling", "dir/deep/empty", "dir/deep/y", "dir/x", "file"];
-            assert_eq!(found.iter().collect::<Vec<_>>(), expected);
         });
     }
 

@@ -6,8 +6,8 @@ use std::io;
 use hyper::StatusCode;
 use hyper::http::response::Parts;
 
-use super::access::Access;
-use crate::edge::limits;
+use crate::edge::host::limits;
+use crate::edge::store::clouds::access::Access;
 
 /// Its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,15 +22,15 @@ pub enum Trouble {
     NoBucket,
     /// What should be a directory is a file.
     NoDirectory,
-    /// Nothing says who we are.
+    /// There are no credentials.
     NoCredentials,
-    /// What says who we are does not hold, or does no more.
+    /// The credentials are not valid, or no longer valid.
     NotBelieved,
-    /// The same, where whoever says so may say something else in a moment.
+    /// The same, but the answer may change in a moment.
     Outdated,
     /// It does not know what was asked of it.
     Unsupported,
-    /// Nobody answers, or the answer is "later".
+    /// No answer, or the answer is "later".
     Unreachable,
     /// This process or machine has reached a limit of its own; what to do about it.
     Limit(&'static str),
@@ -86,11 +86,6 @@ impl StoreError {
             Trouble::Absent | Trouble::Unsupported | Trouble::NoDirectory | Trouble::Limit(_) | Trouble::Other
         )
     }
-
-    /// Whether the object is not there; nothing lies below a file.
-    pub(super) fn is_absent(&self) -> bool {
-        matches!(self.trouble, Trouble::Absent | Trouble::NoDirectory)
-    }
 }
 
 /// What failed, before it is known at what.
@@ -98,6 +93,8 @@ impl StoreError {
 pub(super) struct Failed {
     pub(super) trouble: Trouble,
     pub(super) detail: String,
+    /// Whether it is that an object is there already.
+    pub(super) says_there_is: bool,
 }
 
 /// A request that got no answer.
@@ -105,25 +102,30 @@ pub(super) struct Failed {
 #[error("{0}")]
 pub(super) struct NoAnswer(pub(super) String);
 
-/// Somebody answers who does not prove to be the store.
+/// The server that answers does not prove to be the store.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct NotTrusted(pub(super) String);
 
-/// Credentials that were refused, and no others are to be had.
-#[derive(Debug, thiserror::Error)]
-#[error("the credentials do not hold any more, and no others are to be had: {0}")]
-pub(super) struct NotRenewed(pub(super) String);
-
 impl Failed {
+    pub(super) fn new(trouble: Trouble, detail: String) -> Failed {
+        Failed { trouble, detail, says_there_is: false }
+    }
+
     pub(super) fn of(self, deed: &'static str, place: String, access: &Access) -> StoreError {
         StoreError { deed, place, detail: access.censored(self.detail), trouble: self.trouble }
     }
 
     pub(super) fn no_credentials(error: &object_store::Error, way_out: &str) -> Failed {
-        let Failed { trouble, detail } = Failed::from(error);
+        let Failed { trouble, detail, .. } = Failed::from(error);
         let what = if trouble == Trouble::Unreachable { "no credentials are to be had" } else { "no credentials" };
-        Failed { trouble: Trouble::NoCredentials, detail: format!("{what} ({detail}); {way_out}") }
+        Failed::new(Trouble::NoCredentials, format!("{what} ({detail}); {way_out}"))
+    }
+}
+
+impl From<&io::Error> for Failed {
+    fn from(error: &io::Error) -> Failed {
+        Failed::new(kind_of(error), error.to_string())
     }
 }
 
@@ -133,37 +135,24 @@ impl From<&object_store::Error> for Failed {
         while let Some(deeper) = cause.source() {
             cause = deeper;
         }
-        let absent = matches!(error, object_store::Error::NotFound { .. });
-        if let Some(io) = cause.downcast_ref::<io::Error>() {
-            let trouble = if absent { Trouble::Absent } else { kind_of(io) };
-            return Failed { trouble, detail: io.to_string() };
-        }
         if let Some(NoAnswer(detail)) = cause.downcast_ref::<NoAnswer>() {
-            return Failed { trouble: Trouble::Unreachable, detail: detail.clone() };
+            return Failed::new(Trouble::Unreachable, detail.clone());
         }
         if let Some(NotTrusted(detail)) = cause.downcast_ref::<NotTrusted>() {
-            return Failed { trouble: Trouble::NoCredentials, detail: detail.clone() };
-        }
-        if cause.is::<NotRenewed>() {
-            return Failed { trouble: Trouble::NotBelieved, detail: cause.to_string() };
+            return Failed::new(Trouble::NoCredentials, detail.clone());
         }
         let text = cause.to_string();
         let answer = Answer::read(&text);
-        let trouble = match answer.trouble() {
-            Some(trouble) => trouble,
-            None if absent => Trouble::Absent,
-            None if matches!(error, object_store::Error::PermissionDenied { .. }) => Trouble::Denied,
-            None if matches!(error, object_store::Error::Unauthenticated { .. }) => Trouble::Denied,
-            None => Trouble::Other,
-        };
-        Failed { trouble, detail: answer.in_words(&text) }
+        let trouble = answer.trouble().unwrap_or(match error {
+            object_store::Error::NotFound { .. } => Trouble::Absent,
+            object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
+                Trouble::Denied
+            }
+            _ => Trouble::Other,
+        });
+        let says_there_is = matches!(error, object_store::Error::AlreadyExists { .. });
+        Failed { trouble, detail: answer.in_words(&text), says_there_is }
     }
-}
-
-/// Whether a refusal is of who asks and not of what is asked for; an answer to HEAD has no words to tell.
-pub(super) fn is_of_who_asks(status: u16, words: &str, is_head: bool) -> bool {
-    let is_bare = is_head && matches!(status, 400 | 403);
-    is_bare || Answer { status: Some(status), ..Answer::read(words) }.trouble() == Some(Trouble::NotBelieved)
 }
 
 /// The status of what AWS says with 400, and asks for again: a body that came too slowly, a token service that has too many
@@ -275,6 +264,7 @@ pub(super) fn kind_of(error: &io::Error) -> Trouble {
         Some(libc::ENOTCONN | libc::ESTALE | libc::ETIMEDOUT | libc::EHOSTDOWN | libc::EHOSTUNREACH) => {
             Trouble::Unreachable
         }
+        None if error.kind() == io::ErrorKind::TimedOut => Trouble::Unreachable,
         _ if limits::of_files(error) => Trouble::Limit(limits::way_out(error, "")),
         _ => Trouble::Other,
     }

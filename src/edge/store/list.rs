@@ -1,21 +1,16 @@
-//! What lies in a store. Servers may tell a page twice; nobody who counts commits or deletes some may see one twice.
+//! What lies in a store, and in one that is a directory.
 
+use std::fs::{self, DirEntry};
 use std::io;
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
 
-use futures_util::{StreamExt, TryStreamExt, stream};
-use object_store::list::{PaginatedListOptions, PaginatedListStore};
-use object_store::path::Path as Key;
-use object_store::{ObjectMeta, ObjectStore};
+use super::staged::is_absent;
+use crate::rules::checkpoint::listing::{join, name_of};
+use crate::rules::store::names::is_half_written;
 
-use super::{Store, StoreError, Trouble};
-
-/// Objects that servers tell at once.
-pub const PAGE: usize = 1000;
-/// Pages that are asked for at once.
-const AT_ONCE: usize = 8;
 /// So many objects that are all known already are the sign of a listing without an end.
-const REPEATS: usize = 20_000;
+pub(super) const REPEATS: usize = 20_000;
 
 /// An object in a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,95 +23,69 @@ pub struct Object {
     pub modified: Duration,
 }
 
-impl Store {
-    /// Every object under a prefix that ends at a `/`, once, by key. Failing part-way is a failure.
-    pub async fn list(&self, prefix: &str) -> Result<Vec<Object>, StoreError> {
-        let under = format!("{}{prefix}", self.prefix);
-        let key = Key::parse(&under).map_err(|error| self.io_error("list", prefix, &io::Error::other(error)))?;
-        if let Some(directory) = &self.directory {
-            let listed = directory.list(key.as_ref()).await;
-            let mut objects = listed.map_err(|error| self.io_error("list", prefix, &error))?;
-            once(&mut objects);
-            return Ok(objects);
-        }
-        let list = self.data.list(Some(&key).filter(|_| !under.is_empty()));
-        let mut list = list.map_ok(|meta| self.object(meta));
-        let (mut objects, mut known) = (Vec::new(), 0);
-        while let Some(object) = list.try_next().await.map_err(|error| self.error("list", prefix, &error))? {
-            objects.push(object);
-            if objects.len() < 2 * known + REPEATS {
-                continue;
-            }
-            once(&mut objects);
-            if objects.len() == known {
-                let detail = "it tells the same objects again and again, without an end".to_owned();
-                return Err(StoreError::new("list", self.place(prefix), detail, Trouble::Other));
-            }
-            known = objects.len();
-        }
-        once(&mut objects);
-        Ok(objects)
-    }
-
-    /// The same, where these keys are thought to be there, in order; not all that lies beside them, and where a server tells
-    /// no more of what comes next, not all of them. A server tells one page after the other: several are asked for at once,
-    /// each by what its keys have in common.
-    pub async fn list_along(&self, prefix: &str, keys: &[&str]) -> Result<Vec<Object>, StoreError> {
-        let Some(pages) = self.pages.as_ref().filter(|_| keys.len() > PAGE) else { return self.list(prefix).await };
-        let runs = keys.chunks(PAGE).enumerate().map(|(number, run)| {
-            let after = (number * PAGE).checked_sub(1).map(|at| keys[at]);
-            self.list_run(&**pages, prefix, after, run)
-        });
-        let mut objects: Vec<Object> = stream::iter(runs).buffer_unordered(AT_ONCE).try_concat().await?;
-        once(&mut objects);
-        Ok(objects)
-    }
-
-    async fn list_run(
-        &self,
-        pages: &dyn PaginatedListStore,
-        prefix: &str,
-        after: Option<&str>,
-        run: &[&str],
-    ) -> Result<Vec<Object>, StoreError> {
-        let (Some(first), Some(last)) = (run.first(), run.last()) else { return Ok(Vec::new()) };
-        let under = format!("{}{}", self.prefix, in_common(first, last));
-        let mut objects: Vec<Object> = Vec::new();
-        let offset = after.map(|after| format!("{}{after}", self.prefix));
-        let mut options = PaginatedListOptions { offset, ..Default::default() };
-        loop {
-            let page = pages.list_paginated(Some(&under), options.clone()).await;
-            let page = page.map_err(|error| self.error("list", prefix, &error))?;
-            let known = objects.iter().map(|o| o.key.as_str()).max().unwrap_or("").to_owned();
-            objects.extend(page.result.objects.into_iter().map(|meta| self.object(meta)));
-            let newest = objects.iter().map(|o| o.key.as_str()).max().unwrap_or("");
-            if page.page_token.is_none() || newest >= *last || newest <= known.as_str() {
-                return Ok(objects);
-            }
-            options.page_token = page.page_token;
-        }
-    }
-
-    fn object(&self, meta: ObjectMeta) -> Object {
-        let key = meta.location.to_string();
-        Object {
-            key: key.strip_prefix(&self.prefix).map(str::to_owned).unwrap_or(key),
-            size: meta.size,
-            modified: Duration::from_millis(meta.last_modified.timestamp_millis().try_into().unwrap_or(0)),
-        }
-    }
+/// Sorts them by key, each once: servers may tell a page twice, and a caller that counts or deletes may see none twice.
+pub(super) fn once<T>(objects: &mut Vec<T>, key: impl for<'a> Fn(&'a T) -> &'a str) {
+    objects.sort_by(|a, b| key(a).cmp(key(b)));
+    objects.dedup_by(|a, b| key(a) == key(b));
 }
 
-/// What both begin with.
-fn in_common<'a>(one: &'a str, other: &str) -> &'a str {
-    let differ = one.char_indices().zip(other.chars()).find(|((_, a), b)| a != b);
-    &one[..differ.map_or(one.len().min(other.len()), |((at, _), _)| at)]
+/// Shows everything below a directory that is none itself, under its key. A link to a directory is not entered: what it
+/// leads to has its own key, or is not ours; nor is what may not be read (`lost+found`). Errors: as readdir(3), those of
+/// `each`.
+pub(super) fn visit(
+    root: &Path,
+    from: String,
+    mut each: impl FnMut(String, &DirEntry) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut left = vec![from.clone()];
+    while let Some(at) = left.pop() {
+        let names = match fs::read_dir(root.join(&at)) {
+            Err(error) if is_absent(&error) || is_denied(&error) && at != from => continue,
+            names => names?,
+        };
+        for entry in names {
+            let entry = entry?;
+            // What is not UTF-8 is no part of a key.
+            let Some(key) = entry.file_name().to_str().map(|name| join(&at, name)) else { continue };
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => left.push(key),
+                Ok(_) => each(key, &entry)?,
+                Err(error) if is_absent(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(())
 }
 
-/// Each key once.
-fn once(objects: &mut Vec<Object>) {
-    objects.sort_by(|a, b| a.key.cmp(&b.key));
-    objects.dedup_by(|a, b| a.key == b.key);
+/// A file, or what a link to one leads to; `None` for anything else, and what has just been deleted.
+pub(super) fn object(key: String, entry: &DirEntry) -> io::Result<Option<Object>> {
+    let metadata = match entry.metadata() {
+        // A link may lead nowhere, or to itself.
+        Ok(metadata) if metadata.is_symlink() => fs::metadata(entry.path()).ok(),
+        Ok(metadata) => Some(metadata),
+        Err(error) if is_absent(&error) => None,
+        Err(error) => return Err(error),
+    };
+    let file = metadata.filter(fs::Metadata::is_file);
+    Ok(file.map(|metadata| Object { key, size: metadata.len(), modified: modified(&metadata) }))
+}
+
+fn is_denied(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EACCES)
+}
+
+/// Since 1970.
+pub(super) fn modified(metadata: &fs::Metadata) -> Duration {
+    let modified = metadata.modified().unwrap_or(UNIX_EPOCH);
+    modified.duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// The key that is to be written, of a file that is half written (`NAME#k`).
+pub(super) fn staged_for(path: &str) -> Option<&str> {
+    let (key, _) = path.rsplit_once('#')?;
+    let is_staged = is_half_written(name_of(path)) && !name_of(key).contains('#');
+    is_staged.then_some(key)
 }
 
 #[cfg(test)]
@@ -124,19 +93,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_two_keys_have_in_common_ends_where_a_character_does() {
-        for (one, other, expected) in
-            [("", "a", ""), ("a/b1", "a/b2", "a/b"), ("a", "a/b", "a"), ("\u{e4}", "\u{e5}", "")]
-        {
-            assert_eq!((in_common(one, other), in_common(other, one)), (expected, expected));
-        }
-    }
-
-    #[test]
     fn what_a_server_tells_twice_is_there_once() {
-        let object = |key: &str| Object { key: key.to_owned(), size: 1, modified: Duration::ZERO };
-        let mut objects = ["b", "a", "b", "b", "a"].map(object).to_vec();
-        once(&mut objects);
-        assert_eq!(objects, ["a", "b"].map(object));
+        let mut objects = ["b", "a", "b", "b", "a"];
+        let mut listed = objects.to_vec();
+        once(&mut listed, |key| key);
+        objects.sort_unstable();
+        assert_eq!(listed, ["a", "b"]);
     }
 }

@@ -1,65 +1,45 @@
-//! A checkpoint store through the crate `object_store`: a directory, or a bucket of a cloud.
+//! A checkpoint store: a directory, or a bucket of a cloud.
 //!
-//! Keys are relative to the prefix that was opened. Deliberately absent: what the keys mean, and what an error is worth.
+//! [`Store`] is the whole interface. Keys are relative to the prefix that was opened, with `/` between their parts.
+//! Deliberately absent: what the keys mean, and what to do about an error.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use object_store::list::PaginatedListStore;
-use object_store::path::Path as Key;
-use object_store::{Extensions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use object_store::PutMode;
 use tokio::time::timeout;
 
-mod access;
-mod amazon;
-mod answers;
-mod azure;
+mod bucket;
 mod checksum;
-mod connect;
+mod clouds;
 mod directory;
 mod error;
-mod google;
-mod habits;
+mod http;
 mod list;
-mod motion;
-mod page;
-mod profile;
-mod prompt;
-mod reading;
-mod sent;
-mod signer;
-mod source;
-mod stand_in;
-mod straight;
-mod tls;
+mod part_sizes;
+mod ranged_read;
+mod staged;
 mod upload;
-mod values;
-mod watched;
 
-pub use access::Access;
-pub use directory::takes_a_file;
+pub use clouds::access::Access;
 pub use error::{StoreError, Trouble};
-pub use habits::Habits;
-pub use list::{Object, PAGE};
-pub use motion::Motion;
-pub use reading::Reading;
-pub use source::{Content, Source};
-
-pub use upload::Upload;
+pub use list::Object;
+pub use part_sizes::PartSizes;
+pub use ranged_read::Reading;
+pub use upload::{Part, Upload};
 
 use crate::edge::clock::Clock;
-use crate::rules::checkpoint::address::Address;
+use crate::rules::store::address::Address;
+use bucket::Bucket;
 use directory::Directory;
+use error::Failed;
+use staged::Placing;
 
 /// Tries of a put-if-absent whose answer was lost.
 const CREATE_TRIES: u32 = 3;
-/// For all of them, but the first takes as long as it does: where the store answers "later", the crate has tried that for
-/// half a minute by itself.
-const CREATE_PATIENCE: Duration = Duration::from_secs(60);
 /// Before the next of them where it met another's.
 const CONFLICT: Duration = Duration::from_millis(200);
 
@@ -68,41 +48,38 @@ const CONFLICT: Duration = Duration::from_millis(200);
 pub enum Created {
     /// The object is ours: created now, or by a try of ours whose answer was lost.
     Ours,
-    /// Somebody else's object is there.
+    /// Another process's object is there.
     Taken,
 }
 
-/// A bucket, as its cloud's file opens it.
-struct Opened {
-    objects: Arc<dyn ObjectStore>,
-    /// `None`: its pages can only be turned one after the other.
-    pages: Option<Arc<dyn PaginatedListStore>>,
-    /// Whether nothing is encrypted on the way.
-    is_plain: bool,
-    /// Whether who signs may get other credentials.
-    renews: bool,
+enum Backend {
+    Directory(Directory),
+    Bucket(Box<Bucket>),
 }
 
 /// An open store.
+///
+/// Every operation ends: with its result, or with an error once none of its bytes has moved for the store's time-out
+/// ([`Access::new`]). The caller may drop it earlier, for a deadline of its own. A request that may be sent twice is sent
+/// again for as long as the time-out, and once more with new credentials where a bucket refuses the old ones as stale.
+///
+/// What an error says of the operation ([`Trouble`] in [`StoreError`]):
+///
+/// | `trouble` | the object | a later try |
+/// |---|---|---|
+/// | `Absent` | is not there | fails, unless another process writes it |
+/// | `Full`, `Denied`, `NoBucket`, `NoDirectory`, `NoCredentials`, `NotBelieved` | was not touched | fails until a person changes something |
+/// | `Outdated` | was not touched | may do, once there are other credentials |
+/// | `Unsupported` | was not touched | fails; the store cannot do this |
+/// | `Unreachable` | may have been written or deleted all the same | may do |
+/// | `Limit` | was not touched | may do, once this process has what it lacks |
+/// | `Other` | may hold other bytes than were sent, or none | may do, where the answer was spoilt on its way |
+///
+/// A listing is whole or an error. An object that was put is whole or absent.
 pub struct Store {
-    /// Every write is durable when it is acknowledged: claims and manifests.
-    durable: Arc<dyn ObjectStore>,
-    /// Data, made durable by [`Store::make_durable`].
-    data: Arc<dyn ObjectStore>,
-    pages: Option<Arc<dyn PaginatedListStore>>,
+    backend: Backend,
     /// For messages.
     place: String,
-    /// What stands before every key; ends in `/` unless empty.
-    prefix: String,
-    /// `None` for a bucket.
-    directory: Option<Directory>,
-    /// Whether the store checks a crc32c that comes with an object.
-    checks_crc32c: bool,
-    /// Whether it takes a [`Source`].
-    streams: bool,
-    is_plain: bool,
-    /// Whether who signs may get other credentials.
-    renews: bool,
     /// Whether a data object takes the place of what lies under its key.
     replaces: bool,
     access: Access,
@@ -120,56 +97,16 @@ impl Store {
     /// Opens a store; `create` makes a directory where there is none. A bucket is not asked for anything yet, but there
     /// must be credentials. Errors: as mkdir(2), open(2); no credentials.
     pub async fn open(address: &Address, create: bool, access: &Access) -> Result<Store, StoreError> {
-        match address {
+        let place = address.to_string();
+        let failed = |failed: Failed| failed.of("open", place.clone(), access);
+        let backend = match address {
             Address::Directory(root) => {
-                let (directory, durable, data) = Directory::open(root, create).await?;
-                Ok(Store {
-                    durable: Arc::new(durable),
-                    data: Arc::new(data),
-                    pages: None,
-                    place: address.to_string(),
-                    prefix: String::new(),
-                    directory: Some(directory),
-                    checks_crc32c: false,
-                    streams: false,
-                    is_plain: false,
-                    renews: false,
-                    replaces: false,
-                    access: access.clone(),
-                    given_up: Arc::default(),
-                })
+                let opened = Directory::open(root, create, access).await;
+                Backend::Directory(opened.map_err(|error| failed(Failed::from(&error)))?)
             }
-            Address::Bucket(bucket) => {
-                use crate::rules::checkpoint::address::Cloud;
-                let opened = match bucket.cloud {
-                    Cloud::Google => google::open(bucket, access).await,
-                    Cloud::Amazon => amazon::open(bucket, access).await,
-                    Cloud::Azure => azure::open(bucket, access).await,
-                };
-                let opened = opened.map_err(|failed| failed.of("open", address.to_string(), access))?;
-                let prefix = if bucket.prefix.is_empty() { String::new() } else { format!("{}/", bucket.prefix) };
-                Ok(Store {
-                    durable: Arc::clone(&opened.objects),
-                    data: opened.objects,
-                    pages: opened.pages,
-                    place: address.to_string(),
-                    prefix,
-                    directory: None,
-                    checks_crc32c: bucket.cloud == Cloud::Google,
-                    streams: bucket.cloud != Cloud::Amazon || amazon::streams(access),
-                    is_plain: opened.is_plain,
-                    renews: opened.renews,
-                    replaces: false,
-                    access: access.clone(),
-                    given_up: Arc::default(),
-                })
-            }
-        }
-    }
-
-    /// Whether nothing is encrypted on the way: the kernel sends a [`Source`] as it is.
-    pub fn is_plain(&self) -> bool {
-        self.is_plain
+            Address::Bucket(bucket) => Backend::Bucket(Box::new(Bucket::open(bucket, access).await.map_err(failed)?)),
+        };
+        Ok(Store { backend, place, replaces: false, access: access.clone(), given_up: Arc::default() })
     }
 
     /// The store as one whose data objects are not written once: each is replaced whole, in one step.
@@ -179,15 +116,12 @@ impl Store {
 
     /// Whether it is a directory.
     pub fn is_directory(&self) -> bool {
-        self.directory.is_some()
+        matches!(self.backend, Backend::Directory(_))
     }
 
-    /// How it likes its data.
-    pub fn habits(&self) -> Habits {
-        match self.directory {
-            Some(_) => habits::OF_A_DIRECTORY,
-            None => habits::of_a_bucket(self.streams),
-        }
+    /// In which pieces it takes its data.
+    pub fn part_sizes(&self) -> PartSizes {
+        if self.is_directory() { part_sizes::OF_A_DIRECTORY } else { part_sizes::OF_A_BUCKET }
     }
 
     /// Creates an object unless one is there; durable on return. On "there is one" it is read back and compared, since a
@@ -210,134 +144,139 @@ impl Store {
         }
     }
 
-    /// Creates an object, durable on return, unless the store says that there is one: that may be a try of ours whose
-    /// answer was lost.
+    /// Creates an object, durable on return, unless the store says that there is one (`true`): that may be a try of ours
+    /// whose answer was lost.
     pub async fn refuses(&self, key: &str, bytes: impl Into<Bytes>) -> Result<bool, StoreError> {
-        let (at, bytes) = (self.key(key)?, bytes.into());
-        let (mut tries, mut mode, mut before, clock) = (0, PutMode::Create, None, Clock::start());
+        let bytes = bytes.into();
+        let bucket = match &self.backend {
+            Backend::Bucket(bucket) => bucket,
+            Backend::Directory(directory) => {
+                return match directory.put(key, vec![bytes], Placing::Durably).await {
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(true),
+                    put => put.map(|()| false).map_err(|error| self.io_error("write", key, &error)),
+                };
+            }
+        };
+        // The first try takes as long as it does: where the store answers "later", the crate has tried again already.
+        let (limit, clock) = (2 * self.access.timeout, Clock::start());
+        let (mut tries, mut mode, mut before) = (0, PutMode::Create, None);
         loop {
             tries += 1;
-            let options = PutOptions { mode: mode.clone(), ..PutOptions::default() };
-            let put = self.durable.put_opts(&at, PutPayload::from_bytes(bytes.clone()), options);
-            let put = self.counted(bytes.len(), put);
+            let put = bucket.put(key, vec![bytes.clone()], mode.clone(), None);
             let put = match before.take() {
                 None => put.await,
-                Some(error) => timeout(CREATE_PATIENCE.saturating_sub(clock.now()), put).await.map_err(|_| error)?,
+                Some(error) => timeout(limit.saturating_sub(clock.now()), put).await.map_err(|_| error)?,
             };
-            match put {
+            let failed = match put {
                 Ok(_) => return Ok(false),
-                Err(error) => {
-                    let says_there_is = matches!(error, object_store::Error::AlreadyExists { .. });
-                    let error = self.error("write", key, &error);
-                    if says_there_is && error.trouble != Trouble::Unreachable {
-                        return Ok(true);
-                    }
-                    // As good as a store that ignores the condition, and found out as one.
-                    if error.trouble == Trouble::Unsupported && tries < CREATE_TRIES {
-                        mode = PutMode::Overwrite;
-                        continue;
-                    }
-                    // It may have been done all the same: the next try finds it.
-                    if error.trouble != Trouble::Unreachable || tries == CREATE_TRIES {
-                        return Err(error);
-                    }
-                    // Of the other kinds the crate has waited for the end already.
-                    if says_there_is {
-                        tokio::time::sleep(CONFLICT * tries).await;
-                    }
-                    before = Some(error);
-                }
+                Err(failed) => failed,
+            };
+            let says_there_is = failed.says_there_is;
+            let error = self.error("write", key, failed);
+            if says_there_is && error.trouble != Trouble::Unreachable {
+                return Ok(true);
+            }
+            // As good as a store that ignores the condition, and found out as one.
+            if error.trouble == Trouble::Unsupported && tries < CREATE_TRIES {
+                mode = PutMode::Overwrite;
+                continue;
+            }
+            // It may have been done all the same: the next try finds it.
+            if error.trouble != Trouble::Unreachable || tries == CREATE_TRIES {
+                return Err(error);
+            }
+            // Of the other kinds the crate has waited for the end already.
+            if says_there_is {
+                tokio::time::sleep(CONFLICT * tries).await;
+            }
+            before = Some(error);
+        }
+    }
+
+    /// Writes a whole data object that no other process writes; not durable before [`Store::make_durable`]. Its checksum
+    /// goes with it where the store checks it. Returns the store's tag for it.
+    pub async fn put(&self, key: &str, blocks: Vec<Bytes>, crc32c: u32) -> Result<Option<String>, StoreError> {
+        match &self.backend {
+            // In a directory nothing is overwritten unasked, whichever process wrote it.
+            Backend::Directory(directory) => {
+                let put = directory.put(key, blocks, self.placing()).await;
+                put.map(|()| None).map_err(|error| self.io_error("write", key, &error))
+            }
+            // A bucket's keys are our own, and a put that may overwrite can be sent again when its answer was lost.
+            Backend::Bucket(bucket) => {
+                let put = bucket.put(key, blocks, PutMode::Overwrite, Some(crc32c)).await;
+                put.map_err(|failed| self.error("write", key, failed))
             }
         }
     }
 
-    /// Writes a whole data object that nobody else writes; not durable before [`Store::make_durable`]. Its checksum goes
-    /// with it where the store checks it. Returns the store's tag for it.
-    pub async fn put(&self, key: &str, content: impl Into<Content>, crc32c: u32) -> Result<Option<String>, StoreError> {
-        // In a directory nothing is overwritten unasked, whoever wrote it; a bucket's keys are our own, and a put that may
-        // overwrite can be sent again when its answer was lost.
-        let is_new = self.directory.is_some() && !self.replaces;
-        let mode = if is_new { PutMode::Create } else { PutMode::Overwrite };
-        let mut options = PutOptions { mode, ..PutOptions::default() };
-        if self.checks_crc32c {
-            options.extensions.insert(checksum::Checksum(crc32c));
-        }
-        let (at, content) = (self.key(key)?, content.into());
-        let size = content.length();
-        let payload = self.payload(content).map_err(|error| self.io_error("write", key, &error))?;
-        let put = self.counted(size as usize, self.data.put_opts(&at, payload, options)).await;
-        let result = put.map_err(|error| self.error("write", key, &error))?;
-        self.compare(key, &result.extensions, crc32c)?;
-        Ok(result.e_tag)
+    fn placing(&self) -> Placing {
+        if self.replaces { Placing::Over } else { Placing::Newly }
     }
 
-    /// What the crate is given of it.
-    fn payload(&self, content: Content) -> io::Result<PutPayload> {
-        match content {
-            Content::Blocks(blocks) => Ok(blocks.into_iter().collect()),
-            Content::File(source) => self.access.sources().stand_in(&source).map(PutPayload::from_bytes),
-        }
+    /// What lies in the place of a directory that this key needs. In a bucket nothing does: it has no directories.
+    pub async fn in_the_way(&self, key: &str) -> Result<Option<String>, StoreError> {
+        let Backend::Directory(directory) = &self.backend else { return Ok(None) };
+        directory.in_the_way(key).await.map_err(|error| self.io_error("look at", key, &error))
     }
 
-    /// Keys of what keeps these from being written. In a bucket nothing does: it has no directories.
-    pub async fn in_the_way(&self, keys: Vec<String>) -> Result<BTreeSet<String>, StoreError> {
-        let Some(directory) = &self.directory else { return Ok(BTreeSet::new()) };
-        directory.in_the_way(keys).await.map_err(|error| self.io_error("look at", "", &error))
+    /// Flushes the data objects of these keys, so many bytes in all, and the directories that name them, to the device. A
+    /// bucket's are durable already.
+    pub async fn make_durable(&self, keys: &[String], bytes: u64) -> Result<(), StoreError> {
+        let Backend::Directory(directory) = &self.backend else { return Ok(()) };
+        directory.make_durable(keys, bytes).await.map_err(|error| self.io_error("flush", "", &error))
     }
 
-    /// Flushes the data objects of these keys, and the directories that name them, to the device. A bucket's are
-    /// durable already.
-    pub async fn make_durable(&self, keys: &[String]) -> Result<(), StoreError> {
-        let Some(directory) = &self.directory else { return Ok(()) };
-        directory.make_durable(keys, self.access.meter()).await.map_err(|error| self.io_error("flush", "", &error))
-    }
-
-    /// A whole object of at most `limit` bytes.
+    /// A whole object of at most `limit` bytes, or what of a longer one comes first.
     pub async fn get(&self, key: &str, limit: u64) -> Result<Bytes, StoreError> {
-        if let Some(directory) = &self.directory {
-            let read = directory.read(self.key(key)?.as_ref(), 0, limit).await;
-            return read.map(Bytes::from).map_err(|error| self.io_error("read", key, &error));
+        match &self.backend {
+            Backend::Directory(directory) => {
+                let read = directory.read(key, 0, limit).await;
+                read.map(Bytes::from).map_err(|error| self.io_error("read", key, &error))
+            }
+            Backend::Bucket(bucket) => bucket.get(key, limit).await.map_err(|failed| self.error("read", key, failed)),
         }
-        let failed = |error: object_store::Error| self.error("read", key, &error);
-        let found = self.data.get(&self.key(key)?).await.map_err(failed)?;
-        let length = found.meta.size.min(limit);
-        if length == 0 {
-            return Ok(Bytes::new());
-        }
-        if found.meta.size <= limit {
-            return found.bytes().await.map_err(failed);
-        }
-        self.data.get_range(&self.key(key)?, 0..length).await.map_err(failed)
-    }
-
-    /// Bytes of an object, to be taken piece by piece.
-    pub async fn read(&self, key: &str, from: u64, length: u64) -> Result<Reading<'_>, StoreError> {
-        let mut reading = Reading::new(self, key, from..from + length);
-        if self.directory.is_none() && length > 0 {
-            reading.ask().await?;
-        }
-        Ok(reading)
     }
 
     /// The size of an object; `None` when it is not there.
     pub async fn size(&self, key: &str) -> Result<Option<u64>, StoreError> {
-        if let Some(directory) = &self.directory {
-            let size = directory.size(self.key(key)?.as_ref()).await;
-            return size.map_err(|error| self.io_error("read", key, &error));
+        match &self.backend {
+            Backend::Directory(directory) => {
+                directory.size(key).await.map_err(|error| self.io_error("read", key, &error))
+            }
+            Backend::Bucket(bucket) => match bucket.size(key).await {
+                Ok(size) => Ok(Some(size)),
+                Err(failed) if failed.trouble == Trouble::Absent => Ok(None),
+                Err(failed) => Err(self.error("read", key, failed)),
+            },
         }
-        let size = self.data.head(&self.key(key)?).await.map(|meta| meta.size);
-        match size.map_err(|error| self.error("read", key, &error)) {
-            Ok(size) => Ok(Some(size)),
-            Err(error) if error.is_absent() => Ok(None),
-            Err(error) => Err(error),
-        }
+    }
+
+    /// Every object under a prefix that is empty or ends at a `/`, once, by key. Failing part-way is a failure.
+    pub async fn list(&self, prefix: &str) -> Result<Vec<Object>, StoreError> {
+        let mut objects = match &self.backend {
+            Backend::Directory(directory) => {
+                directory.list(prefix).await.map_err(|error| self.io_error("list", prefix, &error))?
+            }
+            Backend::Bucket(bucket) => {
+                bucket.list(prefix).await.map_err(|failed| self.error("list", prefix, failed))?
+            }
+        };
+        list::once(&mut objects, |object| &object.key);
+        Ok(objects)
     }
 
     /// Deletes an object; one that is not there is fine.
     pub async fn delete(&self, key: &str) -> Result<(), StoreError> {
-        let deleted = self.data.delete(&self.key(key)?).await;
-        match deleted.map_err(|error| self.error("delete", key, &error)) {
-            Err(error) if !error.is_absent() => Err(error),
+        let deleted = match &self.backend {
+            Backend::Directory(directory) => {
+                directory.delete(key).await.map_err(|error| self.io_error("delete", key, &error))
+            }
+            Backend::Bucket(bucket) => bucket.delete(key).await.map_err(|failed| self.error("delete", key, failed)),
+        };
+        match deleted {
+            // Nothing lies below a file.
+            Err(error) if !matches!(error.trouble, Trouble::Absent | Trouble::NoDirectory) => Err(error),
             _ => Ok(()),
         }
     }
@@ -345,69 +284,34 @@ impl Store {
     /// What time it is, since 1970, by the clock that listings tell times by: the Date of a bucket's last answer, the time
     /// that a file system gives a new file. `None`: it does not say.
     pub async fn time(&self) -> Option<Duration> {
-        match &self.directory {
-            Some(directory) => directory.time().await.ok(),
-            None => self.access.heard().get(),
+        match &self.backend {
+            Backend::Directory(directory) => directory.time().await.ok(),
+            Backend::Bucket(_) => self.access.heard().get(),
         }
     }
 
-    /// How it stands between us and the store. Of a directory it is seen what is written, and never that it stands still.
-    pub fn motion(&self) -> Motion {
-        self.access.motion()
-    }
-
-    /// A write of so many bytes, which in a directory has no connection that would count them. One that fails is told of
-    /// by its error.
-    async fn counted<T, E>(&self, bytes: usize, write: impl Future<Output = Result<T, E>>) -> Result<T, E> {
-        if self.directory.is_none() {
-            return write.await;
-        }
-        let meter = self.access.meter();
-        let under_way = meter.writes();
-        let written = write.await?;
-        meter.moved(bytes);
-        under_way.answered(Some(200));
-        Ok(written)
+    /// See [`Access::moved`].
+    pub fn moved(&self) -> u64 {
+        self.access.moved()
     }
 
     /// Deletes what writes that were cut short have left and listings do not show, older than `age`, if the key that was
     /// to be written is one of ours; `dry` only counts it. Returns how many. A bucket's own rules for abandoned uploads see
     /// to that.
     pub async fn sweep(&self, age: Duration, is_ours: fn(&str) -> bool, dry: bool) -> Result<u64, StoreError> {
-        let Some(directory) = &self.directory else { return Ok(0) };
+        let Backend::Directory(directory) = &self.backend else { return Ok(0) };
         directory.sweep(age, is_ours, dry).await.map_err(|error| self.io_error("clean", "", &error))
     }
 
-    /// Fails where the store says that it holds other bytes than were sent.
-    fn compare(&self, key: &str, found: &Extensions, crc32c: u32) -> Result<(), StoreError> {
-        if let Some(checksum::Checksum(theirs)) = found.get::<checksum::Checksum>()
-            && self.checks_crc32c
-            && *theirs != crc32c
-        {
-            let detail = format!("the store holds crc32c {theirs:08x}, sent was {crc32c:08x}: damaged on the way");
-            return Err(StoreError::new("write", self.place(key), detail, Trouble::Other));
-        }
-        Ok(())
-    }
-
-    fn key(&self, key: &str) -> Result<Key, StoreError> {
-        let invalid = |error: object_store::path::Error| self.io_error("name", key, &io::Error::other(error));
-        Key::parse(format!("{}{key}", self.prefix)).map_err(invalid)
-    }
-
-    fn error(&self, deed: &'static str, key: &str, error: &object_store::Error) -> StoreError {
-        let mut failed = error::Failed::from(error);
-        if failed.trouble == Trouble::NotBelieved && self.renews {
-            failed.trouble = Trouble::Outdated;
-        }
+    fn error(&self, deed: &'static str, key: &str, failed: Failed) -> StoreError {
         failed.of(deed, self.place(key), &self.access)
     }
 
     fn io_error(&self, deed: &'static str, key: &str, error: &io::Error) -> StoreError {
-        StoreError::new(deed, self.place(key), error.to_string(), error::kind_of(error))
+        self.error(deed, key, Failed::from(error))
     }
 
-    /// For whoever cannot do a deed because of what lies under a key.
+    /// An error of the caller's, which cannot use what lies under a key.
     pub fn useless(&self, deed: &'static str, key: &str, why: &str) -> StoreError {
         StoreError::new(deed, self.place(key), why.to_owned(), Trouble::Other)
     }

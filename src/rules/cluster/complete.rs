@@ -1,8 +1,9 @@
-//! From what a source says to the one model: the user's explicit values over it, the leader and its port found, and the
-//! whole checked.
+//! Completes a platform's reading: applies the user's explicit values, finds the leader and its port, and checks the
+//! result.
 //!
-//! Rendezvous port, first that is given: the explicit leader's, `MASTER_PORT`, `PET_MASTER_PORT`, the platform's, the one
-//! in the leader's address, 29500.
+//! The rendezvous port is the first of these that is given: the explicit leader's, `MASTER_PORT`, `PET_MASTER_PORT`,
+//! the platform's, the port in the leader's address, 29500. For processes that `run` starts on a single node, a free
+//! port replaces the last one, so that two runs on one host do not meet.
 
 use super::address::{Address, parse_host};
 use super::input::{Input, address, count, rank};
@@ -12,6 +13,9 @@ use super::spec::{
 
 const DEFAULT_PORT: u16 = 29_500;
 const LOOPBACK: &str = "127.0.0.1";
+/// The range of ports for launches on one node.
+const FIRST_PORT_OF_LAUNCHES: u16 = 25_000;
+const PORTS_OF_LAUNCHES: u32 = 4000;
 
 /// Completes a reading. Errors: `missing_leader`, `missing_task`, `bad_address`, `task_index_out_of_range`, and those of
 /// explicit values.
@@ -25,19 +29,22 @@ pub fn complete(
         let leader = host.map(|host| Address { host, port: reading.leader.port.unwrap_or(DEFAULT_PORT) });
         return Ok(ClusterSpec { said: reading, leader: leader.clone(), rendezvous: leader });
     }
-    overrule(&mut reading, input)?;
+    apply_explicit_values(&mut reading, input)?;
     refuse_second_launcher(&reading, input)?;
-    // A launcher's world of one places nobody: the processes that --nproc starts get ranks of their own.
-    if process_count(input)?.is_some_and(|count| count > 1) {
+    // A world of one process that a launcher sets is ignored: the processes of --nproc get ranks of their own.
+    if process_count(input)?.is_some() && reading.process.as_ref().is_some_and(|process| process.world < 2) {
         reading.process = None;
     }
     let several_nodes = reading.num_nodes.is_some_and(|n| n > 1);
     if !several_nodes && reading.process.is_none() {
-        // What is unknown or alone needs nobody to dial; only --nproc has processes that must meet.
+        // A single or unknown replica needs no rendezvous, except for the processes of --nproc.
         let alone = reading.num_nodes == Some(1) && input.options.nproc.is_some();
         let own = reading.leader.platform_port.filter(|_| reading.traits.shares_nodes);
         let rendezvous = match explicit_leader(input)? {
-            None if alone => Some(Address { host: LOOPBACK.to_owned(), port: port(own, input, None)? }),
+            None if alone => {
+                let own = own.or(input.options.free_port);
+                Some(Address { host: LOOPBACK.to_owned(), port: port(own, input, None)? })
+            }
             explicit => explicit.filter(|_| alone),
         };
         return Ok(ClusterSpec { said: reading, leader: None, rendezvous });
@@ -49,13 +56,13 @@ pub fn complete(
             _ => "set it, or TRAINIT_LEADER=HOST:PORT on every node",
         };
         let message = format!(
-            "is not set, and the job has {} nodes: nobody would know whom to dial; {way_out}",
+            "is not set, and the job has {} nodes, which need the leader's address; {way_out}",
             reading.num_nodes.unwrap_or(0)
         );
         return Err(ClusterError::new("missing_leader", reading.leader_variable, message));
     }
     if leader.is_none() {
-        let message = "the address of rank 0 is not known, so MASTER_ADDR and related variables are not set \
+        let message = "the address of rank 0 is unknown, so MASTER_ADDR and related variables are not set \
                        (MPI and Horovod need none); if the program does, set TRAINIT_LEADER=HOST:PORT";
         warnings.push(Warning::new("leader_unknown", message));
     }
@@ -63,16 +70,16 @@ pub fn complete(
     Ok(ClusterSpec { said: reading, leader, rendezvous })
 }
 
-/// Behind a service name a pod may not reach itself: there, node rank 0 dials its own host name. What listens does so on
-/// every interface, so nothing is lost.
+/// A pod may not reach itself by the name of its service, so node rank 0 dials its own host name. Its server listens on
+/// every interface, so this always works.
 fn own_name(leader: Address, reading: &Reading, input: &Input<'_>) -> Address {
     let leads = reading.traits.behind_services && reading.node_rank == Some(0) && !input.options.keep_leader_name;
     let name = input.options.hostname.as_deref().filter(|_| leads).and_then(|name| parse_host(name.trim()).ok());
     Address { host: name.unwrap_or(leader.host), port: leader.port }
 }
 
-/// Explicit values win over any source. What the source said of others then no longer holds.
-fn overrule(reading: &mut Reading, input: &Input<'_>) -> Result<(), ClusterError> {
+/// Explicit values win over every source. Hosts and addresses of the source are dropped if they no longer fit.
+fn apply_explicit_values(reading: &mut Reading, input: &Input<'_>) -> Result<(), ClusterError> {
     let options = input.options;
     let nnodes = options.nnodes.as_ref().map(|e| count(&e.place, &e.text)).transpose()?;
     let node_rank = options.node_rank.as_ref().map(|e| rank(&e.place, &e.text)).transpose()?;
@@ -81,7 +88,7 @@ fn overrule(reading: &mut Reading, input: &Input<'_>) -> Result<(), ClusterError
     };
     let is_bare = reading.platform == PlatformName::NONE;
     if is_bare && node_rank.is_none() && nnodes.is_some_and(|n| n > 1) {
-        let message = "is not set, though a number of nodes is: which of them is this? \
+        let message = "is not set, but the number of nodes is, so the rank of this node is unknown. \
                        Set it on every node, from 0 for the leader";
         return Err(ClusterError::new("missing_task", "TRAINIT_NODE_RANK", message));
     }
@@ -113,7 +120,7 @@ fn overrule(reading: &mut Reading, input: &Input<'_>) -> Result<(), ClusterError
     Ok(())
 }
 
-/// What is wrong with the explicit values, whatever any source says.
+/// The mistakes in the explicit values, for any source.
 pub fn wrong_values(options: &ClusterOptions) -> Vec<ClusterError> {
     let nnodes = options.nnodes.as_ref().and_then(|e| count(&e.place, &e.text).err());
     let node_rank = options.node_rank.as_ref().and_then(|e| rank(&e.place, &e.text).err());
@@ -125,7 +132,7 @@ fn refuse_second_launcher(reading: &Reading, input: &Input<'_>) -> Result<(), Cl
     match (&reading.process, input.options.nproc) {
         (Some(process), Some(asked)) if process.world > 1 && asked != Nproc::Count(1) => {
             let message = format!(
-                "a launcher has started one trainit for each of {} processes already; leave --nproc away",
+                "a launcher has already started one trainit for each of {} processes; omit --nproc",
                 process.world
             );
             Err(ClusterError::new("bad_setting", "--nproc", message))
@@ -146,12 +153,29 @@ fn leader(reading: &Reading, input: &Input<'_>) -> Result<Option<Address>, Clust
         Some(host) => Some(host.clone()),
         None => match input.host("MASTER_ADDR")? {
             Some(host) => Some(host),
-            None => input.host("PET_MASTER_ADDR")?,
+            None => match input.host("PET_MASTER_ADDR")? {
+                // JAX's coordinator is rank 0, too, whatever starts the ranks.
+                None => input.endpoint("JAX_COORDINATOR_ADDRESS")?.map(|(host, _)| host),
+                host => host,
+            },
         },
     };
-    let host = host.or_else(|| (reading.num_nodes == Some(1)).then(|| LOOPBACK.to_owned()));
-    let Some(host) = host else { return Ok(None) };
-    Ok(Some(Address { host, port: port(reading.leader.platform_port, input, reading.leader.port)? }))
+    if let Some(host) = host {
+        let port = port(reading.leader.platform_port, input, reading.leader.port)?;
+        return Ok(Some(Address { host, port }));
+    }
+    if reading.num_nodes != Some(1) {
+        return Ok(None);
+    }
+    let own = reading.leader.platform_port.or_else(|| reading.launch.as_deref().map(port_of_launch));
+    Ok(Some(Address { host: LOOPBACK.to_owned(), port: port(own, input, None)? }))
+}
+
+/// The rendezvous port of a launch on one node. Each process must find it independently, and two launches should get
+/// different ones. The range is outside the kernel's ephemeral ports and beside Slurm's ports.
+fn port_of_launch(name: &str) -> u16 {
+    let hash = name.bytes().fold(0u32, |hash, byte| hash.wrapping_mul(31).wrapping_add(u32::from(byte)));
+    FIRST_PORT_OF_LAUNCHES + (hash % PORTS_OF_LAUNCHES) as u16
 }
 
 fn port(platform: Option<u16>, input: &Input<'_>, leader: Option<u16>) -> Result<u16, ClusterError> {
@@ -163,8 +187,8 @@ fn port(platform: Option<u16>, input: &Input<'_>, leader: Option<u16>) -> Result
     Ok(platform.or(leader).unwrap_or(DEFAULT_PORT))
 }
 
-/// How many processes `--nproc` asks for. Errors: `bad_setting` where there is no GPU to count, `gpu_demand` where the
-/// driver fails.
+/// The number of processes that `--nproc` asks for. Errors: `bad_setting` if there is no GPU to count, `gpu_demand` if
+/// the driver fails.
 pub fn process_count(input: &Input<'_>) -> Result<Option<u32>, ClusterError> {
     match input.options.nproc {
         None => Ok(None),
@@ -175,7 +199,7 @@ pub fn process_count(input: &Input<'_>) -> Result<Option<u32>, ClusterError> {
         Some(Nproc::Gpu) if input.options.gpu_count > 0 => Ok(Some(input.options.gpu_count)),
         Some(Nproc::Gpu) => {
             let message = format!(
-                "{} asks for one process a GPU, and there is none to be seen here; `trainit gpus` says why",
+                "{} asks for one process for each GPU, but no GPU is visible here; `trainit gpus` says why",
                 quote("gpu")
             );
             Err(ClusterError::new("bad_setting", "--nproc", message))
@@ -183,18 +207,18 @@ pub fn process_count(input: &Input<'_>) -> Result<Option<u32>, ClusterError> {
     }
 }
 
-/// How many of those are started on this replica: it has a place in a world. Errors: `bad_setting` where
-/// several processes could not be told their ranks.
+/// The number of these that start on this replica, which must have a place in a world. Errors: `bad_setting` if several
+/// processes could not get ranks.
 pub fn process_count_here(asked: Option<u32>, spec: &ClusterSpec) -> Result<Option<u32>, ClusterError> {
     let refuse = |why: &str| Err(ClusterError::new("bad_setting", "--nproc", why));
     match asked {
         Some(2..) if spec.said.hands_off => {
-            refuse("this is a process of torchrun's already, with a rank of its own; leave --nproc away")
+            refuse("this process was started by torchrun and has a rank already; omit --nproc")
         }
         Some(_) if !spec.said.role.trains() && spec.said.node_rank.is_none() => Ok(None),
         Some(2..) if spec.said.num_nodes.is_none() || spec.said.node_rank.is_none() => refuse(
-            "the number of nodes is not known, so several processes cannot be told their ranks; \
-             set TRAINIT_NNODES and TRAINIT_NODE_RANK, or start torchrun instead",
+            "the number of nodes is unknown, so several processes cannot get ranks; \
+             set TRAINIT_NNODES and TRAINIT_NODE_RANK, or use torchrun instead",
         ),
         _ => Ok(asked),
     }
@@ -204,10 +228,10 @@ pub fn process_count_here(asked: Option<u32>, spec: &ClusterSpec) -> Result<Opti
 mod tests {
     use super::super::detect;
     use super::*;
-    use crate::rules::env::Env;
+    use crate::process::env::Env;
 
     #[test]
-    fn what_is_asked_for_of_the_cluster_outdoes_what_its_source_says_of_others() {
+    fn explicit_values_win_over_the_source() {
         let told = r#"{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}"#;
         let env = Env::from_pairs([("TF_CONFIG", told)]);
         let asked = |nnodes: Option<&str>, node_rank: Option<&str>| {
@@ -219,13 +243,47 @@ mod tests {
             (spec.num_nodes, spec.node_rank, spec.is_chief, spec.hosts.is_some(), spec.tf.is_some())
         };
         assert_eq!(asked(None, None), (Some(2), Some(1), false, true, true));
-        assert_eq!(asked(Some("2"), Some("1")), (Some(2), Some(1), false, true, true), "it says the same");
+        assert_eq!(asked(Some("2"), Some("1")), (Some(2), Some(1), false, true, true), "the explicit value is equal");
         assert_eq!(asked(Some("3"), None), (Some(3), Some(1), false, false, false));
         assert_eq!(asked(None, Some("0")), (Some(2), Some(0), true, false, false));
     }
 
+    /// The rendezvous port for processes of one node.
+    fn port_alone(pairs: &[(&str, &str)], nproc: Option<u32>, free_port: Option<u16>) -> Option<u16> {
+        let env = Env::from_pairs(pairs.iter().copied());
+        let options = ClusterOptions { nproc: nproc.map(Nproc::Count), free_port, ..ClusterOptions::default() };
+        let found = detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job");
+        found.spec.rendezvous.map(|address| address.port)
+    }
+
     #[test]
-    fn a_replica_that_is_ranked_among_the_trainers_starts_as_many_processes_as_they_do() {
+    fn processes_of_one_node_meet_at_the_free_port_unless_a_port_is_given() {
+        assert_eq!(port_alone(&[], Some(2), Some(4711)), Some(4711));
+        assert_eq!(port_alone(&[], Some(2), None), Some(DEFAULT_PORT), "no free port was determined");
+        assert_eq!(port_alone(&[("MASTER_PORT", "29501")], Some(2), Some(4711)), Some(29501));
+        assert_eq!(port_alone(&[], None, Some(4711)), None);
+        let of_one = [("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "1")];
+        assert_eq!(port_alone(&of_one, Some(1), Some(4711)), Some(4711), "mpirun -n 1 gives no ranks");
+        let nodes = [("NNODES", "2"), ("NODE_RANK", "1"), ("MASTER_ADDR", "a")];
+        assert_eq!(port_alone(&nodes, Some(2), Some(4711)), Some(DEFAULT_PORT), "every node must know it");
+    }
+
+    #[test]
+    fn two_launches_meet_at_different_ports() {
+        let of = |rank: &str, launch: Option<&str>| {
+            let process = [("OMPI_COMM_WORLD_RANK", rank), ("OMPI_COMM_WORLD_SIZE", "2")];
+            let here = [("OMPI_COMM_WORLD_LOCAL_RANK", rank), ("OMPI_COMM_WORLD_LOCAL_SIZE", "2")];
+            let launch = launch.map(|name| ("PMIX_NAMESPACE", name));
+            port_alone(&process.into_iter().chain(here).chain(launch).collect::<Vec<_>>(), None, None)
+        };
+        assert_eq!(of("0", Some("603324417")), of("1", Some("603324417")));
+        assert_ne!(of("0", Some("603324417")), of("0", Some("603455489")));
+        assert!(of("0", Some("x")).is_some_and(|port| (25_000..29_000).contains(&port)));
+        assert_eq!(of("0", None), Some(DEFAULT_PORT));
+    }
+
+    #[test]
+    fn a_replica_with_a_rank_among_the_trainers_starts_as_many_processes() {
         let told = r#"{"cluster": {"worker": ["a:1"], "ps": ["b:1"]}, "task": {"type": "ps", "index": 0}}"#;
         let env = Env::from_pairs([("TF_CONFIG", told)]);
         let here = |rank_all_pools| {

@@ -1,29 +1,33 @@
-//! Whether this process is the first of its job, the one that reports (`--rank0-only`): all ranks of a container share one
-//! metrics file. Each platform says how it tells ([`First`]); the first way in which one does decides:
+//! Whether this process is the first of its job, which is the only one that reports with `--rank0-only`: all ranks of a
+//! container share one metrics file. Each platform says how it identifies the first process ([`First`]). The first of
+//! these rules that applies decides:
 //!
-//! 1. the rank that a launcher gave this very process;
-//! 2. the task in the cluster's description: the chief, the master or the first of workerpool0; the first worker where the
-//!    cluster has neither chief nor master, as TensorFlow has it;
-//! 3. the host's place.
+//! 1. the rank that a launcher gave to this process;
+//! 2. the task in the description of the cluster: the chief, the master or the first of workerpool0; the first worker if the
+//!    cluster has neither chief nor master, as in TensorFlow;
+//! 3. the index of the host.
 //!
-//! Deliberately absent: everything else about a cluster, and any variable's name.
+//! Deliberately absent: all other knowledge about clusters, and the names of variables.
 
 use serde_json::Value;
 
 use super::PLATFORMS;
-use crate::rules::env::Env;
+use super::unsupported::UNSUPPORTED;
+use crate::process::env::Env;
 
-/// How a platform tells who is the first of its job.
+/// How a platform identifies the first process of its job.
 pub enum First {
-    /// Not at all, or in another's words.
-    Untold,
-    /// By the process's rank: the first of each that is given along with the others, without which nobody's rank is meant.
+    /// It does not, or another platform's variables do.
+    Unknown,
+    /// By the rank of the process: the first variable of each group, if all variables of the group are set.
     Rank(&'static [&'static [&'static str]]),
     /// By the task in this description of the cluster.
     Task(&'static str),
-    /// By the host's place: all of these that are given are 0.
+    /// By the index of the host: all of these variables that are set are 0.
     Host(&'static [&'static str]),
-    /// By the host's name, in the first of these: the first in the list that the second holds.
+    /// By the index of the host in the first variable: it equals the second, or 0 if the second is not set.
+    Equal([&'static str; 2]),
+    /// By the name of the host in the first variable: it is the first in the list of the second.
     Name([&'static str; 2]),
 }
 
@@ -42,42 +46,48 @@ impl First {
     fn by_host(&self, env: &Env) -> bool {
         match self {
             First::Host(variables) => variables.iter().filter_map(|name| env.given(name)).all(is_zero),
+            First::Equal(variables) => match variables.map(|name| env.given(name).map(str::trim)) {
+                [Some(own), first] => own == first.unwrap_or("0"),
+                [None, _] => true,
+            },
             First::Name(variables) => is_first_name(variables.map(|name| env.given(name))).unwrap_or(true),
             _ => true,
         }
     }
 }
 
-/// Whether this process is it. With no sign of others it is.
+/// Whether this process is the first. Without variables of a cluster it is.
 pub fn is_first(env: &Env) -> bool {
     let ways = || PLATFORMS.iter().map(|platform| &platform.first);
-    // What a framework reads itself is the last in the list, and the last that was written.
+    // Frameworks read the last platforms of the list themselves, so those are checked first.
     let by_task = || ways().rev().find_map(|first| first.by_task(env));
     let by_rank = ways().find_map(|first| first.by_rank(env));
-    by_rank.or_else(by_task).unwrap_or_else(|| ways().all(|first| first.by_host(env)))
+    by_rank.or_else(by_task).unwrap_or_else(|| {
+        ways().all(|first| first.by_host(env)) && !UNSUPPORTED.iter().any(|signs| signs.is_another(env))
+    })
 }
 
 fn is_zero(rank: &str) -> bool {
     rank.trim().parse() == Ok(0u64)
 }
 
-/// `None` where there is no name or no list.
+/// `None` without a name or a list.
 fn is_first_name(name_and_list: [Option<&str>; 2]) -> Option<bool> {
     let [Some(name), Some(list)] = name_and_list else { return None };
     let list: Vec<String> = serde_json::from_str(list).ok()?;
     Some(list.first()? == name.trim())
 }
 
-/// `None` where the specification names no task.
+/// `None` if the specification names no task.
 fn is_first_task(spec: &Value) -> Option<bool> {
     let task = spec.get("task")?;
     let kind = task.get("type")?.as_str()?;
     let index = match task.get("index") {
         None => Some(0.0),
-        // Some write it as a string.
+        // Some programs write it as a string.
         Some(index) => index.as_f64().or_else(|| index.as_str()?.trim().parse().ok()),
     };
-    // A role that nobody has is none.
+    // A role without members counts as absent.
     let has = |role: &str| match spec.get("cluster").and_then(|cluster| cluster.get(role)) {
         Some(Value::Array(tasks)) => !tasks.is_empty(),
         Some(Value::Object(tasks)) => !tasks.is_empty(),
@@ -105,24 +115,30 @@ mod tests {
     }
 
     #[test]
-    fn of_a_tpus_hosts_the_first_of_the_first_slice_reports() {
+    fn on_tpu_hosts_the_first_of_the_first_slice_reports() {
         assert!(with(&[("TPU_WORKER_ID", "0")]) && with(&[("TPU_WORKER_ID", "0"), ("MEGASCALE_SLICE_ID", "0")]));
         assert!(!with(&[("TPU_WORKER_ID", "1")]) && !with(&[("TPU_WORKER_ID", "0"), ("MEGASCALE_SLICE_ID", "1")]));
     }
 
     #[test]
-    fn of_torchruns_and_sagemakers_hosts_the_first_reports_unless_a_rank_is_given() {
+    fn the_first_process_of_an_unsupported_launcher_reports() {
+        assert!(with(&[("SKYPILOT_NODE_RANK", "0")]) && !with(&[("SKYPILOT_NODE_RANK", "1")]));
+        assert!(with(&[("INDEX", "1")]), "a common name");
+    }
+
+    #[test]
+    fn on_torchrun_and_sagemaker_hosts_the_first_reports_unless_a_rank_is_given() {
         let sagemaker = |host: &str| with(&[("SM_CURRENT_HOST", host), ("SM_HOSTS", r#"["algo-1", "algo-2"]"#)]);
         assert!(sagemaker("algo-1") && sagemaker("algo-1\n") && !sagemaker("algo-2"));
         assert!(with(&[("SM_CURRENT_HOST", "algo-2")]) && with(&[("SM_CURRENT_HOST", "x"), ("SM_HOSTS", "x")]));
         assert!(with(&[("PET_NODE_RANK", "0")]) && !with(&[("PET_NODE_RANK", "1")]));
         assert!(!with(&[("PET_NODE_RANK", "0"), ("RANK", "3")]), "another process of the first host");
         let whole = [("SM_CURRENT_HOST", "algo-2"), ("SM_HOSTS", r#"["algo-1", "algo-2"]"#), ("RANK", "0")];
-        assert!(with(&whole), "the ranks hold");
+        assert!(with(&whole), "the ranks decide");
     }
 
     #[test]
-    fn a_number_that_many_have_is_a_rank_only_beside_the_address_that_makes_it_one() {
+    fn a_common_variable_is_a_rank_only_with_its_address_variable() {
         assert!(with(&[("PROCESS_ID", "4711")]));
         assert!(!with(&[("PROCESS_ID", "1"), ("NUM_PROCESSES", "2"), ("COORDINATOR_ADDRESS", "a")]));
         assert!(with(&[("PROCESS_ID", "0"), ("NUM_PROCESSES", "2"), ("COORDINATOR_ADDRESS", "a")]));
@@ -145,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_descriptions_the_one_that_a_framework_reads_decides() {
+    fn if_there_are_two_descriptions_the_one_that_a_framework_reads_decides() {
         let of = |kind: &str, index: u8| format!(r#"{{"task": {{"type": "{kind}", "index": {index}}}}}"#);
         let (pool, chief) = (of("workerpool1", 0), of("chief", 0));
         assert!(with(&[("CLUSTER_SPEC", &pool), ("TF_CONFIG", &chief)]));
@@ -154,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_role_that_nobody_has_and_an_index_that_is_written_oddly_take_the_metric_from_nobody() {
+    fn an_empty_role_and_an_index_in_an_odd_form_do_not_suppress_the_report() {
         for no_chief in [r#""chief": [], "#, r#""chief": {}, "master": null, "#] {
             let worker = |index: &str| {
                 let cluster = format!(r#""cluster": {{{no_chief}"worker": ["a", "b"]}}"#);

@@ -1,7 +1,8 @@
-//! Slurm's compressed host lists, `gpu[08-10,12],login` and `rack[1-2]-n[01-02]`, as `scontrol show hostnames` expands
-//! them (checked with 22.05).
+//! Expands Slurm's compressed host lists, `gpu[08-10,12],login` and `rack[1-2]-n[01-02]`, like `scontrol show
+//! hostnames` (checked with 22.05).
 //!
-//! Refused where scontrol prints garbage or nothing: text after the last bracket, reversed ranges, unclosed brackets.
+//! Lists for which scontrol prints garbage or nothing are refused: text after the last bracket, reversed ranges,
+//! unclosed brackets.
 
 use std::collections::HashSet;
 
@@ -11,7 +12,7 @@ use super::spec::quote;
 /// Larger lists are refused.
 const MAX_HOSTS: usize = 65_536;
 
-/// Expands a list. Errors: the offending item and what is wrong, in one clause.
+/// Expands a list. Errors: the offending item and the mistake, in one clause.
 pub fn expand(list: &str) -> Result<Vec<String>, String> {
     let mut hosts = Vec::new();
     for item in items(list)? {
@@ -23,7 +24,7 @@ pub fn expand(list: &str) -> Result<Vec<String>, String> {
     for host in &hosts {
         parse_host(host).map_err(|what| format!("{} {what}", quote(host)))?;
         if !seen.insert(host) {
-            return Err(format!("{} is there twice", quote(host)));
+            return Err(format!("{} is listed twice", quote(host)));
         }
     }
     Ok(hosts)
@@ -52,7 +53,7 @@ fn items(list: &str) -> Result<Vec<&str>, String> {
     Ok(found)
 }
 
-/// One item. The last bracket counts fastest, as scontrol does it; then the first, the second and so on.
+/// Expands one item. The last bracket counts fastest, as in scontrol; then the first, the second and so on.
 fn expand_item(item: &str, room: usize) -> Result<Vec<String>, String> {
     if item.is_empty() {
         return Err("is an empty item".to_owned());
@@ -84,14 +85,17 @@ fn expand_item(item: &str, room: usize) -> Result<Vec<String>, String> {
     Ok(hosts)
 }
 
-/// What a bracket holds: `n` or `n-m`, separated by commas; the width of zero-padding is kept.
+/// The content of a bracket: `n` or `n-m`, separated by commas. The width of zero-padding is kept.
 fn numbers(ranges: &str, room: usize) -> Result<Vec<String>, String> {
     let mut found = Vec::new();
     for range in ranges.split(',') {
         let (low, high) = range.split_once('-').unwrap_or((range, range));
         let number = |text: &str| {
             let digits = !text.is_empty() && text.len() <= 18 && text.bytes().all(|b| b.is_ascii_digit());
-            text.parse::<u64>().ok().filter(|_| digits).ok_or_else(|| format!("has {} for a number", quote(text)))
+            text.parse::<u64>()
+                .ok()
+                .filter(|_| digits)
+                .ok_or_else(|| format!("has {}, which is not a number", quote(text)))
         };
         let (first, last) = (number(low)?, number(high)?);
         if first > last {
@@ -107,7 +111,7 @@ fn numbers(ranges: &str, room: usize) -> Result<Vec<String>, String> {
 }
 
 fn too_many() -> String {
-    format!("makes more than {MAX_HOSTS} hosts")
+    format!("expands to more than {MAX_HOSTS} hosts")
 }
 
 #[cfg(test)]
@@ -115,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_three_brackets_the_last_counts_fastest_and_then_the_first() {
+    fn with_three_brackets_the_last_counts_fastest_and_then_the_first() {
         let hosts = expand("a[0-1]b[0-1]c[0-1]").expect("a list");
         assert_eq!(hosts.join(" "), "a0b0c0 a0b0c1 a1b0c0 a1b0c1 a0b1c0 a0b1c1 a1b1c0 a1b1c1");
     }
@@ -138,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_scontrol_makes_garbage_of_is_refused_with_the_item() {
+    fn a_list_that_scontrol_cannot_expand_is_refused_with_the_item() {
         let wrong = [
             "n[1-2]-ib",
             "n[3-1]",
@@ -164,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_would_fill_the_memory_is_refused_before_it_does() {
+    fn a_list_that_would_fill_the_memory_is_refused() {
         for list in ["n[0-99999999]", "a[0-999]b[0-999]c[0-999]", "n[0-65536]", "n[0-65535],m"] {
             assert!(expand(list).expect_err(list).contains("65536"), "{list}");
         }

@@ -1,9 +1,10 @@
-//! JAX's variables: `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID` (Kubeflow's TrainJob), else the JAXJob's names without the
+//! JAX's variables: `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID` (Kubeflow's TrainJob), or the JAXJob's names without the
 //! prefix.
 
 use super::Platform;
 use super::first::First;
 use super::input::{Input, rank, within};
+use super::signs::Signs;
 use super::spec::{ClusterError, Leader, PlatformName, Reading, Warning, role_of_rank};
 
 struct Names {
@@ -11,7 +12,7 @@ struct Names {
     rank: &'static str,
     address: &'static str,
     port: &'static str,
-    /// Too common a name to be believed without the address.
+    /// The names are too common to be used without the address.
     needs_address: bool,
 }
 
@@ -36,6 +37,23 @@ const NAME: PlatformName = PlatformName("jax_env");
 
 pub(super) const JAX_ENV: Platform = Platform {
     first: First::Rank(&[&["JAX_PROCESS_ID"], &["PROCESS_ID", "NUM_PROCESSES", "COORDINATOR_ADDRESS"]]),
+    signs: &[
+        Signs {
+            launcher: "JAX",
+            counts: &["JAX_NUM_PROCESSES"],
+            places: &["JAX_PROCESS_ID"],
+            leaders: &["JAX_COORDINATOR_ADDRESS"],
+            ..Signs::NODES
+        },
+        Signs {
+            launcher: "JAXJob",
+            counts: &["NUM_PROCESSES"],
+            places: &["PROCESS_ID"],
+            leaders: &["COORDINATOR_ADDRESS"],
+            beside: &["COORDINATOR_ADDRESS"],
+            ..Signs::NODES
+        },
+    ],
     ..Platform::of(
         &[NAME],
         &[
@@ -53,7 +71,7 @@ pub(super) const JAX_ENV: Platform = Platform {
     )
 };
 
-/// Reads either form.
+/// Reads either set of names.
 fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
     for names in &FORMS {
         let (Some(own), Some(_)) = (input.env.given(names.rank), input.env.given(names.world)) else { continue };

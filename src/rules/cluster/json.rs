@@ -1,27 +1,28 @@
-//! Foreign JSON: at most 1 MiB, 64 deep, the last of two equal keys wins (as in Python), and only what is asked for is
-//! parsed. The rest is carried as it came.
+//! Reads foreign JSON: at most 1 MiB, at most 64 levels deep. The last of two equal keys wins, as in Python. Only the
+//! members that are needed are parsed; the others keep their original text.
 //!
-//! Deliberately absent: quoting the document. A `job` member may hold secrets, so only a piece of what we read is shown.
+//! Deliberately absent: quoting the whole document in errors. A `job` member may hold secrets, so only a piece of the
+//! members that are read is shown.
 
 use std::collections::HashMap;
 
 use serde::de::IgnoredAny;
 
 use super::spec::{ClusterError, quote};
-use crate::rules::checkpoint::json::python_json;
+use crate::checkpoint::json::python_json;
 
-/// Larger documents are refused. Whoever reads files may stop one byte later.
+/// Larger documents are refused. A reader of files may stop one byte after this.
 pub const MAX_BYTES: usize = 1 << 20;
 /// Deeper documents are refused.
 const MAX_DEPTH: usize = 64;
 
-/// Members of this name are ours to look into, and so may be quoted.
+/// The contents of these members may be quoted in errors.
 const READ_MEMBERS: [&str; 2] = ["cluster", "task"];
 
-/// What may stand between JSON's tokens.
+/// The whitespace between tokens of JSON.
 const BLANKS: [char; 4] = [' ', '\t', '\n', '\r'];
 
-/// An object's members in order, as they were written.
+/// An object's members in their original order and text.
 #[derive(Debug, Default)]
 pub struct Members(Vec<Member>);
 
@@ -43,12 +44,12 @@ impl Members {
         self.0.iter().map(|member| (member.name.as_str(), member.value.as_str()))
     }
 
-    /// Names as they were written, quotes included, and raw values, in order.
+    /// Names in their original text with quotes, and raw values, in order.
     pub fn written(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|member| (member.written.as_str(), member.value.as_str()))
     }
 
-    /// Whether there are none.
+    /// Whether there are no members.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -60,7 +61,7 @@ pub fn object(variable: &str, text: &str) -> Result<Members, ClusterError> {
     match kind(text) {
         "an object" => {}
         other => {
-            let message = format!("expected a JSON object, found {other}; correct it, or take it away");
+            let message = format!("expected a JSON object, found {other}; correct or remove it");
             return Err(ClusterError::new("not_an_object", variable, message));
         }
     }
@@ -71,20 +72,18 @@ pub fn object(variable: &str, text: &str) -> Result<Members, ClusterError> {
 pub fn check(variable: &str, text: &str) -> Result<(), ClusterError> {
     let invalid = |message: String| Err(ClusterError::new("invalid_json", variable, message));
     if text.len() > MAX_BYTES {
-        return invalid(format!(
-            "larger than {MAX_BYTES} bytes, which no cluster needs; check what is written into it"
-        ));
+        return invalid(format!("larger than {MAX_BYTES} bytes, which no cluster needs; check its content"));
     }
     if depth(text) > MAX_DEPTH {
         return invalid(format!("nested deeper than {MAX_DEPTH} levels, which no cluster needs"));
     }
-    match python_json::<IgnoredAny>(&mut text.as_bytes()) {
+    match python_json::<IgnoredAny>(text.as_bytes()) {
         Ok(_) => Ok(()),
         Err(error) => Err(broken(variable, text, &error)),
     }
 }
 
-/// The members of a value that was checked before; `None` if it is no object.
+/// The members of a value that was checked before; `None` if it is not an object.
 pub fn members(raw: &str) -> Option<Members> {
     if kind(raw) != "an object" {
         return None;
@@ -116,7 +115,7 @@ pub fn members(raw: &str) -> Option<Members> {
     Some(Members(found))
 }
 
-/// `"name" : value`; `None` for the nothing between the brackets of an empty object.
+/// `"name" : value`; `None` between the brackets of an empty object.
 fn member(text: &str) -> Option<Member> {
     let text = text.trim_matches(BLANKS);
     let mut escaped = true;
@@ -126,18 +125,18 @@ fn member(text: &str) -> Option<Member> {
         ends
     })?;
     let (written, rest) = text.split_at(end + 1);
-    // A name that Rust has no value for, with half of a surrogate pair, is nobody we ask for.
+    // A name with half of a surrogate pair has no form in Rust, and is none of the names that are read.
     let name = serde_json::from_str(written).unwrap_or_else(|_| written.to_owned());
     let value = rest.trim_start_matches(BLANKS).strip_prefix(':')?.trim_start_matches(BLANKS);
     Some(Member { name, written: written.to_owned(), value: value.to_owned() })
 }
 
-/// A value that was checked before, parsed; `None` for numbers and escapes that Rust has no value for.
+/// The parsed form of a value that was checked before; `None` for numbers and escapes without a form in Rust.
 pub fn value(raw: &str) -> Option<serde_json::Value> {
     serde_json::from_str(raw).ok()
 }
 
-/// What a value is, in words.
+/// The type of a value, in words.
 pub fn kind(raw: &str) -> &'static str {
     match raw.trim_start_matches(BLANKS).bytes().next() {
         Some(b'{') => "an object",
@@ -149,7 +148,7 @@ pub fn kind(raw: &str) -> &'static str {
     }
 }
 
-/// The deepest nesting, brackets in strings aside.
+/// The deepest nesting. Brackets in strings do not count.
 fn depth(text: &str) -> usize {
     let (mut depth, mut deepest) = (0usize, 0usize);
     structure(text, |byte, _| match byte {
@@ -199,7 +198,8 @@ fn broken(variable: &str, text: &str, error: &serde_json::Error) -> ClusterError
     ClusterError::new("invalid_json", variable, message)
 }
 
-/// How many characters from `at` may be shown: many within what we read, few before any member, none within others.
+/// The number of characters from `at` that may be shown: many within members that are read, few before the first
+/// member, none within other members.
 fn showable(text: &str, at: usize) -> usize {
     let before = &text[..at];
     let mut depth = 0usize;
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_told_by_its_kind() {
+    fn a_value_that_is_not_an_object_is_reported_with_its_type() {
         for (text, kind) in [("[]", "an array"), ("null", "null"), (" \"x\"", "a string"), ("1", "a number")] {
             let error = object("X", text).expect_err(text);
             assert!(error.code == "not_an_object" && error.message.contains(kind), "{error}");
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_python_reads_and_we_do_not_is_carried() {
+    fn a_value_that_only_python_reads_keeps_its_text() {
         let text = r#"{ "job" : [NaN, -Infinity, {"x": Infinity}] ,"\ud800":1, "a\"}":{}, "c\u006custer": {"b" :2} }"#;
         let members = object("X", text).expect("an object");
         let written: Vec<_> = members.written().collect();
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_beyond_every_type_are_carried_unread() {
+    fn numbers_too_large_for_any_type_keep_their_text() {
         let members = object("X", r#"{"job":1e999,"s":"\ud800"}"#).expect("an object");
         assert_eq!(members.get("job"), Some("1e999"));
     }

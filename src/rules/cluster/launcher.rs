@@ -1,23 +1,23 @@
-//! What launchers that start one trainit for each process (mpirun, mpiexec) have in common: they number processes, and nodes
-//! only where ranks are packed. And what of a process holds on the nodes that another source has named.
+//! Common code for launchers that start one trainit for each process (mpirun, mpiexec). They number processes, and
+//! imply nodes only if ranks are packed. Also combines a launcher's process with the nodes of another source.
 
 use super::input::{Input, rank, within};
 use super::slurm;
 use super::spec::{ClusterError, Leader, PlatformName, Process, Reading, Traits, Warning, role_of_rank};
 
-/// The variables in which an MPI launcher tells a process its place.
+/// The variables in which an MPI launcher gives a process its place.
 pub(super) struct Names {
-    /// In the world.
+    /// The rank in the world.
     pub rank: &'static str,
-    /// Of the world.
+    /// The size of the world.
     pub size: &'static str,
-    /// On its node.
+    /// The rank on its node.
     pub local_rank: &'static str,
-    /// Of those on its node.
+    /// The number of processes on its node.
     pub local_size: &'static str,
 }
 
-/// The place as these variables tell it; the leader is known in a job of Slurm's only.
+/// Reads the place from these variables. The leader is known only within a Slurm job.
 pub(super) fn place(
     platform: PlatformName,
     names: &Names,
@@ -28,7 +28,8 @@ pub(super) fn place(
     let Some(world) = input.count(names.size)? else { return Ok(None) };
     let rank = rank(names.rank, own)?;
     within(names.rank, rank, names.size, world)?;
-    let size = input.count(names.local_size)?.unwrap_or(1).min(world);
+    let counted = input.count(names.local_size)?;
+    let size = counted.unwrap_or(1).min(world);
     let local_rank = input.rank(names.local_rank)?.unwrap_or(rank % size);
     within(names.local_rank, local_rank, names.local_size, size)?;
     let is_said = input.options.nnodes.is_some() && input.options.node_rank.is_some();
@@ -36,9 +37,9 @@ pub(super) fn place(
     let node_guessed = !is_said && !is_packed;
     if node_guessed {
         let message = format!(
-            "{}: rank {rank} of {world}, {local_rank} of {size} on its node, is not packed node by node, so \
+            "{}: rank {rank} of {world}, {local_rank} of {size} on its node, does not fill nodes one after another, so \
              NODE_RANK, GROUP_RANK and GROUP_WORLD_SIZE are not set (RANK and LOCAL_RANK are right); if the program reads \
-             them, set TRAINIT_NODE_RANK and TRAINIT_NNODES, or start as many ranks on each node, in the launcher's own order",
+             them, set TRAINIT_NODE_RANK and TRAINIT_NNODES, or start the same number of ranks on each node, in the launcher's default order",
             names.rank
         );
         warnings.push(Warning::new("node_rank_unknown", message));
@@ -48,34 +49,35 @@ pub(super) fn place(
     Ok(Some(Reading {
         is_chief: rank == 0,
         leader: leader.unwrap_or_default(),
-        process: Some(Process { local_rank, local_size: Some(size), rank, world, node_guessed }),
+        process: Some(Process { local_rank, local_size: counted.map(|_| size), rank, world, node_guessed }),
         leader_variable: "MASTER_ADDR",
         ..Reading::of(platform, role_of_rank(rank), node, nodes)
     }))
 }
 
-/// A launcher's process on the nodes that another source has named: its own ranks, their addresses. It meets where the
-/// launcher says, else where the source does; a world of this node alone (each host ran a launcher of its own) meets here.
-pub(super) fn across(nodes: Reading, launched: Reading, warnings: &mut Vec<Warning>) -> Reading {
+/// Combines a launcher's process with the nodes of another source: its own ranks, and the source's addresses. The
+/// rendezvous is the launcher's if it gives one, else the source's. If the world is this node alone (each host ran its
+/// own launcher), the rendezvous is on this node.
+pub(super) fn merge_with_nodes(nodes: Reading, launched: Reading, warnings: &mut Vec<Warning>) -> Reading {
     let Some(process) = launched.process else { return nodes };
-    // The source knows the node that could only be guessed from ranks.
+    // The source knows the node, which otherwise is derived from ranks.
     let counted = if process.node_guessed { nodes.num_nodes } else { launched.num_nodes };
     let node_rank = if process.node_guessed { nodes.node_rank } else { launched.node_rank };
     let is_all = counted == nodes.num_nodes;
     if let (false, Some(ours), Some(theirs)) = (is_all, counted, nodes.num_nodes) {
         let message = format!(
-            "{} says {theirs} nodes, but the launcher's {} processes are on {ours}, and their ranks hold: give the launcher \
-             all hosts, or those who are left out train apart",
+            "{} says {theirs} nodes, but the launcher's {} processes are on {ours}, and their ranks are used: give the launcher \
+             all hosts, or the omitted hosts train separately",
             nodes.platform.word(),
             process.world
         );
         warnings.push(Warning::new("env_conflict", message));
     }
     let is_alone = !is_all && counted == Some(1);
-    let own_word = launched.leader.host.as_ref();
-    let is_elsewhere = own_word.is_some_and(|host| nodes.leader.host.as_ref() != Some(host));
+    let own_leader = launched.leader.host.as_ref();
+    let is_elsewhere = own_leader.is_some_and(|host| nodes.leader.host.as_ref() != Some(host));
     let traits = Traits { behind_services: nodes.traits.behind_services && !is_elsewhere, ..nodes.traits };
-    let leader = match own_word {
+    let leader = match own_leader {
         Some(_) => launched.leader,
         None if is_alone => Leader::default(),
         None => nodes.leader,
@@ -98,8 +100,8 @@ pub(super) fn across(nodes: Reading, launched: Reading, warnings: &mut Vec<Warni
 mod tests {
     use super::super::detect;
     use super::*;
-    use crate::rules::cluster::spec::ClusterOptions;
-    use crate::rules::env::Env;
+    use crate::cluster::spec::ClusterOptions;
+    use crate::process::env::Env;
 
     fn launch(variables: &[(&str, &str)]) -> Option<String> {
         let env = Env::from_pairs(variables.iter().copied());
@@ -109,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_launch_has_the_name_that_its_launcher_gives_it_and_no_other_launchers() {
+    fn a_launch_has_the_name_that_its_own_launcher_gives_it() {
         const SLURM: [(&str, &str); 6] = [
             ("SLURM_JOB_ID", "77"),
             ("SLURM_STEP_ID", "3"),
@@ -127,16 +129,16 @@ mod tests {
         assert_eq!(in_step(&[]), name("77.3.0"));
         assert_eq!(in_step(&[("SLURM_RESTART_COUNT", "1")]), name("77.3.1"));
         assert_eq!(in_step(&[&MPI[..], &[("PMIX_NAMESPACE", "603324417")]].concat()), name("603324417"));
-        assert_eq!((in_step(&MPI), launch(&MPI)), (None, None), "an mpirun before PMIx");
+        assert_eq!((in_step(&MPI), launch(&MPI)), (None, None), "an mpirun without PMIx");
         assert_eq!(in_step(&hydra), None, "several mpiexec may run in one step");
-        assert_eq!(in_step(&by_hand), None, "a step for each process");
+        assert_eq!(in_step(&by_hand), None, "one step for each process");
         for (id, known) in [("exp-1", name("exp-1")), ("none", None)] {
             assert_eq!(in_step(&[("TORCHELASTIC_RUN_ID", id)]), known);
         }
     }
 
     #[test]
-    fn a_process_that_torchs_launchers_started_has_their_ranks_on_the_nodes_that_a_platform_names() {
+    fn a_process_of_torchs_launchers_keeps_its_rank_on_a_platforms_nodes() {
         const TF: &str = r#"{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}"#;
         const VERTEX: &str = r#"{"cluster": {"workerpool0": ["a:1"], "workerpool1": ["b:1"]},
                                  "task": {"type": "workerpool1", "index": 0}}"#;
@@ -160,12 +162,16 @@ mod tests {
                 assert_eq!(spec(&told), (Some(5), Some(1), Some(2), false, meets.clone(), vec![]), "{told:?}");
             }
             let (process, node_rank, ..) = spec(&[platform, &[("LOCAL_WORLD_SIZE", "3")]].concat());
-            assert_eq!((process, node_rank), (None, Some(1)), "rank 5 is no second of three: {platform:?}");
+            assert_eq!(
+                (process, node_rank),
+                (None, Some(1)),
+                "rank 5 cannot be process 1 of 3 on a node: {platform:?}"
+            );
         }
     }
 
     #[test]
-    fn processes_of_a_node_behind_a_service_meet_where_their_launcher_says() {
+    fn processes_of_a_node_behind_a_service_meet_at_their_launchers_address() {
         let alone = r#"{"cluster": {"workerpool0": ["a:1"]}, "task": {"type": "workerpool0", "index": 0}}"#;
         let dials = |address| {
             let job = [("CLUSTER_SPEC", alone), ("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "1")];
@@ -175,11 +181,11 @@ mod tests {
             found.expect("a job").spec.rendezvous.map(|address| address.host)
         };
         assert_eq!(dials("127.0.0.1"), Some("127.0.0.1".to_owned()));
-        assert_eq!(dials("a"), Some("a-pod".to_owned()), "the service's name, by which it may not reach itself");
+        assert_eq!(dials("a"), Some("a-pod".to_owned()), "a pod may not reach itself by the name of its service");
     }
 
     #[test]
-    fn one_process_a_node_is_that_node_and_a_rank_that_cannot_be_read_is_nobodys() {
+    fn one_process_a_node_is_that_node_and_an_invalid_rank_is_ignored() {
         let alone = r#"{"cluster": {"workerpool0": ["a:1"]}, "task": {"type": "workerpool0", "index": 0}}"#;
         let process = |rank, world, local_size| {
             let told =
@@ -194,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_launch_keeps_its_name_on_the_nodes_that_a_platform_names() {
+    fn a_launch_keeps_its_name_on_a_platforms_nodes() {
         let told = r#"{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}"#;
         let env = [
             ("TF_CONFIG", told),

@@ -1,7 +1,7 @@
-//! Every platform's variables in, one model of the job out.
+//! Reads every platform's variables into one model of the job.
 //!
-//! Words (`spec`), readers (one file a platform), the list (here). To add a platform: its file, and its line in
-//! [`PLATFORMS`]. Deliberately absent: what any framework reads, which is `rules/framework`.
+//! The types (`spec`), the readers (one file for each platform), the list (here). To add a platform, add its file and
+//! its line in [`PLATFORMS`]. Deliberately absent: the variables of frameworks, which are in `rules/framework`.
 
 pub mod address;
 pub mod complete;
@@ -11,52 +11,59 @@ pub mod input;
 pub mod json;
 mod launcher;
 pub mod pools;
+pub mod signs;
 pub mod spec;
 
+mod aws_batch;
 mod jax_env;
 mod k8s_indexed;
 mod mpi;
+mod nodes_env;
 mod pmi;
-pub(in crate::rules) mod sagemaker;
+pub mod sagemaker;
 mod slurm;
 mod tf_config;
 mod torch_env;
 mod torchelastic;
 mod tpu;
+mod unsupported;
 mod vertex;
 
-use crate::rules::env::{Changes, Env};
+use crate::process::env::{Changes, Env};
 use first::First;
 use input::Input;
+use signs::Signs;
 use spec::{ClusterError, ClusterSpec, Fact, PlatformName, Reading, Warning};
 
-/// Reads what a source says; `None` when its variables are not there.
+/// Reads a source; `None` if its variables are not set.
 pub type Read = fn(&Input<'_>, &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError>;
 
 /// One platform: a source of the cluster.
 pub struct Platform {
-    /// What it is called; several where it may turn out to be one or the other.
+    /// Its name; several if it may be one of several platforms.
     pub names: &'static [PlatformName],
-    /// The variables it looks at, `*` for any end; the first stands for it where it is told of. Blank ones are taken from the
-    /// child.
+    /// The variables it reads, with `*` for any ending. Messages name the first of them. Blank ones are removed from
+    /// the child.
     pub variables: &'static [&'static str],
-    /// What must be there for it to match, in words.
+    /// The variables that it needs to match, in words.
     pub needs: &'static str,
-    /// Reads it; `None` when its variables are not there.
+    /// Reads it; `None` if its variables are not set.
     pub read: Read,
-    /// Reads the place that a launcher gave to this very process, where it starts one trainit for each: below it, what others
-    /// say of nodes is no process's rank.
-    pub launched: Read,
-    /// A framework reads its variable, too, and dies of one that cannot be read, whatever else says where we are.
+    /// Reads the place that a launcher gave to this process, if the launcher starts one trainit for each process. Below
+    /// such a launcher, another source's rank is a node's rank.
+    pub read_launcher: Read,
+    /// A framework reads this variable, too, and fails if it is malformed, whichever platform is used.
     pub is_frameworks: bool,
-    /// How it tells who is the first of its job.
+    /// How it identifies the first process of its job.
     pub first: First,
-    /// In which variables it tells more of the job, whichever platform the cluster is read from.
+    /// Its variables that indicate several nodes or processes, even if no place can be read.
+    pub signs: &'static [Signs],
+    /// The variables that hold other facts about the job, whichever platform is used.
     pub facts: &'static [(Fact, &'static str)],
 }
 
 impl Platform {
-    /// One that nobody but us goes by, with a trainit for each node.
+    /// A platform that only trainit reads, with one trainit for each node.
     const fn of(
         names: &'static [PlatformName],
         variables: &'static [&'static str],
@@ -68,9 +75,10 @@ impl Platform {
             variables,
             needs,
             read,
-            launched: |_, _| Ok(None),
+            read_launcher: |_, _| Ok(None),
             is_frameworks: false,
-            first: First::Untold,
+            first: First::Unknown,
+            signs: &[],
             facts: &[],
         }
     }
@@ -78,15 +86,17 @@ impl Platform {
 
 /// Every source, in order of precedence: the first that matches wins.
 ///
-/// A launcher that has already placed this very process comes first, then platforms with a word of their own that nobody
-/// else sets, then what frameworks and launchers leave in the environment, from the exact to the vague.
+/// A launcher that has placed this process comes first, then platforms with variables that nothing else sets, then the
+/// variables that frameworks and launchers leave in the environment, from the specific to the general.
 pub const PLATFORMS: &[&Platform] = &[
     &torchelastic::TORCHELASTIC,
     &sagemaker::SAGEMAKER,
     &vertex::VERTEX,
     &tf_config::TF_CONFIG,
+    &aws_batch::AWS_BATCH,
     &mpi::MPI,
     &pmi::PMI,
+    &nodes_env::NODES_ENV,
     &torch_env::TORCH_ENV,
     &jax_env::JAX_ENV,
     &slurm::SLURM,
@@ -94,40 +104,44 @@ pub const PLATFORMS: &[&Platform] = &[
     &tpu::TPU,
 ];
 
-/// What `--platform` may say.
+/// The values of `--platform`.
 pub fn names() -> impl Iterator<Item = PlatformName> {
     PLATFORMS.iter().flat_map(|platform| platform.names).copied().chain([PlatformName::NONE])
 }
 
-/// The variable and the value in which a platform tells this.
-pub fn told(fact: Fact, env: &Env) -> Option<(&'static str, &str)> {
+/// The variable with this fact, and its value.
+pub fn fact_variable(fact: Fact, env: &Env) -> Option<(&'static str, &str)> {
     let mut variables = PLATFORMS.iter().flat_map(|platform| platform.facts).filter(|(of, _)| *of == fact);
     variables.find_map(|(_, variable)| Some((*variable, env.given(variable)?)))
 }
 
-/// Our own variables of the cluster, which count as unset when blank like those of any source.
+/// trainit's own variables of the cluster. A blank one counts as unset, like a source's.
 const EXPLICIT: [&str; 3] = ["TRAINIT_NNODES", "TRAINIT_NODE_RANK", "TRAINIT_LEADER"];
 
-/// What was found.
+/// The result of a detection.
 #[derive(Debug)]
 pub struct Detected {
     /// The model.
     pub spec: ClusterSpec,
-    /// What is odd.
+    /// Non-fatal problems.
     pub warnings: Vec<Warning>,
-    /// Variables taken from the child because they are blank.
+    /// Variables removed from the child because they are blank.
     pub changes: Changes,
 }
 
-/// Finds out which job this is and which replica of it. `also_read` are the variables that frameworks' rules look at.
-/// Errors: the source does not add up; nothing may be started then.
+/// Reads the job and the place of this replica. `also_read` are the variables that frameworks' rules read. Errors: the
+/// source is contradictory, so nothing may be started.
 pub fn detect(input: &Input<'_>, also_read: &[&str]) -> Result<Detected, ClusterError> {
+    detect_as_written(input, also_read).map_err(|error| with_way_out(error, input.env))
+}
+
+fn detect_as_written(input: &Input<'_>, also_read: &[&str]) -> Result<Detected, ClusterError> {
     let mut warnings = Vec::new();
     let (at, reading) = match input.options.platform {
-        Some(platform) => (None, forced(platform, input, &mut warnings)?),
+        Some(platform) => (None, read_named_platform(platform, input, &mut warnings)?),
         None => {
             let (at, reading) = first_match(input, &mut warnings)?;
-            (at, below_launcher(reading, input, &mut warnings)?)
+            (at, place_below_launcher(reading, input, &mut warnings)?)
         }
     };
     let mut changes = Changes::default();
@@ -135,17 +149,18 @@ pub fn detect(input: &Input<'_>, also_read: &[&str]) -> Result<Detected, Cluster
         warnings.splice(0..0, drop_blank(input.env, also_read, &mut changes));
     }
     let spec = complete::complete(reading, input, &mut warnings)?;
+    warnings.extend(unknown_place(&spec.said, input, &warnings));
     if let Some(at) = at.filter(|_| !spec.said.hands_off) {
         warnings.extend(disagreements(&spec, at, input)?);
     }
     Ok(Detected { spec, warnings, changes })
 }
 
-/// Every mistake in what describes the cluster, each once, `first` before the others: in the explicit values, in the source
-/// that is read (not where it is unclear which), and in what a framework reads itself beside it.
+/// Every mistake in the description of the cluster, each once, `first` before the others: in the explicit values, in
+/// the source that is used (if that is clear), and in variables that a framework reads in addition.
 pub fn malformed(input: &Input<'_>, first: Option<ClusterError>, with_sources: bool) -> Vec<ClusterError> {
     let read = match input.options.platform {
-        Some(platform) => forced(platform, input, &mut Vec::new()),
+        Some(platform) => read_named_platform(platform, input, &mut Vec::new()),
         None => first_match(input, &mut Vec::new()).map(|(_, reading)| reading),
     };
     if matches!(&read, Ok(reading) if reading.hands_off) {
@@ -154,11 +169,12 @@ pub fn malformed(input: &Input<'_>, first: Option<ClusterError>, with_sources: b
     let sources = || {
         let beside = PLATFORMS.iter().filter(|source| input.options.platform.is_none() && source.is_frameworks);
         let beside = beside.filter_map(|source| (source.read)(input, &mut Vec::new()).err());
-        read.err().into_iter().chain(beside)
+        read.err().into_iter().chain(beside).map(|error| with_way_out(error, input.env))
     };
     let mut mistakes: Vec<ClusterError> = first.into_iter().collect();
     let sources = with_sources.then(sources).into_iter().flatten();
-    for mistake in complete::wrong_values(input.options).into_iter().chain(sources) {
+    let values = complete::wrong_values(input.options).into_iter().map(|error| with_way_out(error, input.env));
+    for mistake in values.chain(sources) {
         if !mistakes.contains(&mistake) {
             mistakes.push(mistake);
         }
@@ -166,17 +182,42 @@ pub fn malformed(input: &Input<'_>, first: Option<ClusterError>, with_sources: b
     mistakes
 }
 
+/// If the variable's value is in quotes, the error says that the quotes are the mistake.
+fn with_way_out(mut error: ClusterError, env: &Env) -> ClusterError {
+    let way_out = signs::quotes([error.variable.as_str()].into_iter(), env);
+    error.message.extend(way_out);
+    error
+}
+
+/// The warning that variables name several nodes or processes although this replica is treated as the only one; unless
+/// the user has given the place, or there was a warning already.
+fn unknown_place(said: &Reading, input: &Input<'_>, warnings: &[Warning]) -> Option<Warning> {
+    let options = input.options;
+    let is_warned = warnings.iter().any(|warning| matches!(warning.code, "node_rank_unknown" | "batch_script"));
+    let is_given = [&options.nnodes, &options.node_rank].into_iter().any(Option::is_some) || options.platform.is_some();
+    let is_alone = (said.node_rank, said.num_nodes) == (Some(0), Some(1)) && said.process.is_none();
+    let has_others = said.hands_off || said.tf.as_ref().is_some_and(|tf| tf.replicas > 1);
+    if is_warned || is_given || !is_alone || has_others {
+        return None;
+    }
+    // A platform that was read decides about a world of one itself.
+    let read = PLATFORMS.iter().filter(|_| said.platform == PlatformName::NONE);
+    let read = read.flat_map(|platform| platform.signs.iter().map(|signs| (signs, Some(platform.needs))));
+    let mut all = read.chain(unsupported::UNSUPPORTED.iter().map(|signs| (signs, None)));
+    all.find_map(|(signs, needs)| signs.warning(needs, input.env)).or_else(|| signs::unnamed(input.env))
+}
+
 fn first_match(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<(Option<usize>, Reading), ClusterError> {
-    // What a source lacks to give a place is of no account where another one, or an explicit value, gives it.
+    // A source that lacks part of a place does not matter if another source or an explicit value gives the place.
     let lacks_place = |warning: &Warning| warning.code == "node_rank_unknown";
     for (at, source) in PLATFORMS.iter().enumerate() {
-        let mut odd = Vec::new();
-        if let Some(reading) = (source.read)(input, &mut odd)? {
+        let mut notes = Vec::new();
+        if let Some(reading) = (source.read)(input, &mut notes)? {
             warnings.retain(|warning| !lacks_place(warning));
-            warnings.extend(odd);
+            warnings.extend(notes);
             return Ok((Some(at), reading));
         }
-        warnings.extend(odd);
+        warnings.extend(notes);
     }
     if [&input.options.nnodes, &input.options.node_rank].into_iter().any(Option::is_some) {
         warnings.retain(|warning| !lacks_place(warning));
@@ -184,36 +225,44 @@ fn first_match(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<(Option
     Ok((None, Reading::alone()))
 }
 
-/// Below a launcher that starts one of us for each process, a source of the nodes gives all of them one rank: the
-/// launcher's ranks hold, and the source says where the nodes are.
-fn below_launcher(nodes: Reading, input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Reading, ClusterError> {
+/// Below a launcher that starts one trainit for each process, a source of nodes gives all processes of a node one rank.
+/// The launcher gives the ranks, and the source gives the nodes.
+fn place_below_launcher(
+    nodes: Reading,
+    input: &Input<'_>,
+    warnings: &mut Vec<Warning>,
+) -> Result<Reading, ClusterError> {
     let places_nodes = nodes.platform != PlatformName::NONE && nodes.process.is_none() && nodes.node_rank.is_some();
     if nodes.hands_off || !places_nodes {
         return Ok(nodes);
     }
-    let mut odd = Vec::new();
-    let Some(launched) = launched(input, &mut odd)? else { return Ok(nodes) };
-    warnings.extend(odd);
-    Ok(launcher::across(nodes, launched, warnings))
+    let mut notes = Vec::new();
+    let Some(read_launcher) = read_launcher(input, &mut notes)? else { return Ok(nodes) };
+    warnings.extend(notes);
+    Ok(launcher::merge_with_nodes(nodes, read_launcher, warnings))
 }
 
-/// What a launcher of several processes says, whatever goes before it.
-fn launched(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
+/// Reads a launcher of several processes, whatever precedes it in the list.
+fn read_launcher(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
     let are_several = |reading: &Reading| reading.process.as_ref().is_some_and(|process| process.world > 1);
     for source in PLATFORMS {
-        if let Some(reading) = (source.launched)(input, warnings)?.filter(are_several) {
+        if let Some(reading) = (source.read_launcher)(input, warnings)?.filter(are_several) {
             return Ok(Some(reading));
         }
     }
     Ok(None)
 }
 
-/// Only the named platform's variables count.
-fn forced(platform: PlatformName, input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Reading, ClusterError> {
+/// Reads only the named platform's variables.
+fn read_named_platform(
+    platform: PlatformName,
+    input: &Input<'_>,
+    warnings: &mut Vec<Warning>,
+) -> Result<Reading, ClusterError> {
     let Some(source) = PLATFORMS.iter().find(|s| s.names.contains(&platform)) else { return Ok(Reading::alone()) };
     (source.read)(input, warnings)?.ok_or_else(|| {
         let message = format!(
-            "nothing here describes a cluster of {}, so no rank can be given: that needs {}; set it, or leave --platform away",
+            "nothing here describes a cluster of {}, so no rank can be given: that needs {}; set it, or omit --platform",
             platform.word(),
             source.needs
         );
@@ -221,7 +270,7 @@ fn forced(platform: PlatformName, input: &Input<'_>, warnings: &mut Vec<Warning>
     })
 }
 
-/// Takes blank variables away: they crash programs that only look whether they are there.
+/// Removes blank variables, which crash programs that only check whether they exist.
 fn drop_blank(env: &Env, also_read: &[&str], changes: &mut Changes) -> Option<Warning> {
     let known = |name: &str| {
         let is_it = |variable: &&str| match variable.strip_suffix('*') {
@@ -241,7 +290,7 @@ fn drop_blank(env: &Env, also_read: &[&str], changes: &mut Changes) -> Option<Wa
     (!blank.is_empty()).then(|| Warning::new("empty_variable_dropped", message()))
 }
 
-/// Later sources that say otherwise. What a framework reads itself is fatal even then where it cannot be read.
+/// Later sources that disagree. A variable that a framework reads must be well-formed even then.
 fn disagreements(spec: &ClusterSpec, at: usize, input: &Input<'_>) -> Result<Option<Warning>, ClusterError> {
     let mut pieces = Vec::new();
     for source in &PLATFORMS[at + 1..] {
@@ -263,10 +312,10 @@ fn differs(spec: &ClusterSpec, other: &Reading) -> Option<String> {
         other.node_rank == rank && (world == other.num_nodes || world.is_none() || other.num_nodes.is_none())
     };
     let as_process = spec.said.process.as_ref().is_some_and(|p| same(Some(p.rank), Some(p.world)));
-    let is_its_word = other.process.is_some() && other.process == spec.said.process;
-    // Slurm's step in which an mpirun has started what it needs on the other nodes.
+    let is_same_process = other.process.is_some() && other.process == spec.said.process;
+    // mpirun starts its daemons on the other nodes in a Slurm step of their own.
     let is_of_launcher = spec.said.process.is_some() && other.launch.is_some() && other.num_nodes < spec.said.num_nodes;
-    if same(spec.said.node_rank, spec.said.num_nodes) || as_process || is_its_word || is_of_launcher {
+    if same(spec.said.node_rank, spec.said.num_nodes) || as_process || is_same_process || is_of_launcher {
         return None;
     }
     let place = |rank: Option<u32>, world: Option<u32>| {
@@ -274,5 +323,5 @@ fn differs(spec: &ClusterSpec, other: &Reading) -> Option<String> {
         world.map_or(rank.clone(), |world| format!("{rank} of {world}"))
     };
     let (theirs, ours) = (place(other.node_rank, other.num_nodes), place(spec.said.node_rank, spec.said.num_nodes));
-    Some(format!("and related variables say {theirs} where it is {ours}"))
+    Some(format!("and related variables say {theirs} instead of {ours}"))
 }

@@ -1,17 +1,18 @@
-//! A child of Open MPI's mpirun: one trainit for each process. On Azure Batch the leader is named, in a
-//! job of Slurm's it is the first host of the list.
+//! A child of Open MPI's mpirun: one trainit for each process. On Azure Batch a variable names the leader; in a Slurm
+//! job it is the first host of the list.
 //!
-//! No variable names the node. Where ranks are packed (mpirun's default, as many on each node) it can be counted.
-//! Deliberately absent: `OMPI_COMM_WORLD_NODE_RANK`, a rank in the node, and `SLURM_NODEID`, which mpirun's own step counts
-//! without the node that mpirun runs on.
+//! No variable gives the node. If ranks are packed (mpirun's default, with the same number on each node), the node can
+//! be calculated. Deliberately absent: `OMPI_COMM_WORLD_NODE_RANK`, which is a rank in the node, and `SLURM_NODEID`,
+//! which in mpirun's own step does not count the node that mpirun runs on.
 
 use super::Platform;
 use super::first::First;
 use super::input::Input;
 use super::launcher::{Names, place};
+use super::signs::Signs;
 use super::spec::{ClusterError, Leader, PlatformName, Reading, Warning};
 
-/// Azure's names for the first node, best first: with a port on several nodes, without on one.
+/// Azure's variables for the first node, best first: with a port on several nodes, without one on a single node.
 const AZURE: [&str; 2] = ["AZ_BATCH_MASTER_NODE", "AZ_BATCHAI_MPI_MASTER_NODE"];
 
 const OPEN_MPI: Names = Names {
@@ -21,15 +22,21 @@ const OPEN_MPI: Names = Names {
     local_size: "OMPI_COMM_WORLD_LOCAL_SIZE",
 };
 
-/// What mpirun calls its processes together, since it starts them by PMIx (Open MPI 2).
+/// mpirun's name for all its processes; it exists since mpirun uses PMIx (Open MPI 2).
 const LAUNCH: &str = "PMIX_NAMESPACE";
 
 const NAME: PlatformName = PlatformName("mpi");
 const AZURE_ML: PlatformName = PlatformName("azureml");
 
 pub(super) const MPI: Platform = Platform {
-    launched: read,
+    read_launcher: read,
     first: First::Rank(&[&[OPEN_MPI.rank]]),
+    signs: &[Signs {
+        launcher: "Open MPI",
+        counts: &[OPEN_MPI.size, OPEN_MPI.local_size],
+        places: &[OPEN_MPI.rank, OPEN_MPI.local_rank],
+        ..Signs::PROCESSES
+    }],
     ..Platform::of(
         &[AZURE_ML, NAME],
         &[
@@ -45,7 +52,7 @@ pub(super) const MPI: Platform = Platform {
     )
 };
 
-/// Reads the process's place.
+/// Reads the place of the process.
 fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
     let Some(reading) = place(NAME, &OPEN_MPI, input, warnings)? else { return Ok(None) };
     let named = AZURE.iter().find(|name| input.env.given(name).is_some());

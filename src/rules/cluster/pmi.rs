@@ -1,13 +1,14 @@
 //! A process of MPICH's, Intel MPI's or Cray's launcher: `PMI_RANK` and `PMI_SIZE`, one trainit for each process.
 //!
-//! Its place on the node has other names: Hydra's (MPICH, Intel MPI) or Cray's. Deliberately absent: the world of
-//! `PMIX_RANK`, beside which no variable has its size (Open MPI and Slurm, which set it, have their own); what Slurm's srun sets
-//! for its tasks, which `SLURM_*` tell in full; and a name of the launch: Hydra gives its processes none.
+//! The variables for its place on the node are Hydra's (MPICH, Intel MPI) or Cray's. Deliberately absent: `PMIX_RANK`,
+//! because no variable gives its world size (Open MPI and Slurm, which set it, have variables of their own); the tasks
+//! of Slurm's srun, which `SLURM_*` describe completely; and a name of the launch, because Hydra sets none.
 
 use super::Platform;
 use super::first::First;
 use super::input::Input;
 use super::launcher::{Names, place};
+use super::signs::Signs;
 use super::slurm;
 use super::spec::{ClusterError, PlatformName, Reading, Warning};
 
@@ -19,8 +20,14 @@ const CRAY: Names = Names { local_rank: "PMI_LOCAL_RANK", local_size: "PMI_LOCAL
 const NAME: PlatformName = PlatformName("pmi");
 
 pub(super) const PMI: Platform = Platform {
-    launched: read,
+    read_launcher: read,
     first: First::Rank(&[&[HYDRA.rank], &["PMIX_RANK"]]),
+    signs: &[Signs {
+        launcher: "PMI",
+        counts: &[HYDRA.size, HYDRA.local_size, CRAY.local_size],
+        places: &[HYDRA.rank, "PMIX_RANK", HYDRA.local_rank, CRAY.local_rank],
+        ..Signs::PROCESSES
+    }],
     ..Platform::of(
         &[NAME],
         &["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"],
@@ -29,11 +36,11 @@ pub(super) const PMI: Platform = Platform {
     )
 };
 
-/// Reads the process's place.
+/// Reads the place of the process.
 fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
-    // Hydra's ranks have the variables of the step, or batch script, that mpiexec was called in, too.
+    // Hydra's processes also inherit the variables of the Slurm step or batch script in which mpiexec was called.
     let is_hydras = input.env.given(HYDRA.local_rank).is_some();
-    if !is_hydras && slurm::gave(input.env, &[HYDRA.rank, HYDRA.size]) {
+    if !is_hydras && slurm::is_task_place(input.env, &[HYDRA.rank, HYDRA.size]) {
         return Ok(None);
     }
     let given = |name| input.env.given(name).is_some();
@@ -42,14 +49,14 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
     let Some(reading) = place(NAME, names.as_ref().unwrap_or(&HYDRA), input, warnings)? else {
         return Ok(None);
     };
-    // What `mpiexec -n 1` has wrapped is alone as far as that goes; others may know of more.
+    // `mpiexec -n 1` adds nothing, and another source may know more.
     if reading.process.as_ref().is_some_and(|process| process.world < 2) {
         return Ok(None);
     }
     if let Some(process) = reading.process.as_ref().filter(|process| process.world > 1 && names.is_none()) {
         let message = format!(
-            "PMI_RANK is {} of {}, but its place on the node is not said (LOCAL_RANK, LOCAL_WORLD_SIZE), so it is taken \
-             to be alone there, with LOCAL_RANK 0; where the launcher starts several on a node, set these two for each",
+            "PMI_RANK is {} of {}, but its place on the node is unknown (LOCAL_RANK, LOCAL_WORLD_SIZE), so it is treated \
+             as the only process there, with LOCAL_RANK 0; if the launcher starts several on a node, set these two for each",
             process.rank, process.world
         );
         warnings.push(Warning::new("node_rank_unknown", message));

@@ -1,7 +1,7 @@
-//! Clusters written as JSON, `{"worker": ["a:2222", "b:2222"]}` and a task in it, and the ranks that follow: the chief
-//! is 0, worker i is i + the number of chiefs, all others are in no rank.
+//! Reads clusters that are written as JSON, `{"worker": ["a:2222", "b:2222"]}` with a task, and derives the ranks: the
+//! chief is 0, worker i is i plus the number of chiefs, and all other replicas have no rank.
 //!
-//! Shared by TF_CONFIG and CLUSTER_SPEC, which differ in the names of the pools.
+//! Used for TF_CONFIG and CLUSTER_SPEC, which have different names for the pools.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -11,40 +11,40 @@ use super::address::{Address, canonical};
 use super::json;
 use super::spec::{ClusterError, ClusterOptions, Leader, PlatformName, Reading, Role, TfCluster, Warning, quote};
 
-/// The service port that Vertex AI and AI Platform open for rendezvous; 2222 belongs to TensorFlow's server.
+/// The port that Vertex AI and AI Platform open for rendezvous; 2222 is used by TensorFlow's server.
 pub(super) const RENDEZVOUS_PORT: u16 = 3333;
 
-/// Who listens where, by index. Dense pools have every index from 0.
+/// The addresses of a pool by index. Dense pools have every index from 0.
 pub type Tasks = BTreeMap<u32, Address>;
 
-/// One job of a cluster, under the name it was given.
+/// One job of a cluster, with its original name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pool {
-    /// As in the document.
+    /// The name in the document.
     pub name: String,
     /// Its replicas.
     pub tasks: Tasks,
 }
 
 impl Pool {
-    /// Whether every index from 0 is there.
+    /// Whether every index from 0 exists.
     pub fn is_dense(&self) -> bool {
         self.tasks.keys().copied().eq(0..self.tasks.len() as u32)
     }
 }
 
-/// Which replica this is, under the names of the document.
+/// The task of this replica, in the words of the document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Task {
     /// The pool's name.
     pub kind: String,
-    /// From 0; saturated, which is out of every range.
+    /// From 0; a larger number than `u32` is cut to its maximum, which is out of every range.
     pub index: u32,
     /// The hyperparameter trial, unless empty.
     pub trial: Option<String>,
 }
 
-/// Reads the `cluster` member; empty pools are absent. Errors: `bad_cluster`, `bad_address`, `unknown_task_type`.
+/// Reads the `cluster` member. Empty pools are dropped. Errors: `bad_cluster`, `bad_address`, `unknown_task_type`.
 pub fn read_cluster(variable: &str, raw: &str, known: &[&str]) -> Result<Vec<Pool>, ClusterError> {
     let bad = |message: String| ClusterError::new("bad_cluster", variable, message);
     let members = match json::kind(raw) {
@@ -71,12 +71,12 @@ pub fn read_cluster(variable: &str, raw: &str, known: &[&str]) -> Result<Vec<Poo
         let mut tasks = Tasks::new();
         for (key, value) in list {
             let Ok(index) = key.trim().parse::<u32>() else {
-                return Err(bad(format!("cluster.{name}: the key {} is no task index", quote(&key))));
+                return Err(bad(format!("cluster.{name}: the key {} is not a task index", quote(&key))));
             };
             let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             let address = match value {
                 Value::String(text) => Address::parse(&text),
-                _ => Err("is no string".to_owned()),
+                _ => Err("is not a string".to_owned()),
             };
             let address = address.map_err(|what| {
                 let message =
@@ -84,7 +84,7 @@ pub fn read_cluster(variable: &str, raw: &str, known: &[&str]) -> Result<Vec<Poo
                 ClusterError::new("bad_address", variable, message)
             })?;
             if tasks.insert(index, address).is_some() {
-                return Err(bad(format!("cluster.{name}: the task index {index} is there twice")));
+                return Err(bad(format!("cluster.{name}: the task index {index} is listed twice")));
             }
         }
         pools.push(Pool { name: name.to_owned(), tasks });
@@ -92,14 +92,14 @@ pub fn read_cluster(variable: &str, raw: &str, known: &[&str]) -> Result<Vec<Poo
     Ok(pools)
 }
 
-/// Errors: `duplicate_address` when two replicas would listen at one place.
+/// Errors: `duplicate_address` if two replicas would listen at one address.
 pub fn refuse_duplicates(variable: &str, pools: &[Pool]) -> Result<(), ClusterError> {
     let mut seen = HashSet::new();
     for pool in pools {
         for (index, address) in &pool.tasks {
             if !seen.insert((canonical(&address.host), address.port)) {
                 let message = format!(
-                    "cluster.{}[{index}]: {} is there twice; every replica needs an address of its own",
+                    "cluster.{}[{index}]: {} is listed twice; every replica needs its own address",
                     pool.name,
                     quote(&address.to_string())
                 );
@@ -139,14 +139,14 @@ pub fn read_task(variable: &str, raw: Option<&str>, known: &[&str]) -> Result<Ta
         _ => None,
     });
     if let Some(text) = trial.as_ref().filter(|text| text.contains('\0')) {
-        let message = format!("task.trial: {} holds a NUL, which no variable of the command can", quote(text));
+        let message = format!("task.trial: {} contains a NUL, which a variable cannot contain", quote(text));
         return Err(ClusterError::new("bad_cluster", variable, message));
     }
     Ok(Task { kind, index, trial: trial.filter(|t| !t.trim().is_empty()) })
 }
 
 /// Errors: `task_type_not_in_cluster` (no such pool), `task_index_out_of_range` (no such replica in it).
-pub fn refuse_stranger(variable: &str, task: &Task, pool: Option<&Pool>) -> Result<(), ClusterError> {
+pub fn check_task(variable: &str, task: &Task, pool: Option<&Pool>) -> Result<(), ClusterError> {
     let Some(pool) = pool else {
         let message = format!("task has the type {}, which is not in cluster; list it there", quote(&task.kind));
         return Err(ClusterError::new("task_type_not_in_cluster", variable, message));
@@ -163,7 +163,7 @@ pub fn refuse_stranger(variable: &str, task: &Task, pool: Option<&Pool>) -> Resu
     Err(ClusterError::new("task_index_out_of_range", variable, message))
 }
 
-/// A whole number from 0, in the forms that Python's `int()` takes without losing anything: `1`, `"1"`, `1.0`.
+/// A whole number from 0 in the forms that Python's `int()` reads without loss: `1`, `"1"`, `1.0`.
 fn whole(raw: &str) -> Option<u32> {
     match json::value(raw)? {
         Value::Number(number) => match (number.as_u64(), number.as_f64()) {
@@ -181,31 +181,31 @@ fn unknown_type(variable: &str, what: &str, name: &str, known: &[&str]) -> Clust
     ClusterError::new("unknown_task_type", variable, message)
 }
 
-/// A pool's name in a message, which nobody has checked yet.
+/// A pool's name that has not been validated, for a message.
 fn show(name: &str) -> String {
     if name.bytes().all(|b| b.is_ascii_alphanumeric()) && name.len() <= 32 { name.to_owned() } else { quote(name) }
 }
 
-/// The replicas of a whole cluster by role, in pool order, and which of them this is.
+/// The replicas of a whole cluster by role, in the order of the pools, with the place of this replica.
 #[derive(Debug)]
 pub struct Replicas {
     /// Roles in the order chief, worker, ps or reducer, evaluator; addresses by index.
     pub pools: Vec<(Role, Vec<Address>)>,
     /// This replica's role.
     pub role: Role,
-    /// Its index among those of its role.
+    /// Its index in its role.
     pub index: u32,
     /// Its trial.
     pub trial: Option<String>,
 }
 
 impl Replicas {
-    /// How many replicas have this role.
+    /// The number of replicas with this role.
     pub fn count(&self, role: Role) -> usize {
         self.pools.iter().filter(|(r, _)| *r == role).map(|(_, a)| a.len()).sum()
     }
 
-    /// The ranks that follow. A replica that is not listed (an evaluator outside the cluster) is in no rank.
+    /// The reading with ranks. A replica that is not listed (an evaluator outside the cluster) has no rank.
     pub fn reading(self, platform: PlatformName, options: &ClusterOptions) -> Reading {
         let ranked = |role: Role| role.trains() || options.rank_all_pools;
         let world: Vec<&Address> =
@@ -248,16 +248,16 @@ impl Replicas {
     }
 }
 
-/// TensorFlow's view of a plain list of hosts: every one is a worker on the same port, and there is no chief.
+/// TensorFlow's view of a list of hosts: every host is a worker on the same port, and there is no chief.
 pub fn workers(hosts: &[String], port: u16, rank: u32) -> TfCluster {
     let addresses = hosts.iter().map(|host| Address { host: host.clone(), port }).collect();
     let worker = Role::Worker.word();
     TfCluster { jobs: vec![(worker, addresses)], task: Some((worker, rank)), replicas: hosts.len() }
 }
 
-/// The warning of a replica that is one of several evaluators.
+/// The warning for one of several evaluators.
 pub(super) fn many_evaluators(variable: &str) -> Warning {
-    let message = format!("{variable}: there is more than one evaluator; TensorFlow counts on one at most");
+    let message = format!("{variable}: there is more than one evaluator; TensorFlow expects at most one");
     Warning::new("multiple_evaluators", message)
 }
 
@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_task_index_is_read_as_pythons_int_reads_it_but_never_rounded() {
+    fn a_task_index_is_read_like_pythons_int_but_never_rounded() {
         for (raw, index) in [("0", 0), ("\"1\"", 1), ("1.0", 1), ("1e0", 1), ("\" 2 \"", 2), ("99999999999", u32::MAX)]
         {
             assert_eq!(whole(raw), Some(index), "{raw}");
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_of_indices_is_a_list_and_holes_make_it_sparse() {
+    fn a_map_of_indices_is_a_list_and_gaps_make_it_sparse() {
         let read = |raw| read_cluster("X", raw, &["worker"]).expect(raw).remove(0);
         let list = read(r#"{"worker":["a:1","b:1"]}"#);
         assert_eq!(read(r#"{"worker":{"1":"b:1","0":"a:1"}}"#), list);

@@ -1,11 +1,13 @@
-//! SageMaker: `resourceconfig.json`, else the toolkit's `SM_HOSTS` and `SM_CURRENT_HOST`.
+//! SageMaker: `resourceconfig.json`, or else the toolkit's `SM_HOSTS` and `SM_CURRENT_HOST`.
 //!
 //! ```json
 //! {"current_host":"algo-2","hosts":["algo-1","algo-2"],"network_interface_name":"eth0"}
 //! ```
 //!
-//! The given order of hosts is the order of ranks, algo-10 before algo-2. A container without the toolkit gets its
-//! variables from us. Deliberately absent: hyperparameters, which are the toolkit's affair.
+//! The order of hosts in the file is the order of ranks, for example algo-10 before algo-2. If the job has several
+//! instance groups (`current_group_name`, `instance_groups`), the world is the group of this host, or the groups that
+//! the user names: hosts of another group may prepare data and would never join. A container without the toolkit gets
+//! the toolkit's variables from trainit. Deliberately absent: hyperparameters, which the toolkit handles.
 
 use serde_json::Value;
 
@@ -15,15 +17,16 @@ use super::first::First;
 use super::input::Input;
 use super::json;
 use super::pools::workers;
-use super::spec::{ClusterError, Leader, PlatformName, Reading, Role, Warning, quote};
-use crate::rules::env::Env;
+use super::signs::Signs;
+use super::spec::{ClusterError, Leader, Nproc, PlatformName, Reading, Role, Traits, Warning, quote};
+use crate::process::env::Env;
 
 const RESOURCES: &str = "/opt/ml/input/config/resourceconfig.json";
 const CHANNELS: &str = "/opt/ml/input/config/inputdataconfig.json";
 /// The port that SageMaker's own launchers use for rendezvous.
 const RENDEZVOUS_PORT: u16 = 7777;
 
-/// The variables that say the same as the file of resources.
+/// The variables with the same content as the file.
 const PLACE: [&str; 3] = ["SM_HOSTS", "SM_CURRENT_HOST", "SM_NETWORK_INTERFACE_NAME"];
 
 /// The port of SageMaker's TensorFlow container.
@@ -35,56 +38,90 @@ struct Found {
     hosts: Value,
     current: Option<String>,
     interface: Option<String>,
+    groups: Vec<Group>,
+    current_group: Option<String>,
+}
+
+/// An instance group of a heterogeneous cluster.
+struct Group {
+    name: String,
+    hosts: Vec<String>,
 }
 
 const NAME: PlatformName = PlatformName("sagemaker");
 
 pub(super) const SAGEMAKER: Platform = Platform {
     first: First::Name(["SM_CURRENT_HOST", "SM_HOSTS"]),
+    signs: &[Signs { launcher: "SageMaker", counts: &["SM_HOSTS"], places: &["SM_CURRENT_HOST"], ..Signs::NODES }],
     ..Platform::of(
         &[NAME],
-        &["SM_HOSTS", "SM_CURRENT_HOST", "SM_NETWORK_INTERFACE_NAME"],
+        &[
+            "SM_HOSTS",
+            "SM_CURRENT_HOST",
+            "SM_NETWORK_INTERFACE_NAME",
+            "SM_INSTANCE_GROUPS_DICT",
+            "SM_CURRENT_INSTANCE_GROUP",
+        ],
         "/opt/ml/input/config/resourceconfig.json, or SM_HOSTS and SM_CURRENT_HOST",
         read,
     )
 };
 
-/// Whether this is a container of SageMaker's, as its variables tell.
-pub(in crate::rules) fn is_here(env: &Env) -> bool {
+/// Whether this is a SageMaker container, according to its variables.
+pub fn is_here(env: &Env) -> bool {
     env.given("TRAINING_JOB_ARN").is_some() || env.given("SM_CURRENT_HOST").is_some()
 }
 
-/// Reads the file, else the variables.
+/// Reads the file, or else the variables.
 fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
     let (found, is_bare) = match input.file(RESOURCES)? {
         Some(text) => (from_file(&text)?, true),
         None => match from_variables(input)? {
             Some(found) => (found, false),
-            None => {
-                warnings.extend(nameless(input));
-                return Ok(None);
-            }
+            None => return Ok(None),
         },
     };
     let hosts = hosts(&found)?;
     let current = found.current.ok_or_else(|| {
-        let message = "does not say which host this is (current_host)";
+        let message = "does not name the current host (current_host)";
         ClusterError::new("missing_task", found.current_place, message)
     })?;
-    let Some(rank) = hosts.iter().position(|host| *host == current) else {
+    if !hosts.contains(&current) {
         let message = format!("the current host {} is not in the list of {} hosts", quote(&current), hosts.len());
         return Err(ClusterError::new("host_not_in_list", found.current_place, message));
-    };
+    }
+    let training = training(&hosts, &current, &found.groups, found.current_group.as_deref(), input)?;
+    let rank = training.iter().position(|host| *host == current);
+    if training.len() < hosts.len() && input.options.instance_group.is_none() {
+        let names: Vec<&str> = found.groups.iter().map(|group| group.name.as_str()).collect();
+        let message = format!(
+            "the job has the instance groups {}, and only the {} of {} hosts in the group of this host train together; \
+             --instance-group NAME on every host names the groups that train, --rank-pools all takes every host",
+            quote(&names.join(", ")),
+            training.len(),
+            hosts.len()
+        );
+        warnings.push(Warning::new("instance_groups", message));
+    }
+    let trains = |group: &&Group| group.hosts.iter().any(|host| training.contains(host));
+    if input.options.nproc == Some(Nproc::Gpu) && found.groups.iter().filter(trains).count() > 1 {
+        let message = "hosts of several instance groups train, and --nproc gpu counts the GPUs of each host alone: where they \
+                       have unequal numbers, ranks would not fit together; give --nproc the smallest number on every host";
+        warnings.push(Warning::new("unequal_nodes", message));
+    }
     let companions =
         if is_bare { companions(input, &hosts, &current, found.interface.as_deref())? } else { Vec::new() };
     warnings.extend(conflict(input, &companions));
     Ok(Some(Reading {
-        leader: Leader { host: hosts.first().cloned(), platform_port: Some(RENDEZVOUS_PORT), port: None },
+        leader: Leader { host: training.first().cloned(), platform_port: Some(RENDEZVOUS_PORT), port: None },
         interface: found.interface,
         companions,
-        tf: Some(workers(&hosts, TENSORFLOW_PORT, rank as u32)),
-        hosts: Some(hosts.clone()),
-        ..Reading::of(NAME, Role::Worker, rank as u32, hosts.len() as u32)
+        is_chief: rank == Some(0),
+        node_rank: rank.map(|rank| rank as u32),
+        tf: rank.map(|rank| workers(&training, TENSORFLOW_PORT, rank as u32)),
+        hosts: Some(training.clone()),
+        traits: Traits { restarts_all: true, ..Traits::default() },
+        ..Reading::of(NAME, if rank.is_some() { Role::Worker } else { Role::Helper }, 0, training.len() as u32)
     }))
 }
 
@@ -100,6 +137,8 @@ fn from_file(text: &str) -> Result<Found, ClusterError> {
         hosts: document.get("hosts").and_then(json::value).unwrap_or(Value::Null),
         current: text_of("current_host"),
         interface: text_of("network_interface_name"),
+        groups: groups(document.get("instance_groups")),
+        current_group: text_of("current_group_name"),
     })
 }
 
@@ -114,16 +153,56 @@ fn from_variables(input: &Input<'_>) -> Result<Option<Found>, ClusterError> {
         hosts: json::value(hosts).unwrap_or(Value::Null),
         current: Some(current.trim().to_owned()),
         interface: input.env.given("SM_NETWORK_INTERFACE_NAME").map(|name| name.trim().to_owned()),
+        groups: groups(input.env.given("SM_INSTANCE_GROUPS_DICT")),
+        current_group: input.env.given("SM_CURRENT_INSTANCE_GROUP").map(|name| name.trim().to_owned()),
     }))
 }
 
-/// A list of hosts, and nobody says which of them this is.
-fn nameless(input: &Input<'_>) -> Option<Warning> {
-    let hosts = input.env.given("SM_HOSTS").filter(|_| input.env.given("SM_CURRENT_HOST").is_none())?;
-    let names_several = matches!(json::value(hosts), Some(Value::Array(list)) if list.len() > 1);
-    let message = "SM_HOSTS is set, but no SM_CURRENT_HOST says which of them this is: it is taken for the only one, and those \
-                   that share a checkpoint store overtake each other (205); set it on every host";
-    names_several.then(|| Warning::new("node_rank_unknown", message.to_owned()))
+/// The groups that have hosts, in the file's form (a list) or the toolkit's (an object by name). Unreadable groups are
+/// ignored, because most jobs have one group and nothing depends on it.
+fn groups(raw: Option<&str>) -> Vec<Group> {
+    let entries = match raw.and_then(json::value) {
+        Some(Value::Array(list)) => list,
+        Some(Value::Object(map)) => map.into_iter().map(|(_, entry)| entry).collect(),
+        _ => return Vec::new(),
+    };
+    let group = |entry: &Value| {
+        let hosts = entry.get("hosts")?.as_array()?.iter().filter_map(Value::as_str).map(str::to_owned);
+        Some(Group { name: entry.get("instance_group_name")?.as_str()?.to_owned(), hosts: hosts.collect() })
+    };
+    entries.iter().filter_map(group).filter(|group| !group.hosts.is_empty()).collect()
+}
+
+/// The hosts that train, in the original order. Errors: `bad_setting` if the user names a group that does not exist.
+fn training(
+    hosts: &[String],
+    current: &String,
+    groups: &[Group],
+    current_group: Option<&str>,
+    input: &Input<'_>,
+) -> Result<Vec<String>, ClusterError> {
+    let of = |wanted: &[&Group]| {
+        let trains = |host: &&String| wanted.iter().any(|group| group.hosts.contains(host));
+        hosts.iter().filter(trains).cloned().collect::<Vec<_>>()
+    };
+    if let Some(asked) = &input.options.instance_group {
+        let find = |name: &str| {
+            groups.iter().find(|group| group.name == name).ok_or_else(|| {
+                let known: Vec<&str> = groups.iter().map(|group| group.name.as_str()).collect();
+                let known = if known.is_empty() { "no groups".to_owned() } else { quote(&known.join(", ")) };
+                let message = format!("the job has no instance group {}, it has {known}", quote(name));
+                ClusterError::new("bad_setting", &asked.place, message)
+            })
+        };
+        let wanted = asked.text.split(',').map(|name| find(name.trim())).collect::<Result<Vec<_>, _>>()?;
+        return Ok(of(&wanted));
+    }
+    let own = groups.iter().find(|group| group.hosts.contains(current));
+    let own = own.or_else(|| groups.iter().find(|group| Some(group.name.as_str()) == current_group));
+    Ok(match own.map(|own| of(&[own])) {
+        Some(own) if !input.options.rank_all_pools && own.contains(current) => own,
+        _ => hosts.to_vec(),
+    })
 }
 
 fn hosts(found: &Found) -> Result<Vec<String>, ClusterError> {
@@ -145,34 +224,36 @@ fn hosts(found: &Found) -> Result<Vec<String>, ClusterError> {
         let text = item.as_str().map_or_else(|| item.to_string(), str::to_owned);
         let host = match item {
             Value::String(text) => parse_host(text),
-            _ => Err("is no string".to_owned()),
+            _ => Err("is not a string".to_owned()),
         };
         let host = host.map_err(|what| error("bad_address", format!("hosts: {} {what}", quote(&text))))?;
         if !seen.insert(host.clone()) {
-            return Err(error("duplicate_address", format!("hosts: {} is there twice", quote(&host))));
+            return Err(error("duplicate_address", format!("hosts: {} is listed twice", quote(&host))));
         }
         hosts.push(host);
     }
     Ok(hosts)
 }
 
-/// Variables that say otherwise than the file: the program may read them.
+/// Variables that disagree with the file, because the program may read them.
 fn conflict(input: &Input<'_>, companions: &[(String, String)]) -> Option<Warning> {
     let differs = |(name, value): &(String, String)| {
         let preset = input.env.given(name).filter(|_| PLACE.contains(&name.as_str()))?;
-        // A list may have blanks.
+        // A list may contain blanks.
         (preset.split_whitespace().collect::<String>() != *value)
-            .then(|| format!("{name} is {} where it says {}", quote(preset), quote(value)))
+            .then(|| format!("{name} is {} instead of {}", quote(preset), quote(value)))
     };
     let pieces: Vec<String> = companions.iter().filter_map(differs).collect();
     let message = || {
         let pieces = pieces.join("; ");
-        format!("the cluster was read from {RESOURCES}, but {pieces}; the command gets them as they are: unset them")
+        format!(
+            "the cluster was read from {RESOURCES}, but {pieces}; the command gets these variables unchanged: unset them"
+        )
     };
     (!pieces.is_empty()).then(|| Warning::new("env_conflict", message()))
 }
 
-/// What the toolkit would have set.
+/// The variables that the toolkit would have set.
 fn companions(
     input: &Input<'_>,
     hosts: &[String],

@@ -1,5 +1,6 @@
-//! Slurm: `SLURM_JOB_ID`, `SLURM_PROCID`, `SLURM_NTASKS`. As many tasks as nodes: one trainit a node. More: one a process.
-//! The batch script itself has the variables of task 0, and is none: nothing is derived there.
+//! Slurm: `SLURM_JOB_ID`, `SLURM_PROCID`, `SLURM_NTASKS`. With as many tasks as nodes there is one trainit for each
+//! node, with more tasks one for each process. The batch script has the variables of task 0 without being a task, so
+//! nothing is derived there.
 
 use std::collections::HashSet;
 
@@ -8,25 +9,43 @@ use super::first::First;
 use super::hostlist;
 use super::input::{Input, rank, within};
 use super::pools::workers;
+use super::signs::Signs;
 use super::spec::{ClusterError, Leader, PlatformName, Process, Reading, Role, Traits, Warning, quote};
-use crate::rules::env::Env;
-use crate::rules::signal::Signal;
+use crate::process::env::Env;
+use crate::process::signal::Signal;
 
-/// Lightning's rule for a port that jobs of one node do not share: this, plus the last four digits of the job's number.
+/// Lightning's rule for a port that jobs on one node do not share: this, plus the last four digits of the job id.
 const PORT_BASE: u16 = 15_000;
-/// Where TensorFlow's own Slurm resolver begins.
+/// The first port of TensorFlow's own Slurm resolver.
 const TENSORFLOW_PORT: u16 = 8888;
-/// Where the nodes are listed, best first: the step's own before the job's.
+/// The variables that list the nodes, best first: the step's before the job's.
 const LISTS: [&str; 3] = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"];
-/// What users have sent before the end (`--signal=USR1@120`): passed on, and a reason to commit what is complete.
+/// The signals that users request before the time limit (`--signal=USR1@120`): passed on, and a reason to commit
+/// complete checkpoints.
 const CHECKPOINT: [Signal; 2] = [Signal::USR1, Signal::USR2];
-/// One of these is there in every task that srun started, whatever its version, and none in the batch script.
+/// Every task that srun started has one of these, in every version of Slurm; the batch script has none.
 const STEP: [&str; 4] = ["SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS"];
 
 const NAME: PlatformName = PlatformName("slurm");
 
 pub(super) const SLURM: Platform = Platform {
     first: First::Rank(&[&["SLURM_PROCID"]]),
+    signs: &[
+        Signs {
+            launcher: "Slurm",
+            counts: &["SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_STEP_NUM_NODES", LISTS[0], LISTS[1], LISTS[2]],
+            places: &["SLURM_PROCID", "SLURM_NODEID"],
+            leaders: &LISTS,
+            ..Signs::NODES
+        },
+        Signs {
+            launcher: "Slurm",
+            counts: &["SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS_PER_NODE"],
+            places: &["SLURM_PROCID", "SLURM_LOCALID"],
+            leaders: &LISTS,
+            ..Signs::PROCESSES
+        },
+    ],
     ..Platform::of(
         &[NAME],
         &[
@@ -50,7 +69,7 @@ pub(super) const SLURM: Platform = Platform {
     )
 };
 
-/// Reads the task's place.
+/// Reads the place of the task.
 fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
     let given = |name| input.env.given(name);
     let (Some(job), Some(id)) = (given("SLURM_JOB_ID"), given("SLURM_PROCID")) else { return Ok(None) };
@@ -63,22 +82,23 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
     within("SLURM_PROCID", id, "SLURM_NTASKS", tasks)?;
     if tasks > 1 && id == 0 && is_batch_script(input) {
         let message = format!(
-            "this is Slurm's batch script, which is none of the job's {tasks} tasks, so no ranks and addresses are set and the \
-             command runs alone; put trainit behind srun, as in: srun trainit run -- COMMAND"
+            "this is Slurm's batch script, not one of the job's {tasks} tasks, so ranks and addresses are not set and the \
+             command runs alone; start trainit with srun: srun trainit run -- COMMAND"
         );
         if input.options.platform == Some(NAME) {
             return Err(ClusterError::new("missing_task", STEP[0], format!("is not set: {message}")));
         }
-        // Whoever says it all by flags knows where they are.
-        let is_said = [&input.options.nnodes, &input.options.node_rank].into_iter().any(Option::is_some);
-        warnings.extend((!is_said).then(|| Warning::new("batch_script", message)));
+        // A user that gives the place by flags needs no warning.
+        let is_given = [&input.options.nnodes, &input.options.node_rank].into_iter().any(Option::is_some);
+        warnings.extend((!is_given).then(|| Warning::new("batch_script", message)));
         return Ok(None);
     }
     let listed = hosts(input, said)?;
     let hosts = listed.as_ref().map(|listed| by_number(input, listed));
     let nodes = said.or(hosts.as_ref().map(|h| h.len() as u32)).unwrap_or(tasks);
     if tasks < nodes {
-        let message = format!("{tasks} tasks cannot fill {nodes} nodes (SLURM_NNODES); start one task a node or more");
+        let message =
+            format!("{tasks} tasks cannot fill {nodes} nodes (SLURM_NNODES); start at least one task on each node");
         return Err(ClusterError::new("bad_cluster", "SLURM_NTASKS", message));
     }
     let (node_rank, process) = if tasks == nodes {
@@ -89,7 +109,7 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
         (node, Some(process))
     };
     within("SLURM_NODEID", node_rank, "SLURM_NNODES", nodes)?;
-    let hosts = match hosts.as_deref().and_then(|hosts| disorder(input, hosts, node_rank, process.as_ref())) {
+    let hosts = match hosts.as_deref().and_then(|hosts| order_conflict(input, hosts, node_rank, process.as_ref())) {
         None => hosts,
         Some(_) if leader_is_said(input) => None,
         Some(message) => return Err(ClusterError::new("bad_hostlist", LISTS[0], message)),
@@ -102,21 +122,33 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
         leader_variable: LISTS[0],
         tf: hosts.as_ref().map(|hosts| workers(hosts, TENSORFLOW_PORT, node_rank)),
         hosts,
-        traits: Traits { checkpoint_signals: &CHECKPOINT, known_to_jax: true, shares_nodes: true, ..Traits::default() },
+        traits: Traits {
+            checkpoint_signals: &CHECKPOINT,
+            known_to_jax: true,
+            shares_nodes: true,
+            restarts_all: true,
+            ..Traits::default()
+        },
         ..Reading::of(NAME, Role::Worker, node_rank, nodes)
     }))
 }
 
-/// Whether the place that these variables tell (rank, size, local rank if need be) is that of srun's task.
-pub(super) fn gave(env: &Env, theirs: &[&str]) -> bool {
+/// Whether this is a task of a step, for which Slurm gives the complete place.
+pub(super) fn is_task(env: &Env) -> bool {
+    let is_given = |name: &str| env.given(name).is_some();
+    is_given("SLURM_JOB_ID") && is_given("SLURM_PROCID") && STEP.iter().any(|name| is_given(name))
+}
+
+/// Whether the place in these variables (rank, size, local rank if necessary) is that of srun's task.
+pub(super) fn is_task_place(env: &Env, theirs: &[&str]) -> bool {
     let number = |name: &str| env.given(name).and_then(|text| text.trim().parse::<u32>().ok());
     let is_in_step = ["SLURM_STEP_ID", LISTS[0]].iter().any(|name| env.given(name).is_some());
     let mut pairs = theirs.iter().zip(["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"]);
     is_in_step && pairs.all(|(theirs, ours)| number(theirs).is_some_and(|n| number(ours) == Some(n)))
 }
 
-/// Where the first node is of those that a launcher within the job fills in the order of its list. Only where this node stands
-/// in it as it is counted: a host file of the user's own may have another order.
+/// The first of the nodes that a launcher within the job fills in the order of the job's list. Only if this node's
+/// position in the list matches its number: a user's own host file may have another order.
 pub(super) fn leader(input: &Input<'_>, node: u32, nodes: u32) -> Option<Leader> {
     let given = |name| input.env.given(name);
     let hosts = hostlist::expand(LISTS[1..].iter().find_map(|name| given(name))?.trim()).ok()?;
@@ -128,20 +160,21 @@ pub(super) fn leader(input: &Input<'_>, node: u32, nodes: u32) -> Option<Leader>
     is_it.then(|| Leader { host: hosts.first().cloned(), platform_port: job, port: None })
 }
 
-/// The job's step; a job that is queued again keeps its number, and counts its steps anew.
+/// The step of the job and its restart count: a requeued job keeps its id, and counts its steps from 0 again.
 fn launch(input: &Input<'_>, job: &str) -> Option<String> {
     let given = |name| input.env.given(name);
     let (step, restarts) = (given(STEP[0]).or_else(|| given(STEP[1]))?, given("SLURM_RESTART_COUNT").unwrap_or("0"));
     Some(format!("{job}.{step}.{restarts}"))
 }
 
-/// How many tasks srun starts. sbatch counts them only if it was told how many; else they are one a node.
+/// The number of tasks that srun starts. sbatch sets it only on request; otherwise there is one task on each node.
 fn tasks(input: &Input<'_>, nodes: Option<u32>) -> Result<Option<u32>, ClusterError> {
     let tasks = counted(input, STEP[3], "SLURM_NTASKS")?;
     Ok(tasks.or(nodes.filter(|_| is_batch_script(input))))
 }
 
-/// Of the step, where that says it: the one in which salloc gives a shell has one task, and the variables of the whole job.
+/// The step's value if there is one: salloc's shell runs in a step with one task, but has the variables of the whole
+/// job.
 fn counted(input: &Input<'_>, of_step: &str, of_job: &str) -> Result<Option<u32>, ClusterError> {
     let is_in_step = input.env.given(LISTS[0]).is_some();
     match if is_in_step { input.count(of_step)? } else { None } {
@@ -163,15 +196,15 @@ fn hosts(input: &Input<'_>, nodes: Option<u32>) -> Result<Option<Vec<String>>, C
         .map_err(|what| bad(format!("{what}; expected a list as scontrol show hostnames reads it")))?;
     match nodes {
         Some(nodes) if nodes as usize != hosts.len() => {
-            let message = format!("{} names {} hosts where SLURM_NNODES is {nodes}", quote(list), hosts.len());
+            let message = format!("{} names {} hosts, but SLURM_NNODES is {nodes}", quote(list), hosts.len());
             Err(bad(message))
         }
         _ => Ok(Some(hosts)),
     }
 }
 
-/// The hosts in the order of the nodes' numbers: Slurm sorts a step's list, and counts the nodes of a heterogeneous one
-/// component by component.
+/// The hosts in the order of the node numbers: Slurm sorts the list of a step, but numbers the nodes of a heterogeneous
+/// step by component.
 fn by_number(input: &Input<'_>, sorted: &[String]) -> Vec<String> {
     let component = |n: u32| input.env.given(&format!("SLURM_JOB_NODELIST_HET_GROUP_{n}"));
     let lists = (0..).map_while(component).filter_map(|list| hostlist::expand(list.trim()).ok());
@@ -181,15 +214,16 @@ fn by_number(input: &Input<'_>, sorted: &[String]) -> Vec<String> {
     if is_all { counted } else { sorted.to_vec() }
 }
 
-/// Where this node stands in the step's own list, in whose order its tasks are counted.
+/// The position of this node in the step's own list, whose order numbers the tasks.
 fn place(input: &Input<'_>, listed: &[String], name: &str) -> Option<u32> {
     let at = |name| Some(listed.iter().position(|host| host == name)? as u32);
     input.env.given("SLURMD_NODENAME").and_then(at).or_else(|| at(name))
 }
 
-/// Why the first of the list is not where rank 0 runs, as far as this task can tell.
-fn disorder(input: &Input<'_>, hosts: &[String], node: u32, process: Option<&Process>) -> Option<String> {
-    let way_out = "so nobody would know whom to dial; give --leader HOST:PORT, the host of rank 0, or set MASTER_ADDR";
+/// Why the first host of the list does not run rank 0, as far as this task knows.
+fn order_conflict(input: &Input<'_>, hosts: &[String], node: u32, process: Option<&Process>) -> Option<String> {
+    let way_out =
+        "so the address of rank 0 is unknown; give --leader HOST:PORT, the host of rank 0, or set MASTER_ADDR";
     if process.is_some_and(|process| process.rank == 0) && node > 0 {
         return Some(format!("begins with {}, but rank 0 is on node {node} (--distribution), {way_out}", hosts[0]));
     }
@@ -197,8 +231,8 @@ fn disorder(input: &Input<'_>, hosts: &[String], node: u32, process: Option<&Pro
     let at = hosts.iter().position(|host| host == name)?;
     (at != node as usize).then(|| {
         format!(
-            "has {name} as node {at}, but SLURM_NODEID counts it as node {node}: srun's components do not stand in the \
-             order of their names, {way_out}; started from one batch script (#SBATCH hetjob) they need neither"
+            "has {name} as node {at}, but SLURM_NODEID counts it as node {node}: srun's components are not in the \
+             order of their names, {way_out}; or start them from one batch script (#SBATCH hetjob)"
         )
     })
 }
@@ -208,7 +242,7 @@ fn leader_is_said(input: &Input<'_>) -> bool {
     input.options.leader.is_some() || given("MASTER_ADDR") || given("PET_MASTER_ADDR")
 }
 
-/// One trainit for each process: the place in the node and in the world.
+/// The place in the node and in the world, with one trainit for each process.
 fn process(
     input: &Input<'_>,
     rank: u32,
@@ -217,7 +251,7 @@ fn process(
     place: &dyn Fn(u32) -> Option<u32>,
 ) -> Result<(u32, Process), ClusterError> {
     let missing = |variable: &str| {
-        let message = "is not set, though there are more tasks than nodes; start trainit with srun";
+        let message = "is not set, but there are more tasks than nodes; start trainit with srun";
         ClusterError::new("missing_task", variable, message)
     };
     let node = input.rank("SLURM_NODEID")?.ok_or_else(|| missing("SLURM_NODEID"))?;
@@ -236,7 +270,7 @@ fn process(
     Ok((node, Process { local_rank, local_size, rank, world: tasks, node_guessed: false }))
 }
 
-/// The entry at a place in a list like `4(x2),1`. Errors: `bad_cluster`.
+/// The entry at an index of a list such as `4(x2),1`. Errors: `bad_cluster`.
 fn tasks_of_node(variable: &str, text: &str, node: u32, nodes: u32, all: u32) -> Result<u32, ClusterError> {
     let bad = || {
         let message =
@@ -273,34 +307,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_port_is_in_the_range_that_no_kernel_hands_out() {
+    fn the_port_is_outside_the_ephemeral_range() {
         assert_eq!((port("4242"), port("7"), port("1234567")), (Some(19242), Some(15007), Some(19567)));
         assert_eq!((port(""), port("x1"), port("12é")), (None, None, None));
     }
 
     #[test]
-    fn tasks_are_the_processes_of_their_nodes_and_too_few_of_them_are_refused() {
+    fn tasks_are_processes_of_their_nodes_and_fewer_tasks_than_nodes_are_refused() {
         let placed = |tasks: &str, nodes: &str| {
             let ours = [("SLURM_NTASKS", tasks), ("SLURM_NNODES", nodes), ("SLURM_PROCID", "1"), ("SLURM_NODEID", "0")];
             let list = format!("gpu[1-{nodes}]");
             let step = [("SLURM_JOB_ID", "42"), ("SLURM_LOCALID", "1"), ("SLURM_STEP_NODELIST", &list)];
-            let env = crate::rules::env::Env::from_pairs(ours.into_iter().chain(step));
+            let env = crate::process::env::Env::from_pairs(ours.into_iter().chain(step));
             let options = super::super::spec::ClusterOptions::default();
             let found = super::super::detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]);
             let process = found.map_err(|error| error.code)?.spec.said.process.expect("a process");
             Ok((process.local_rank, process.local_size, process.rank, process.world))
         };
         assert_eq!(placed("8", "2"), Ok((1, Some(4), 1, 8)));
-        assert_eq!(placed("3", "2"), Ok((1, None, 1, 3)), "how many of them are here is not known");
+        assert_eq!(placed("3", "2"), Ok((1, None, 1, 3)), "the number of processes on this node is unknown");
         assert_eq!(placed("3", "4"), Err("bad_cluster"));
     }
 
     #[test]
-    fn the_shell_that_salloc_gives_is_one_task_of_one_and_not_the_jobs() {
+    fn the_shell_of_salloc_is_its_own_single_task() {
         let job = [("SLURM_JOB_ID", "42"), ("SLURM_NTASKS", "4"), ("SLURM_NNODES", "2"), ("SLURM_PROCID", "0")];
         let step = [("SLURM_STEP_NUM_TASKS", "1"), ("SLURM_STEP_NUM_NODES", "1"), ("SLURM_STEP_NODELIST", "gpu-n1")];
         let of_one = [("SLURM_NODEID", "0"), ("SLURM_LOCALID", "0"), ("SLURM_STEP_TASKS_PER_NODE", "1")];
-        let env = crate::rules::env::Env::from_pairs(job.into_iter().chain(step).chain(of_one));
+        let env = crate::process::env::Env::from_pairs(job.into_iter().chain(step).chain(of_one));
         let options = super::super::spec::ClusterOptions::default();
         let found = super::super::detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]);
         let said = found.expect("a task").spec.said;

@@ -1,40 +1,40 @@
-//! The words of the cluster room: what a platform says (`Reading`), the one model of the job (`ClusterSpec`), what the
-//! user asked for (`ClusterOptions`), and how a mistake is told (`ClusterError`, `Warning`).
+//! The types of the cluster room: what a platform says (`Reading`), the model of the job (`ClusterSpec`), the user's
+//! options (`ClusterOptions`), and mistakes (`ClusterError`, `Warning`).
 //!
-//! Deliberately absent: any platform's variables, and which framework reads what.
+//! Deliberately absent: the variables of platforms and frameworks.
 
 use super::address::Address;
-use crate::rules::signal::Signal;
+use crate::process::signal::Signal;
 
-/// The longest piece of a foreign value that is ever quoted, in characters.
+/// The limit for quoting a foreign value, in characters.
 const MAX_QUOTE: usize = 200;
 
-/// Whose variables the cluster was read from, by the word that the user knows it by. Each stands in its platform's file.
+/// The name of the platform that the cluster was read from, as the user writes it. Each name is in its platform's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PlatformName(pub &'static str);
 
 impl PlatformName {
-    /// Nobody's.
+    /// No platform.
     pub const NONE: PlatformName = PlatformName("none");
 
-    /// As it is written.
+    /// The name as text.
     pub fn word(self) -> &'static str {
         self.0
     }
 }
 
-/// What a platform may tell of the job beside the cluster.
+/// Facts about the job that a platform may give beside the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fact {
     /// The job's id.
     Job,
-    /// Where it wants checkpoints.
+    /// The place for checkpoints.
     CheckpointStore,
-    /// Where it wants the finished model.
+    /// The place for the finished model.
     ModelStore,
 }
 
-/// What a replica does. Only chief and workers train.
+/// The task of a replica. Only chief and workers train.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "each is its own word")]
 pub enum Role {
@@ -43,10 +43,12 @@ pub enum Role {
     Ps,
     Evaluator,
     Reducer,
+    /// Outside of the training group.
+    Helper,
 }
 
 impl Role {
-    /// As it is written.
+    /// The role as text.
     pub fn word(self) -> &'static str {
         match self {
             Role::Chief => "chief",
@@ -54,95 +56,99 @@ impl Role {
             Role::Ps => "ps",
             Role::Evaluator => "evaluator",
             Role::Reducer => "reducer",
+            Role::Helper => "helper",
         }
     }
 
-    /// Whether a replica of this role takes part in the collective.
+    /// Whether a replica with this role takes part in the collective.
     pub fn trains(self) -> bool {
         matches!(self, Role::Chief | Role::Worker)
     }
 }
 
-/// One of several processes on a node: its place in the node and in the world of processes.
+/// One of several processes on a node, with its place in the node and in the world.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
     /// From 0 on each node.
     pub local_rank: u32,
-    /// Processes on this node, where known.
+    /// Processes on this node, if known.
     pub local_size: Option<u32>,
     /// From 0 over all nodes.
     pub rank: u32,
     /// Processes on all nodes.
     pub world: u32,
-    /// Which node this is, of how many, was only guessed: no process is told so.
+    /// The node and the number of nodes are only estimates, so processes do not get them.
     pub node_guessed: bool,
 }
 
-/// TensorFlow's view: who listens where, by job, and which of them this is.
+/// TensorFlow's view: the addresses by job, and the task of this replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TfCluster {
-    /// Job name and its addresses in the order of their index; evaluators are not among them.
+    /// Job names and their addresses in the order of the index, without evaluators.
     pub jobs: Vec<(&'static str, Vec<Address>)>,
-    /// This replica's job name; `None` where TensorFlow has no name for what it does.
+    /// This replica's job name and index; `None` if TensorFlow has no name for its role.
     pub task: Option<(&'static str, u32)>,
-    /// Replicas that TensorFlow has a name for, evaluators included.
+    /// The number of replicas for which TensorFlow has a name, including evaluators.
     pub replicas: usize,
 }
 
-/// Where node rank 0 is, as far as a source says it.
+/// The address of node rank 0, as far as a source gives it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Leader {
-    /// Its name; `None` when the source does not tell.
+    /// The host; `None` if the source does not give it.
     pub host: Option<String>,
-    /// The rendezvous port that the platform stands for; goes before the address's own.
+    /// The platform's own rendezvous port, which wins over the port of the address.
     pub platform_port: Option<u16>,
     /// The port in the leader's address.
     pub port: Option<u16>,
 }
 
-/// What is peculiar to a platform, beside the names and numbers it gives.
+/// Peculiarities of a platform.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traits {
-    /// Jobs share a node: the processes of one meet on the platform's port there, too.
+    /// Several jobs share a node, so the processes of one node use the platform's port, too.
     pub shares_nodes: bool,
-    /// Replicas have the names of services, behind which one may not reach itself.
+    /// Replicas have names of services, by which they may not reach themselves.
     pub behind_services: bool,
-    /// TensorFlow's addresses are its own word; elsewhere their port is only assumed, and may be somebody else's.
+    /// TensorFlow's addresses come from the platform. Elsewhere their port is only assumed, and another program may use
+    /// it.
     pub tells_tensorflow: bool,
-    /// JAX reads its variables itself.
+    /// JAX reads the platform's variables itself.
     pub known_to_jax: bool,
-    /// Its own runtime places what runs on the nodes: no framework is told of them.
+    /// The platform's own runtime manages the nodes, so frameworks get no variables about them.
     pub places_nodes: bool,
-    /// What it sends some time before the end: passed on, and a reason to commit what is complete.
+    /// After the end of one replica the platform restarts all of them.
+    pub restarts_all: bool,
+    /// Signals that it sends some time before the end: passed on, and a reason to commit complete checkpoints.
     pub checkpoint_signals: &'static [Signal],
 }
 
-/// What one source says; the user's overrides go over it.
+/// The content of one source. The user's values are applied to it.
 #[derive(Debug, Clone)]
 pub struct Reading {
     /// The source.
     pub platform: PlatformName,
-    /// What this replica does.
+    /// The role of this replica.
     pub role: Role,
-    /// Whether it is the one that writes checkpoints.
+    /// Whether this replica writes checkpoints.
     pub is_chief: bool,
-    /// Its place among the training replicas, if it is one.
+    /// Its rank among the training replicas, if it is one.
     pub node_rank: Option<u32>,
-    /// How many training replicas there are, if it can be known.
+    /// The number of training replicas, if known.
     pub num_nodes: Option<u32>,
-    /// Set where the platform starts one trainit for each process.
+    /// Set if the platform starts one trainit for each process.
     pub process: Option<Process>,
-    /// What its launcher calls this launch, the same in every process that it starts; another's is called otherwise.
+    /// The launcher's name for this launch, the same in all its processes and different for every launch.
     pub launch: Option<String>,
-    /// Processes a node that the platform asks for, in the torch launcher's words.
+    /// The number of processes that the platform wants on each node, in torchrun's form.
     pub procs_per_node: Option<String>,
     /// Training hosts in rank order.
     pub hosts: Option<Vec<String>>,
-    /// Where to meet.
+    /// The address for rendezvous.
     pub leader: Leader,
-    /// The variable that should have named the leader.
+    /// The variable that should name the leader.
     pub leader_variable: &'static str,
-    /// TensorFlow's view, where all addresses are known.
+    /// TensorFlow's view, if all addresses are known.
     pub tf: Option<TfCluster>,
     /// The hyperparameter trial.
     pub trial: Option<String>,
@@ -150,14 +156,14 @@ pub struct Reading {
     pub interface: Option<String>,
     /// Variables that the platform's own image would have set.
     pub companions: Vec<(String, String)>,
-    /// The source belongs to a launcher that has set everything already: nothing is derived or changed.
+    /// The launcher has set everything already: nothing is derived or changed.
     pub hands_off: bool,
-    /// What is peculiar to the source.
+    /// Peculiarities of the source.
     pub traits: Traits,
 }
 
 impl Reading {
-    /// A replica of which only the place is known.
+    /// A replica with nothing known but its place.
     pub fn of(platform: PlatformName, role: Role, node_rank: u32, num_nodes: u32) -> Reading {
         Reading {
             platform,
@@ -186,23 +192,24 @@ impl Reading {
     }
 }
 
-/// The role of a rank where the source has no names for roles.
+/// The role of a rank, if the source has no roles.
 pub fn role_of_rank(rank: u32) -> Role {
     if rank == 0 { Role::Chief } else { Role::Worker }
 }
 
-/// The one model every framework's environment is derived from.
+/// The model of the job, from which the variables of every framework are derived.
 #[derive(Debug, Clone)]
 pub struct ClusterSpec {
-    /// What the source says, with the user's overrides.
+    /// The content of the source, with the user's values applied.
     pub said: Reading,
-    /// Node rank 0 as the job knows it; `None` for one node.
+    /// The published address of node rank 0; `None` for one node.
     pub leader: Option<Address>,
-    /// Whom this replica dials: the leader, on some platforms its own name for itself; loopback for processes of one node.
+    /// The address that this replica dials: the leader's; on some platforms the leader dials its own host name;
+    /// loopback for processes of one node.
     pub rendezvous: Option<Address>,
 }
 
-/// An explicit value, still text, with the flag or variable it came from.
+/// An explicit value, still text, with its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explicit {
     /// The flag, variable, or file and line.
@@ -211,7 +218,7 @@ pub struct Explicit {
     pub text: String,
 }
 
-/// How many processes `--nproc` asks for.
+/// The number of processes for `--nproc`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nproc {
     /// This many.
@@ -221,41 +228,45 @@ pub enum Nproc {
 }
 
 impl ClusterSpec {
-    /// Our local rank where we are one of several trainits of a node and not its first. What there is once a node (the
-    /// checkpoints, the model, what is reported) is the first one's.
+    /// The local rank, if this is one of several trainits on a node and not the first. The first one does everything
+    /// that happens once for each node: checkpoints, the model, reports.
     pub fn beside_the_first(&self) -> Option<u32> {
         self.said.process.as_ref().map(|process| process.local_rank).filter(|local_rank| *local_rank > 0)
     }
 }
 
-/// What the user asked for, and what the machine says of itself.
+/// The user's options, and facts about the machine.
 #[derive(Debug, Clone)]
 pub struct ClusterOptions {
     /// Read this platform's variables only.
     pub platform: Option<PlatformName>,
-    /// Number of nodes, over what the source says.
+    /// The number of nodes; wins over the source.
     pub nnodes: Option<Explicit>,
-    /// This node's rank, over what the source says.
+    /// The rank of this node; wins over the source.
     pub node_rank: Option<Explicit>,
-    /// The leader, over what the source says.
+    /// The leader; wins over the source.
     pub leader: Option<Explicit>,
-    /// This replica's own name.
+    /// This replica's host name.
     pub hostname: Option<String>,
-    /// What Vertex AI's worker pool 2 is: ps, reducer or worker.
+    /// The role of Vertex AI's worker pool 2: ps, reducer or worker.
     pub pool2: Role,
-    /// Leave a given TF_CONFIG alone whatever TensorFlow 2 makes of it.
+    /// Pass TF_CONFIG unchanged, even if TensorFlow 2 does not accept it.
     pub keep_tf_config: bool,
-    /// On node rank 0, keep dialling the published name.
+    /// On node rank 0, dial the published name.
     pub keep_leader_name: bool,
+    /// SageMaker's instance groups that train, by their names.
+    pub instance_group: Option<Explicit>,
     /// Give ranks to every pool, not only to those that train.
     pub rank_all_pools: bool,
     /// Processes to start on this node.
     pub nproc: Option<Nproc>,
+    /// A free port on this machine, if one was requested: processes of one node meet at it.
+    pub free_port: Option<u16>,
     /// GPUs in this container, for `--nproc gpu`.
     pub gpu_count: u32,
-    /// Why they cannot be counted on.
+    /// Why the number of GPUs is unreliable.
     pub gpu_failure: Option<String>,
-    /// Processors this process may use; 0 when nobody counted.
+    /// Processors that this process may use; 0 if unknown.
     pub cores: u32,
 }
 
@@ -270,8 +281,10 @@ impl Default for ClusterOptions {
             pool2: Role::Ps,
             keep_tf_config: false,
             keep_leader_name: false,
+            instance_group: None,
             rank_all_pools: false,
             nproc: None,
+            free_port: None,
             gpu_count: 0,
             gpu_failure: None,
             cores: 0,
@@ -279,7 +292,7 @@ impl Default for ClusterOptions {
     }
 }
 
-/// Something that is odd but not fatal.
+/// A problem that is not fatal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
     /// Its code, for machines.
@@ -289,32 +302,32 @@ pub struct Warning {
 }
 
 impl Warning {
-    /// With its code.
+    /// A warning with its code.
     pub fn new(code: &'static str, message: impl Into<String>) -> Warning {
         Warning { code, message: message.into() }
     }
 }
 
-/// Why there is no cluster: fatal before the child starts.
+/// A fatal mistake in the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{variable}: {message}")]
 pub struct ClusterError {
     /// Its code, for machines.
     pub code: &'static str,
-    /// The variable, file or flag that is wrong.
+    /// The variable, file or flag with the mistake.
     pub variable: String,
-    /// What is wrong, the offending piece, and what to do.
+    /// The mistake, the offending piece, and what to do.
     pub message: String,
 }
 
 impl ClusterError {
-    /// With its code and variable.
+    /// An error with its code and variable.
     pub fn new(code: &'static str, variable: impl Into<String>, message: impl Into<String>) -> ClusterError {
         ClusterError { code, variable: variable.into(), message: message.into() }
     }
 }
 
-/// A foreign piece as it may be shown: quoted, escaped, never longer than 200 characters.
+/// A foreign value for display: quoted, escaped, at most 200 characters.
 pub fn quote(piece: &str) -> String {
     let mut shown = String::new();
     for c in piece.chars().take(MAX_QUOTE) {
@@ -334,7 +347,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_piece_is_cut_and_an_odd_one_stays_on_its_line() {
+    fn a_long_value_is_cut_and_control_characters_are_escaped() {
         assert_eq!(quote("a\nb"), "\"a\\nb\"");
         assert_eq!(quote(&"x".repeat(200)).chars().count(), 202);
         assert!(quote(&"\n".repeat(5000)).chars().count() <= 203);

@@ -1,27 +1,29 @@
-//! `TF_CONFIG`: AI Platform Training, Kubeflow's TFJob, and by hand.
+//! `TF_CONFIG`: AI Platform Training, Kubeflow's TFJob, and values set by hand.
 //!
 //! ```json
 //! {"cluster":{"chief":["c:2222"],"worker":["w0:2222","w1:2222"]},"task":{"type":"worker","index":1}}
 //! ```
 //!
-//! Stricter than TensorFlow where it accepts what then hangs. Deliberately absent: rewriting it, which is
-//! `framework/tensorflow.rs`.
+//! Stricter than TensorFlow, which accepts some values and then hangs. Deliberately absent: rewriting it, which
+//! `framework/tensorflow.rs` does.
+
+use serde_json::Value;
 
 use super::Platform;
 use super::first::First;
 use super::input::Input;
 use super::json;
 use super::pools::{
-    Pool, RENDEZVOUS_PORT, Replicas, Task, many_evaluators, read_cluster, read_task, refuse_duplicates, refuse_stranger,
+    Pool, RENDEZVOUS_PORT, Replicas, Task, check_task, many_evaluators, read_cluster, read_task, refuse_duplicates,
 };
 use super::spec::{ClusterError, ClusterOptions, Leader, PlatformName, Reading, Role, Traits, Warning};
-use crate::rules::env::Env;
+use crate::process::env::Env;
 
 const VARIABLE: &str = "TF_CONFIG";
 const JOBS: [&str; 5] = ["chief", "master", "worker", "ps", "evaluator"];
 
 const NAME: PlatformName = PlatformName("tf_config");
-/// AI Platform Training, which sets variables of its own beside it.
+/// AI Platform Training, which also sets its own variables.
 const AI_PLATFORM: PlatformName = PlatformName("ai_platform");
 
 pub(super) const TF_CONFIG: Platform = Platform {
@@ -30,19 +32,19 @@ pub(super) const TF_CONFIG: Platform = Platform {
     ..Platform::of(&[AI_PLATFORM, NAME], &["TF_CONFIG"], "TF_CONFIG with a cluster", read)
 };
 
-/// Reads the variable, if it is given and has a cluster.
+/// Reads the variable, if it is set and has a cluster.
 fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
     let Some(text) = input.env.given(VARIABLE) else { return Ok(None) };
     let document = json::object(VARIABLE, text)?;
     let cluster = document.get("cluster").filter(|raw| json::members(raw).is_none_or(|m| !m.is_empty()));
     let Some(cluster) = cluster else {
-        warnings.extend(without_cluster(document.get("task"))?);
+        warnings.extend(without_cluster(document.get("task"), &jobs_outside(&document))?);
         return Ok(None);
     };
     let pools = read_cluster(VARIABLE, cluster, &JOBS)?;
     let chiefs: usize = pools.iter().filter(|p| role(&p.name) == Role::Chief).map(|p| p.tasks.len()).sum();
     if chiefs > 1 {
-        let message = format!("cluster has {chiefs} chiefs (a master is one); a job has one at most");
+        let message = format!("cluster has {chiefs} chiefs (a master is one); a job has at most one");
         return Err(ClusterError::new("multiple_chiefs", VARIABLE, message));
     }
     refuse_duplicates(VARIABLE, &pools)?;
@@ -50,7 +52,7 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
     let own = role(&task.kind);
     let listed = pools.iter().find(|p| role(&p.name) == own);
     if own != Role::Evaluator || listed.is_some() {
-        refuse_stranger(VARIABLE, &task, listed)?;
+        check_task(VARIABLE, &task, listed)?;
     }
     let evaluators = pools.iter().filter(|p| role(&p.name) == Role::Evaluator).map(|p| p.tasks.len()).sum();
     if own == Role::Evaluator && usize::max(evaluators, task.index as usize + 1) > 1 {
@@ -64,7 +66,7 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
             "TF_CONFIG: the cluster does not list every replica, so the world and its leader are unknown; \
              nothing is derived from it",
         ));
-        return Ok(Some(sparse(platform, own, task, chiefs)));
+        return Ok(Some(place_only(platform, own, task, chiefs)));
     }
     let mut reading = replicas(pools, own, task).reading(platform, input.options);
     reading.traits = traits(platform);
@@ -91,17 +93,50 @@ fn role(job: &str) -> Role {
     }
 }
 
-/// A task alone: TensorFlow 2 runs locally where it could be the first replica.
-fn without_cluster(task: Option<&str>) -> Result<Option<Warning>, ClusterError> {
-    let Some(raw) = task.filter(|raw| json::members(raw).is_none_or(|m| !m.is_empty())) else { return Ok(None) };
+/// The names of jobs with several replicas that were written beside "cluster" instead of inside.
+fn jobs_outside(document: &json::Members) -> Vec<String> {
+    let replicas = |raw: &str| match json::value(raw) {
+        Some(Value::Array(list)) => list.len(),
+        Some(Value::Object(map)) => map.len(),
+        _ => 0,
+    };
+    let jobs: Vec<(&str, usize)> = JOBS
+        .iter()
+        .filter_map(|job| Some((*job, replicas(document.get(job)?))))
+        .filter(|(_, count)| *count > 0)
+        .collect();
+    let is_several = jobs.iter().map(|(_, count)| count).sum::<usize>() > 1;
+    jobs.into_iter().filter(|_| is_several).map(|(job, _)| job.to_owned()).collect()
+}
+
+/// A task without a cluster: TensorFlow 2 runs locally if it could be the first replica.
+fn without_cluster(task: Option<&str>, outside: &[String]) -> Result<Option<Warning>, ClusterError> {
+    let misplaced = format!(
+        "its jobs ({}) are beside \"cluster\", where TensorFlow does not read them: write {{\"cluster\": {{…}}, \"task\": {{…}}}}",
+        outside.join(", ")
+    );
+    let unplaced = (!outside.is_empty()).then(|| {
+        let message = format!(
+            "TF_CONFIG: {misplaced}, or give --nnodes, --node-rank and --leader HOST:PORT; until then this process is treated as the \
+             only replica, and replicas that share a checkpoint directory or store fence each other (205)"
+        );
+        Warning::new("node_rank_unknown", message)
+    });
+    let Some(raw) = task.filter(|raw| json::members(raw).is_none_or(|m| !m.is_empty())) else {
+        return Ok(unplaced);
+    };
     if raw == "null" {
         return read_task(VARIABLE, task, &JOBS).map(|_| None);
     }
     match read_task(VARIABLE, task, &JOBS) {
+        Ok(Task { kind, index: 0, .. }) if role(&kind).trains() && unplaced.is_some() => Ok(unplaced),
         Ok(Task { kind, index: 0, .. }) if role(&kind).trains() => Ok(Some(Warning::new(
             "task_without_cluster",
-            "TF_CONFIG: has a task but no cluster; running as a single process, as TensorFlow does",
+            "TF_CONFIG: has a task but no cluster; it runs as a single process, as in TensorFlow",
         ))),
+        _ if unplaced.is_some() => {
+            Err(ClusterError::new("missing_cluster", VARIABLE, format!("has no cluster: {misplaced}")))
+        }
         _ => Err(ClusterError::new(
             "missing_cluster",
             VARIABLE,
@@ -110,8 +145,8 @@ fn without_cluster(task: Option<&str>) -> Result<Option<Warning>, ClusterError> 
     }
 }
 
-/// Only the own place is known.
-fn sparse(platform: PlatformName, role: Role, task: Task, chiefs: usize) -> Reading {
+/// A reading with nothing but the place of this replica.
+fn place_only(platform: PlatformName, role: Role, task: Task, chiefs: usize) -> Reading {
     let rank = match role {
         Role::Chief => Some(0),
         Role::Worker => Some(task.index.saturating_add(chiefs as u32)),

@@ -1,4 +1,4 @@
-//! Inside a torchrun worker: everything is set already. Nothing is derived, changed or refused.
+//! A torchrun worker: torchrun has set everything. Nothing is derived, changed or refused.
 
 use super::Platform;
 use super::first::First;
@@ -7,7 +7,7 @@ use super::spec::{ClusterError, Leader, PlatformName, Process, Reading, Warning,
 
 const NAME: PlatformName = PlatformName("torchelastic");
 
-/// The run where torchrun was given no `--rdzv-id`: every one of them.
+/// The run id of every torchrun without `--rdzv-id`.
 const UNNAMED: &str = "none";
 
 pub(super) const TORCHELASTIC: Platform = Platform {
@@ -15,7 +15,7 @@ pub(super) const TORCHELASTIC: Platform = Platform {
     ..Platform::of(&[NAME], &["TORCHELASTIC_RUN_ID"], "TORCHELASTIC_RUN_ID", read)
 };
 
-/// Reads the place that torchrun gave this process; what cannot be read is left unknown.
+/// Reads the place that torchrun gave to this process. Values that cannot be read stay unknown.
 fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
     let Some(id) = input.env.given("TORCHELASTIC_RUN_ID") else { return Ok(None) };
     let rank = input.rank("RANK").unwrap_or_default().unwrap_or(0);

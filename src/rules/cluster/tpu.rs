@@ -1,21 +1,39 @@
-//! A slice of TPUs of several hosts on GKE: `TPU_WORKER_ID`, `TPU_WORKER_HOSTNAMES`; of several slices `MEGASCALE_*`.
+//! A slice of TPUs with several hosts on GKE: `TPU_WORKER_ID`, `TPU_WORKER_HOSTNAMES`; for several slices
+//! `MEGASCALE_*`.
 //!
-//! The TPU's own runtime and JAX read the same variables, so that no framework is told anything in node mode: the place is
-//! for trainit's own sake, so that one replica leads and the others have corners of their own in the store. Of several slices
-//! only the first host of the first is named.
+//! The TPU's runtime and JAX read the same variables, so frameworks get nothing in node mode. Only trainit uses the
+//! place: one replica leads, and each has its own part of the store. With several slices, only the first host of the
+//! first slice has a known name.
 
 use super::Platform;
 use super::first::First;
 use super::input::{Input, host, rank, within};
+use super::signs::Signs;
 use super::spec::{ClusterError, Leader, PlatformName, Reading, Traits, Warning, role_of_rank};
 
-/// Where JAX's coordinator listens on a TPU.
+/// The port of JAX's coordinator on a TPU.
 const COORDINATOR_PORT: u16 = 8482;
 
 const NAME: PlatformName = PlatformName("tpu");
 
 pub(super) const TPU: Platform = Platform {
     first: First::Host(&["TPU_WORKER_ID", "MEGASCALE_SLICE_ID"]),
+    signs: &[
+        Signs {
+            launcher: "TPU",
+            counts: &["TPU_WORKER_HOSTNAMES"],
+            places: &["TPU_WORKER_ID"],
+            leaders: &["TPU_WORKER_HOSTNAMES"],
+            ..Signs::NODES
+        },
+        Signs {
+            launcher: "TPU slices",
+            counts: &["MEGASCALE_NUM_SLICES"],
+            places: &["MEGASCALE_SLICE_ID"],
+            leaders: &["MEGASCALE_COORDINATOR_ADDRESS"],
+            ..Signs::NODES
+        },
+    ],
     ..Platform::of(
         &[NAME],
         &[
@@ -30,8 +48,8 @@ pub(super) const TPU: Platform = Platform {
     )
 };
 
-/// Reads the host's place; one host alone is no cluster.
-fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
+/// Reads the place of the host. A single host is not a cluster.
+fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
     let given = |name| input.env.given(name);
     let (Some(own), Some(list)) = (given("TPU_WORKER_ID"), given("TPU_WORKER_HOSTNAMES")) else { return Ok(None) };
     let names: Vec<&str> = list.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
@@ -42,11 +60,6 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
         return Ok(None);
     }
     if slices > 1 && given("MEGASCALE_SLICE_ID").is_none() {
-        let message = format!(
-            "MEGASCALE_NUM_SLICES is {slices} and MEGASCALE_SLICE_ID is not set, so which of them this is nobody knows, and \
-             no rank is given; set it"
-        );
-        warnings.push(Warning::new("node_rank_unknown", message));
         return Ok(None);
     }
     let hosts = names.into_iter().map(|name| host("TPU_WORKER_HOSTNAMES", without_port(name)));

@@ -1,19 +1,19 @@
-//! Vertex AI: `CLUSTER_SPEC`, on every replica, one replica included.
+//! Vertex AI: `CLUSTER_SPEC`, on every replica, even if there is only one.
 //!
 //! ```json
 //! {"cluster":{"workerpool0":["cmle-training-workerpool0-ab-0:2222"],"workerpool1":["cmle-training-workerpool1-ab-0:2222"]},
 //!  "environment":"cloud","task":{"type":"workerpool1","index":0,"trial":""},"job":"{...}"}
 //! ```
 //!
-//! Deliberately absent: `job`, which may be of any type and hold secrets; it is neither parsed nor copied. Host names are
-//! never compared with our own: they are services' names, a pod has another.
+//! Deliberately absent: `job`, which may be of any type and hold secrets; it is neither parsed nor copied. Host names
+//! are never compared with the pod's own name, because they are names of services.
 
 use super::Platform;
 use super::first::First;
 use super::input::Input;
 use super::json;
 use super::pools::{
-    Pool, RENDEZVOUS_PORT, Replicas, many_evaluators, read_cluster, read_task, refuse_duplicates, refuse_stranger,
+    Pool, RENDEZVOUS_PORT, Replicas, check_task, many_evaluators, read_cluster, read_task, refuse_duplicates,
 };
 use super::spec::{ClusterError, Fact, Leader, PlatformName, Reading, Role, Traits, Warning};
 
@@ -32,8 +32,18 @@ pub(super) const VERTEX: Platform = Platform {
     ..Platform::of(&[NAME], &[VARIABLE], VARIABLE, read)
 };
 
-/// Reads the variable, if it is given.
+/// Reads the variable, if it is set. Other programs use the same name, so an error says how to select another source.
 fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
+    let is_vertex = input.env.given("CLOUD_ML_JOB_ID").is_some() || input.options.platform.is_some();
+    read_as_vertex(input, warnings).map_err(|mut error| {
+        if !is_vertex {
+            error.message += "; if it is not Vertex AI's, select the source with --platform (none: one process)";
+        }
+        error
+    })
+}
+
+fn read_as_vertex(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
     let Some(text) = input.env.given(VARIABLE) else { return Ok(None) };
     let document = json::object(VARIABLE, text)?;
     let cluster = document.get("cluster").ok_or_else(|| {
@@ -48,7 +58,7 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
             return Err(ClusterError::new("missing_chief", VARIABLE, message));
         }
         Some(many) => {
-            let message = format!("cluster.workerpool0 has {many} replicas; the primary pool has exactly one");
+            let message = format!("cluster.workerpool0 has {many} replicas; the primary pool must have exactly one");
             return Err(ClusterError::new("multiple_chiefs", VARIABLE, message));
         }
     }
@@ -58,11 +68,11 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
     }
     refuse_duplicates(VARIABLE, &pools)?;
     let task = read_task(VARIABLE, document.get("task"), &POOLS)?;
-    refuse_stranger(VARIABLE, &task, find(&task.kind))?;
+    check_task(VARIABLE, &task, find(&task.kind))?;
 
     let roles = [Role::Chief, Role::Worker, input.options.pool2, Role::Evaluator];
     let role = POOLS.iter().zip(roles).find(|(name, _)| **name == task.kind).map_or(Role::Chief, |(_, role)| role);
-    // Where pool 2 is workers too, they come after those of pool 1.
+    // If pool 2 has workers, they follow those of pool 1.
     let shift = match task.kind == POOLS[2] && role == Role::Worker {
         true => find(POOLS[1]).map_or(0, |p| p.tasks.len() as u32),
         false => 0,

@@ -1,17 +1,17 @@
-//! CUDA: of the MIG instances that `CUDA_VISIBLE_DEVICES` lists a process finds the first only (NVIDIA's MIG user guide,
-//! "Device enumeration"), so where there is one process for each (`--nproc gpu`) each is shown its own.
+//! CUDA: a process uses only the first MIG instance in `CUDA_VISIBLE_DEVICES` (NVIDIA's MIG user guide, "Device
+//! enumeration"). So each process of `--nproc gpu` with MIG gets only its own instance.
 //!
-//! Deliberately absent: whole GPUs, of which a process finds all and takes that of its local rank.
+//! Deliberately absent: whole GPUs. A process sees all of them, and takes the one of its local rank.
 
 use super::Framework;
-use super::vars::{Claim, Context, Derived, VISIBLE};
+use super::vars::{Context, Derived, Precedence, VISIBLE};
 
 pub(super) const CUDA: Framework = Framework::of("cuda", &[], derive);
 
 fn derive(context: &Context<'_>) -> Derived {
     let mut derived = Derived::default();
     if let Some(instance) = context.instance() {
-        derived.put(VISIBLE, instance, Claim::Ours);
+        derived.put(VISIBLE, instance, Precedence::Ours);
     }
     derived
 }

@@ -1,34 +1,37 @@
-//! LightGBM's `machines` parameter, in the form that names its own rank: without it LightGBM compares IP addresses as
-//! text and host names never match. The program passes it on, and `num_machines` with it, since the package would count
-//! the first element, and resolves the names: LightGBM 4.7 dials 0.0.0.0 for a name, which looks right only where all
-//! machines are one (tests/trainers/lightgbm_dist.py shows how).
+//! LightGBM's `machines` parameter, in the form that contains its own rank. Otherwise LightGBM finds its rank by
+//! comparing IP addresses as text, and host names never match. The program must pass the parameter to LightGBM together
+//! with `num_machines`, because the package would count the first element; and it must resolve the names, because
+//! LightGBM 4.7 dials 0.0.0.0 for a name, which works only if all machines are one (see
+//! tests/trainers/lightgbm_dist.py).
 
 use super::Framework;
 use std::collections::HashMap;
 
-use super::vars::{Claim, Context, Derived};
-use crate::rules::cluster::address::canonical;
+use super::vars::{Context, Derived, Precedence};
+use crate::cluster::address::canonical;
 
-/// LightGBM's own default port, and the first of a host's.
+/// LightGBM's default port, used for the first worker of a host.
 const PORT: u16 = 12_400;
 
 pub(super) const LIGHTGBM: Framework = Framework::of("lightgbm", &[], derive);
 
-/// The list, where every host is known. IPv6 has no form that LightGBM reads.
+/// The list, if every host is known. LightGBM reads no form of IPv6.
 fn derive(context: &Context<'_>) -> Derived {
     let mut derived = Derived::default();
-    let Some(group) = context.group().filter(|g| g.num_nodes > 1 && context.is_one_a_node()) else { return derived };
+    let Some(group) = context.group().filter(|g| g.num_nodes > 1 && context.has_one_process_per_node()) else {
+        return derived;
+    };
     let Some(hosts) = context.spec.said.hosts.as_ref().filter(|h| h.iter().all(|host| !host.contains(':'))) else {
         return derived;
     };
     let Some(ports) = ports(hosts) else { return derived };
     let machines = hosts.iter().zip(ports).map(|(host, port)| format!("{host}:{port}"));
     let elements: Vec<String> = std::iter::once(format!("rank={}", group.node_rank)).chain(machines).collect();
-    derived.put("TRAINIT_LIGHTGBM_MACHINES", elements.join(","), Claim::Ours);
+    derived.put("TRAINIT_LIGHTGBM_MACHINES", elements.join(","), Precedence::Ours);
     derived
 }
 
-/// A port for each: workers on one host cannot share one. `None` where there are not so many ports.
+/// A port for each worker, because workers on one host cannot share a port. `None` if there are not enough ports.
 fn ports(hosts: &[String]) -> Option<Vec<u16>> {
     let mut next: HashMap<String, u16> = HashMap::new();
     let port = |host: &String| {

@@ -1,6 +1,6 @@
-//! One model of the job in, every framework's variables out.
+//! Derives every framework's variables from the model of the job.
 //!
-//! To add a framework: its file, and its line in [`FRAMEWORKS`]. Deliberately absent: reading any platform's variables.
+//! To add a framework, add its file and its line in [`FRAMEWORKS`]. Deliberately absent: the variables of platforms.
 
 pub mod mpi;
 pub mod peers;
@@ -17,28 +17,28 @@ mod xgboost;
 
 use std::ffi::OsString;
 
-use crate::rules::cluster::detect;
-use crate::rules::cluster::input::Input;
-use crate::rules::cluster::spec::{ClusterError, ClusterSpec, Process, Warning, quote};
-use crate::rules::cluster::{complete, spec};
-use crate::rules::env::{Changes, Env};
-use vars::{Claim, Context, Derived, Elsewhere, Var};
+use crate::cluster::detect;
+use crate::cluster::input::Input;
+use crate::cluster::spec::{ClusterError, ClusterSpec, Process, Warning, quote};
+use crate::cluster::{complete, spec};
+use crate::process::env::{Changes, Env};
+use vars::{AlternativeAddress, Context, Derived, Precedence, Var};
 
-/// The kernel refuses to start a program with a longer NAME=value, its end included (MAX_ARG_STRLEN).
+/// The kernel does not start a program with a longer NAME=value, including the NUL (MAX_ARG_STRLEN).
 const LONGEST_BYTES: usize = 128 * 1024;
 
 /// One framework.
 pub struct Framework {
     /// Its name for `--framework`.
     pub name: &'static str,
-    /// Variables that crash somebody when they are there but blank.
+    /// Variables that make a program crash if they are set but blank.
     pub variables: &'static [&'static str],
-    /// What it reads.
+    /// Derives its variables.
     pub derive: fn(&Context<'_>) -> Derived,
-    /// What is odd about starting this command there, as far as the framework goes.
-    pub odd_start: fn(&Resolved, &Env, &[OsString]) -> Option<Warning>,
-    /// Where its leader listens if nobody does at the rendezvous port.
-    pub leader_elsewhere: fn(&ClusterSpec) -> Option<Elsewhere>,
+    /// Warns about this command, as far as the framework knows it.
+    pub start_warning: fn(&Resolved, &Env, &[OsString]) -> Option<Warning>,
+    /// The other address where its leader may listen instead of the rendezvous port.
+    pub alternative_leader: fn(&ClusterSpec) -> Option<AlternativeAddress>,
 }
 
 impl Framework {
@@ -47,11 +47,11 @@ impl Framework {
         variables: &'static [&'static str],
         derive: fn(&Context<'_>) -> Derived,
     ) -> Framework {
-        Framework { name, variables, derive, odd_start: |_, _, _| None, leader_elsewhere: |_| None }
+        Framework { name, variables, derive, start_warning: |_, _, _| None, alternative_leader: |_| None }
     }
 }
 
-/// Every framework, in the order in which a reader would look for them; no two set the same variable.
+/// Every framework, in the order of their importance to a reader. No two set the same variable.
 pub const FRAMEWORKS: &[&Framework] = &[
     &trainit::TRAINIT,
     &tensorflow::TENSORFLOW,
@@ -63,44 +63,44 @@ pub const FRAMEWORKS: &[&Framework] = &[
     &cuda::CUDA,
 ];
 
-/// One process that trainit is to start: which it is, and what changes for it.
+/// A process that trainit will start, with its variables.
 #[derive(Debug, Clone)]
 pub struct Launch {
     /// Its place in process mode.
     pub process: Option<Process>,
-    /// Whether it is the one that writes checkpoints.
+    /// Whether this process writes checkpoints.
     pub is_chief: bool,
-    /// What it gets set, and what is taken away.
+    /// The variables that are set and removed.
     pub changes: Changes,
 }
 
-/// The cluster, and what the children get of it.
+/// The cluster and the variables for the children.
 #[derive(Debug)]
 pub struct Resolved {
     /// The model.
     pub spec: ClusterSpec,
-    /// One for each process to start on this node, by local rank; one in node mode.
+    /// One for each process on this node, by local rank; a single one in node mode.
     pub launches: Vec<Launch>,
-    /// What is odd, one a code.
+    /// Non-fatal problems, one for each code.
     pub warnings: Vec<Warning>,
-    /// The content of a host file for mpirun, where the hosts are known.
+    /// The content of a host file for mpirun, if the hosts are known.
     pub hostfile: Option<String>,
 }
 
 impl Resolved {
-    /// What is odd about starting this command.
-    pub fn odd_starts(&self, env: &Env, command: &[OsString]) -> impl Iterator<Item = Warning> {
-        FRAMEWORKS.iter().filter_map(move |framework| (framework.odd_start)(self, env, command))
+    /// Warnings about this command.
+    pub fn start_warnings(&self, env: &Env, command: &[OsString]) -> impl Iterator<Item = Warning> {
+        FRAMEWORKS.iter().filter_map(move |framework| (framework.start_warning)(self, env, command))
     }
 
-    /// What the first (or only) child gets.
+    /// The variables of the first or only child.
     pub fn changes(&self) -> Changes {
         self.launches.first().map(|launch| launch.changes.clone()).unwrap_or_default()
     }
 }
 
-/// From the environment to what each child gets. `only` names frameworks; empty means all.
-/// Errors: those of a cluster that does not add up; nothing may be started then.
+/// Reads the environment and derives each child's variables. `only` names frameworks; empty means all. Errors: the
+/// cluster is contradictory, so nothing may be started.
 pub fn resolve(input: &Input<'_>, only: &[String]) -> Result<Resolved, ClusterError> {
     let also_read: Vec<&str> = FRAMEWORKS.iter().flat_map(|f| f.variables).copied().collect();
     let count = complete::process_count(input)?;
@@ -108,7 +108,7 @@ pub fn resolve(input: &Input<'_>, only: &[String]) -> Result<Resolved, ClusterEr
     let (spec, mut warnings) = (detected.spec, detected.warnings);
     let count = complete::process_count_here(count, &spec)?;
     if spec.said.num_nodes.unwrap_or(1).checked_mul(count.unwrap_or(1)).is_none() {
-        let message = "so many processes on each of so many nodes are more than ranks can count";
+        let message = "the number of processes on all nodes is too large for a rank";
         return Err(ClusterError::new("bad_cluster", "--nproc", message));
     }
     let mut launches = Vec::new();
@@ -127,8 +127,13 @@ pub fn resolve(input: &Input<'_>, only: &[String]) -> Result<Resolved, ClusterEr
     Ok(Resolved { spec, launches, warnings: by_code(warnings), hostfile })
 }
 
-/// Which process a child is: of those `--nproc` asks for, or the one that the platform says we are.
+/// The process that a child is: one of the `--nproc` processes, or the one that the platform gives. If a launcher
+/// starts only one process on a node, that process is treated as the node, like on platforms with one trainit for each
+/// node, except with `--nproc 1`.
 fn process(spec: &ClusterSpec, count: Option<u32>, local_rank: u32) -> Option<spec::Process> {
+    if count.is_none() && spec.said.process.as_ref().is_some_and(|process| is_node(process, spec)) {
+        return None;
+    }
     let Some(count) = count.filter(|_| spec.said.process.is_none()) else { return spec.said.process.clone() };
     let (node_rank, num_nodes) = (spec.said.node_rank?, spec.said.num_nodes?);
     Some(Process {
@@ -140,7 +145,12 @@ fn process(spec: &ClusterSpec, count: Option<u32>, local_rank: u32) -> Option<sp
     })
 }
 
-/// What one child gets of the frameworks' rules.
+fn is_node(process: &Process, spec: &ClusterSpec) -> bool {
+    let place = (spec.said.node_rank, spec.said.num_nodes) == (Some(process.rank), Some(process.world));
+    process.local_size == Some(1) && process.world > 1 && !process.node_guessed && place
+}
+
+/// Derives the variables of one child.
 fn derive(context: &Context<'_>, only: &[String]) -> (Changes, Vec<Warning>) {
     let (mut changes, mut warnings) = (Changes::default(), Vec::new());
     let (mut kept, mut overruled, mut too_long) = (Vec::new(), Vec::new(), Vec::new());
@@ -157,10 +167,10 @@ fn derive(context: &Context<'_>, only: &[String]) -> (Changes, Vec<Warning>) {
                 too_long.push(format!("{} ({} KiB)", var.name, var.value.len() / 1024));
                 continue;
             }
-            match verdict(&var, context.env) {
-                Verdict::Set => changes.set(var.name, var.value),
-                Verdict::AsItIs => {}
-                Verdict::Overruled(preset, place) => {
+            match decide_preset(&var, context.env) {
+                PresetDecision::Set => changes.set(var.name, var.value),
+                PresetDecision::AsItIs => {}
+                PresetDecision::Overruled(preset, place) => {
                     overruled.push(format!(
                         "{} was {} where {place} makes it {}",
                         var.name,
@@ -169,57 +179,52 @@ fn derive(context: &Context<'_>, only: &[String]) -> (Changes, Vec<Warning>) {
                     ));
                     changes.set(var.name, var.value);
                 }
-                Verdict::Kept(preset) => {
-                    kept.push(format!(
-                        "{} is {} where the cluster says {}",
-                        var.name,
-                        quote(preset),
-                        quote(&var.value)
-                    ));
+                PresetDecision::Kept(preset) => {
+                    kept.push(format!("{} is {}, but the cluster says {}", var.name, quote(preset), quote(&var.value)));
                 }
             }
         }
     }
     if !too_long.is_empty() {
         let message = format!(
-            "not set, as the kernel starts no program with a variable longer than 128 KiB: {}; a program that needs it must get the \
-             hosts some other way, such as a file",
+            "not set, because the kernel starts no program with a variable longer than 128 KiB: {}; a program that needs it must get the \
+             hosts in another way, such as a file",
             too_long.join(", ")
         );
         warnings.push(Warning::new("variable_too_long", message));
     }
     if !kept.is_empty() {
-        let message = format!("set already and kept, though it disagrees: {}", kept.join("; "));
+        let message = format!("already set and kept, although it disagrees: {}", kept.join("; "));
         warnings.push(Warning::new("env_conflict", message));
     }
     if !overruled.is_empty() {
-        let message = format!("set already and overruled: {}", overruled.join("; "));
+        let message = format!("already set and overruled: {}", overruled.join("; "));
         warnings.push(Warning::new("env_conflict", message));
     }
     (changes, warnings)
 }
 
-enum Verdict<'a> {
+enum PresetDecision<'a> {
     Set,
     AsItIs,
     Kept(&'a str),
     Overruled(&'a str, String),
 }
 
-fn verdict<'a>(var: &Var, env: &'a Env) -> Verdict<'a> {
-    let Some(preset) = env.given(&var.name) else { return Verdict::Set };
+fn decide_preset<'a>(var: &Var, env: &'a Env) -> PresetDecision<'a> {
+    let Some(preset) = env.given(&var.name) else { return PresetDecision::Set };
     if preset == var.value {
-        return Verdict::AsItIs;
+        return PresetDecision::AsItIs;
     }
-    match &var.claim {
-        Claim::Ours => Verdict::Set,
-        Claim::IfUnset => Verdict::AsItIs,
-        // A host in brackets, or with a line end after it, is nobody's.
-        _ if bare(preset) == bare(&var.value) => Verdict::Set,
-        _ if means(preset, &var.value) => Verdict::AsItIs,
-        Claim::PresetUnless(published) if means(preset, published) => Verdict::Set,
-        Claim::Preset | Claim::PresetUnless(_) => Verdict::Kept(preset),
-        Claim::Said(place) => Verdict::Overruled(preset, place.clone()),
+    match &var.precedence {
+        Precedence::Ours => PresetDecision::Set,
+        Precedence::IfUnset => PresetDecision::AsItIs,
+        // A host in brackets or with a line ending is not usable by any program.
+        _ if bare(preset) == bare(&var.value) => PresetDecision::Set,
+        _ if means(preset, &var.value) => PresetDecision::AsItIs,
+        Precedence::PresetUnless(published) if means(preset, published) => PresetDecision::Set,
+        Precedence::Preset | Precedence::PresetUnless(_) => PresetDecision::Kept(preset),
+        Precedence::Explicit(place) => PresetDecision::Overruled(preset, place.clone()),
     }
 }
 
@@ -227,7 +232,7 @@ fn bare(text: &str) -> &str {
     text.trim().trim_start_matches('[').trim_end_matches(']')
 }
 
-/// Whether two spellings say the same: blanks around, brackets around IPv6, `2:2` nodes.
+/// Whether two spellings mean the same: surrounding blanks, brackets around IPv6, `2:2` nodes.
 fn means(preset: &str, value: &str) -> bool {
     let whole = |text: &str| text.trim().parse::<u64>().ok();
     bare(preset) == bare(value)
@@ -235,7 +240,7 @@ fn means(preset: &str, value: &str) -> bool {
         || preset.trim() == format!("{value}:{value}")
 }
 
-/// One warning a code, in the order of their first.
+/// One warning for each code, in the order of their first occurrence.
 fn by_code(warnings: Vec<Warning>) -> Vec<Warning> {
     let mut merged: Vec<Warning> = Vec::new();
     for warning in warnings {
@@ -245,4 +250,57 @@ fn by_code(warnings: Vec<Warning>) -> Vec<Warning> {
         }
     }
     merged
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::spec::{ClusterOptions, Nproc};
+
+    /// The variables of the second of two nodes, on every platform with one trainit for each node.
+    const SECOND_NODES: [&[(&str, &str)]; 7] = [
+        &[
+            ("OMPI_COMM_WORLD_RANK", "1"),
+            ("OMPI_COMM_WORLD_SIZE", "2"),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", "0"),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", "1"),
+        ],
+        &[("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("MPI_LOCALRANKID", "0"), ("MPI_LOCALNRANKS", "1")],
+        &[
+            ("SLURM_JOB_ID", "7"),
+            ("SLURM_STEP_ID", "0"),
+            ("SLURM_PROCID", "1"),
+            ("SLURM_NTASKS", "2"),
+            ("SLURM_NNODES", "2"),
+            ("SLURM_NODEID", "1"),
+            ("SLURM_LOCALID", "0"),
+            ("SLURM_STEP_NODELIST", "n[1-2]"),
+        ],
+        &[("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "m")],
+        &[("NNODES", "2"), ("NODE_RANK", "1"), ("MASTER_ADDR", "m")],
+        &[
+            ("AWS_BATCH_JOB_NUM_NODES", "2"),
+            ("AWS_BATCH_JOB_NODE_INDEX", "1"),
+            ("AWS_BATCH_JOB_MAIN_NODE_INDEX", "0"),
+            ("AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS", "10.0.0.4"),
+        ],
+        &[("SM_HOSTS", r#"["a","b"]"#), ("SM_CURRENT_HOST", "b")],
+    ];
+
+    #[test]
+    fn one_process_a_node_has_a_local_rank_only_with_nproc_for_every_launcher() {
+        for told in SECOND_NODES {
+            let set = |nproc: Option<u32>| {
+                let env = Env::from_pairs(told.iter().copied());
+                let options = ClusterOptions { nproc: nproc.map(Nproc::Count), ..ClusterOptions::default() };
+                let input = Input { env: &env, files: &|_| Ok(None), options: &options };
+                let set = resolve(&input, &[]).expect("a job").changes().set;
+                let value = |name: &str| env.given(name).or(set.get(name).map(String::as_str)).map(str::to_owned);
+                let names = ["RANK", "WORLD_SIZE", "NODE_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "PET_NODE_RANK"];
+                names.map(|name| value(name).unwrap_or_default())
+            };
+            assert_eq!(set(None), ["1", "2", "1", "", "", "1"], "{told:?}");
+            assert_eq!(set(Some(1)), ["1", "2", "1", "0", "1", ""], "{told:?}");
+        }
+    }
 }

@@ -1,15 +1,16 @@
-//! Whom a replica waits for before its trainer starts: the leader, or everybody else (replicas start at different times).
+//! The peers that a replica waits for before its trainer starts: the leader, or all others (replicas start at different
+//! times).
 //!
-//! The leader is there when somebody listens at its rendezvous port, or where a framework says that its leader listens
-//! instead. The others' trainers may wait themselves, so of them it
-//! is enough that the name resolves and the machine answers, if only that nobody listens yet. Deliberately absent: dialling.
+//! The leader is ready when a server listens at its rendezvous port, or at another address that a framework's leader
+//! uses. The other trainers may wait themselves, so a name that resolves and a machine that answers is enough for them,
+//! even if it refuses the connection. Deliberately absent: dialling.
 
 use super::FRAMEWORKS;
-use super::vars::Elsewhere;
-use crate::rules::cluster::address::Address;
-use crate::rules::cluster::spec::{ClusterError, ClusterSpec};
+use super::vars::AlternativeAddress;
+use crate::cluster::address::Address;
+use crate::cluster::spec::{ClusterError, ClusterSpec};
 
-/// Who is waited for.
+/// The peers to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// Node rank 0.
@@ -18,37 +19,37 @@ pub enum Scope {
     All,
 }
 
-/// One to reach.
+/// A peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// Where.
+    /// Its address.
     pub address: Address,
-    /// Where somebody may listen instead.
-    pub instead: Option<Elsewhere>,
-    /// Whether somebody must listen there.
+    /// The other address where it may listen.
+    pub alternative: Option<AlternativeAddress>,
+    /// Whether a server must listen there.
     pub must_listen: bool,
 }
 
-/// The peers of this replica; none where it does not train, is alone, or leads and waits for the leader.
-/// Errors: `missing_leader` and `bad_setting` where nobody says where they are.
+/// The peers of this replica. There are none if it does not train, is the only one, or is the leader that would wait
+/// for itself. Errors: `missing_leader` and `bad_setting` if their addresses are unknown.
 pub fn to_reach(spec: &ClusterSpec, scope: Scope) -> Result<Vec<Peer>, ClusterError> {
     let (Some(own), Some(nodes @ 2..)) = (spec.said.node_rank, spec.said.num_nodes) else { return Ok(Vec::new()) };
     if spec.said.hands_off || (scope == Scope::Leader && own == 0) {
         return Ok(Vec::new());
     }
     let Some(leader) = &spec.leader else {
-        let message = "cannot be followed: nobody says where the leader is; set TRAINIT_LEADER=HOST:PORT";
+        let message = "cannot be followed, because the leader's address is unknown; set TRAINIT_LEADER=HOST:PORT";
         return Err(ClusterError::new("missing_leader", "--wait-for-peers", message));
     };
-    let mut elsewhere = FRAMEWORKS.iter().filter_map(|framework| (framework.leader_elsewhere)(spec));
-    let instead = elsewhere.find(|elsewhere| elsewhere.address != *leader);
-    let leader = Peer { address: leader.clone(), instead, must_listen: true };
+    let mut alternatives = FRAMEWORKS.iter().filter_map(|framework| (framework.alternative_leader)(spec));
+    let alternative = alternatives.find(|alternatives| alternatives.address != *leader);
+    let leader = Peer { address: leader.clone(), alternative, must_listen: true };
     if scope == Scope::Leader {
         return Ok(vec![leader]);
     }
     let Some(hosts) = spec.said.hosts.as_ref().filter(|hosts| hosts.len() == nodes as usize) else {
         let message = format!(
-            "cannot be followed: {} tells the leader's address only, not those of all {nodes} nodes; use leader",
+            "cannot be followed, because {} gives only the leader's address, not those of all {nodes} nodes; use leader",
             spec.said.platform.word()
         );
         return Err(ClusterError::new("bad_setting", "--peers all", message));
@@ -57,7 +58,7 @@ pub fn to_reach(spec: &ClusterSpec, scope: Scope) -> Result<Vec<Peer>, ClusterEr
         0 => leader.clone(),
         _ => Peer {
             address: Address { host: host.clone(), port: leader.address.port },
-            instead: None,
+            alternative: None,
             must_listen: false,
         },
     });
@@ -67,10 +68,10 @@ pub fn to_reach(spec: &ClusterSpec, scope: Scope) -> Result<Vec<Peer>, ClusterEr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::cluster::detect;
-    use crate::rules::cluster::input::Input;
-    use crate::rules::cluster::spec::{ClusterOptions, Explicit};
-    use crate::rules::env::Env;
+    use crate::cluster::detect;
+    use crate::cluster::input::Input;
+    use crate::cluster::spec::{ClusterOptions, Explicit};
+    use crate::process::env::Env;
 
     fn spec(pairs: &[(&str, &str)], options: &ClusterOptions) -> ClusterSpec {
         let env = Env::from_pairs(pairs.iter().copied());
@@ -89,52 +90,54 @@ mod tests {
         spec(&pairs, &ClusterOptions::default())
     }
 
-    fn told(spec: &ClusterSpec, scope: Scope) -> Vec<(String, bool)> {
+    fn peers(spec: &ClusterSpec, scope: Scope) -> Vec<(String, bool)> {
         let peers = to_reach(spec, scope).expect("known");
         peers.into_iter().map(|peer| (peer.address.to_string(), peer.must_listen)).collect()
     }
 
     #[test]
-    fn the_leader_must_listen_and_waits_for_nobody_itself() {
-        assert_eq!(told(&slurm("2"), Scope::Leader), [("n0:15007".to_owned(), true)]);
-        assert_eq!(told(&slurm("0"), Scope::Leader), []);
+    fn the_leader_must_listen_and_has_no_peers_itself() {
+        assert_eq!(peers(&slurm("2"), Scope::Leader), [("n0:15007".to_owned(), true)]);
+        assert_eq!(peers(&slurm("0"), Scope::Leader), []);
     }
 
     #[test]
-    fn of_all_the_others_only_the_leader_must_listen() {
+    fn of_all_peers_only_the_leader_must_listen() {
         let seen = [("n0:15007".to_owned(), true), ("n2:15007".to_owned(), false)];
-        assert_eq!(told(&slurm("1"), Scope::All), seen);
+        assert_eq!(peers(&slurm("1"), Scope::All), seen);
         assert_eq!(
-            told(&slurm("0"), Scope::All).iter().map(|(_, listens)| *listens).collect::<Vec<_>>(),
+            peers(&slurm("0"), Scope::All).iter().map(|(_, listens)| *listens).collect::<Vec<_>>(),
             [false, false]
         );
     }
 
     #[test]
-    fn where_the_platform_names_tensorflows_addresses_the_leader_may_listen_there_instead() {
-        let instead = |pairs: &[(&str, &str)]| {
+    fn if_the_platform_gives_tensorflows_addresses_the_leader_may_listen_there() {
+        let alternative = |pairs: &[(&str, &str)]| {
             let peers = to_reach(&spec(pairs, &ClusterOptions::default()), Scope::Leader).expect("known");
             peers
                 .into_iter()
-                .map(|peer| (peer.address.to_string(), peer.instead.map(|elsewhere| elsewhere.address.to_string())))
+                .map(|peer| {
+                    (peer.address.to_string(), peer.alternative.map(|alternatives| alternatives.address.to_string()))
+                })
                 .collect::<Vec<_>>()
         };
         let cluster = r#"{"cluster":{"workerpool0":["a:2222"],"workerpool1":["b:2222"]},"task":{"type":"workerpool1","index":0}}"#;
-        let found = instead(&[("CLUSTER_SPEC", cluster)]);
+        let found = alternative(&[("CLUSTER_SPEC", cluster)]);
         assert_eq!(found, [("a:3333".to_owned(), Some("a:2222".to_owned()))]);
         let workers = r#"{"cluster":{"worker":["a:2222","b:2222"]},"task":{"type":"worker","index":1}}"#;
-        assert_eq!(instead(&[("TF_CONFIG", workers)]), [("a:2222".to_owned(), None)]);
+        assert_eq!(alternative(&[("TF_CONFIG", workers)]), [("a:2222".to_owned(), None)]);
     }
 
     #[test]
-    fn one_node_has_no_peers_and_a_parameter_server_waits_for_nobody() {
-        assert_eq!(told(&spec(&[], &ClusterOptions::default()), Scope::All), []);
+    fn a_single_node_and_a_parameter_server_have_no_peers() {
+        assert_eq!(peers(&spec(&[], &ClusterOptions::default()), Scope::All), []);
         let ps = r#"{"cluster":{"chief":["a:1"],"worker":["b:1"],"ps":["c:1"]},"task":{"type":"ps","index":0}}"#;
-        assert_eq!(told(&spec(&[("TF_CONFIG", ps)], &ClusterOptions::default()), Scope::All), []);
+        assert_eq!(peers(&spec(&[("TF_CONFIG", ps)], &ClusterOptions::default()), Scope::All), []);
     }
 
     #[test]
-    fn who_cannot_be_known_cannot_be_waited_for() {
+    fn unknown_peers_are_an_error() {
         let explicit = |text: &str| Some(Explicit { place: "x".into(), text: text.into() });
         let options = ClusterOptions {
             nnodes: explicit("2"),
@@ -143,7 +146,7 @@ mod tests {
             ..ClusterOptions::default()
         };
         let spec = spec(&[], &options);
-        assert_eq!(told(&spec, Scope::Leader), [("h:1".to_owned(), true)]);
+        assert_eq!(peers(&spec, Scope::Leader), [("h:1".to_owned(), true)]);
         assert_eq!(to_reach(&spec, Scope::All).expect_err("unknown").code, "bad_setting");
     }
 }

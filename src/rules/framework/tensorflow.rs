@@ -1,64 +1,66 @@
 //! TensorFlow reads `TF_CONFIG` and nothing else.
 //!
-//! One that TensorFlow 2 accepts is passed byte for byte. `master` is renamed, a listed evaluator is taken out where
-//! others would wait for it, and where there is none it is derived. Deliberately absent: `job`, which is never derived.
+//! A value that TensorFlow 2 accepts is passed on unchanged. `master` is renamed, a listed evaluator is removed if
+//! other replicas would wait for it, and a missing value is derived. Deliberately absent: `job`, which is never
+//! derived.
 
 use super::Framework;
 use serde_json::{Value, json};
 
-use super::vars::{Claim, Context, Derived, Elsewhere};
-use crate::rules::cluster::json::{self, Members};
-use crate::rules::cluster::spec::{ClusterSpec, PlatformName, TfCluster, Warning};
+use super::vars::{AlternativeAddress, Context, Derived, Precedence};
+use crate::cluster::json::{self, Members};
+use crate::cluster::spec::{ClusterSpec, PlatformName, TfCluster, Warning};
 
 const VARIABLE: &str = "TF_CONFIG";
-/// As JSON.
+/// In JSON.
 const CHIEF: &str = "\"chief\"";
 
 pub(super) const TENSORFLOW: Framework =
-    Framework { leader_elsewhere: first_replica, ..Framework::of("tensorflow", &["TF_CONFIG"], derive) };
+    Framework { alternative_leader: first_replica, ..Framework::of("tensorflow", &["TF_CONFIG"], derive) };
 
-/// The variable as TensorFlow 2 takes it.
+/// The variable in the form of TensorFlow 2.
 fn derive(context: &Context<'_>) -> Derived {
     let mut derived = Derived::default();
     let spec = context.spec;
     if let Some(text) = context.env.given(VARIABLE) {
-        // A world of unknown size is left as it came: who wrote it knows more.
-        if let Some(place) = overruled(context) {
-            let message = format!("TF_CONFIG is left as it is: TensorFlow goes by it, not by {place}");
+        // With a world of unknown size the value is left unchanged, because its author knows more.
+        if let Some(place) = overruled_place(context) {
+            let message = format!("TF_CONFIG is unchanged: TensorFlow uses it, and ignores {place}");
             derived.warnings.push(Warning::new("env_conflict", message));
         }
         let is_ours = spec.said.num_nodes.is_some() && context.options.platform != Some(PlatformName::NONE);
-        // Only as text could the rest be kept as it is.
+        // The other members can be preserved only in valid text.
         let is_text = context.env.bytes(VARIABLE).is_some_and(|bytes| std::str::from_utf8(bytes).is_ok());
         if is_ours
             && is_text
             && !context.options.keep_tf_config
             && let Some(rewritten) = rewrite(text, &mut derived.warnings)
         {
-            derived.put(VARIABLE, rewritten, Claim::Ours);
+            derived.put(VARIABLE, rewritten, Precedence::Ours);
         }
         return derived;
     }
-    if let Some(tf) = spec.said.tf.as_ref().filter(|tf| tf.replicas > 1 && context.is_one_a_node())
+    if let Some(tf) = spec.said.tf.as_ref().filter(|tf| tf.replicas > 1 && context.has_one_process_per_node())
         && let Some(text) = write(tf, spec.said.trial.as_deref())
     {
-        derived.put(VARIABLE, text, Claim::Ours);
+        derived.put(VARIABLE, text, Precedence::Ours);
     }
     derived
 }
 
-/// The explicit value that says otherwise than the source: it knows no addresses to write another TF_CONFIG with.
-fn overruled<'a>(context: &Context<'a>) -> Option<&'a str> {
+/// The explicit value that disagrees with the source. It has no addresses from which another TF_CONFIG could be
+/// written.
+fn overruled_place<'a>(context: &Context<'a>) -> Option<&'a str> {
     let explicit = context.options.node_rank.as_ref().or(context.options.nnodes.as_ref())?;
     (context.spec.said.traits.tells_tensorflow && context.spec.said.tf.is_none()).then_some(explicit.place.as_str())
 }
 
-/// The leader's entry where the platform itself names TensorFlow's addresses: TensorFlow listens at no other.
-fn first_replica(spec: &ClusterSpec) -> Option<Elsewhere> {
+/// The leader's entry, if the platform itself gives TensorFlow's addresses: TensorFlow listens only there.
+fn first_replica(spec: &ClusterSpec) -> Option<AlternativeAddress> {
     let jobs = &spec.said.tf.as_ref().filter(|_| spec.said.traits.tells_tensorflow)?.jobs;
     let of = |job: &str| jobs.iter().find(|(name, _)| *name == job).and_then(|(_, addresses)| addresses.first());
     let address = of("chief").or_else(|| of("worker")).cloned()?;
-    Some(Elsewhere { address, whose: "TensorFlow's", variable: VARIABLE })
+    Some(AlternativeAddress { address, server: "TensorFlow's", variable: VARIABLE })
 }
 
 fn write(tf: &TfCluster, trial: Option<&str>) -> Option<String> {
@@ -78,7 +80,7 @@ fn write(tf: &TfCluster, trial: Option<&str>) -> Option<String> {
     Some(json!({ "cluster": cluster, "environment": "cloud", "task": task }).to_string())
 }
 
-/// The text with what TensorFlow 2 cannot take changed, all else as it was; `None` where nothing has to be.
+/// The text with the parts changed that TensorFlow 2 does not accept; `None` if no change is necessary.
 fn rewrite(text: &str, warnings: &mut Vec<Warning>) -> Option<String> {
     let document = json::object(VARIABLE, text).ok()?;
     let cluster = json::members(document.get("cluster")?)?;
@@ -91,12 +93,12 @@ fn rewrite(text: &str, warnings: &mut Vec<Warning>) -> Option<String> {
         return None;
     }
     if is_master {
-        let message = "TF_CONFIG: master is called chief for the command, as TensorFlow 2 knows no master; \
+        let message = "TF_CONFIG: master is renamed to chief for the command, because TensorFlow 2 has no master; \
                        --tf-config keep leaves it";
         warnings.push(Warning::new("master_renamed", message));
     }
     if has_evaluator {
-        let message = "TF_CONFIG: the evaluator is not listed for the command, as parameter server training would wait \
+        let message = "TF_CONFIG: the evaluator is removed for the command, because parameter server training would wait \
                        for it for ever; --tf-config keep leaves it";
         warnings.push(Warning::new("evaluator_removed", message));
     }
@@ -122,7 +124,7 @@ fn is_empty(raw: &str) -> bool {
         || matches!(json::value(raw), Some(Value::Object(map)) if map.is_empty())
 }
 
-/// The object with other members: what becomes of each, by its name, from the name as it was written and the raw value.
+/// The object with changed members: `each` maps a name, its original text and the raw value to the new member.
 fn object<'a>(members: &'a Members, each: impl Fn(&str, &'a str, &'a str) -> Option<(&'a str, &'a str)>) -> String {
     let pairs = members.iter().zip(members.written());
     let members: Vec<String> = pairs
@@ -143,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tensorflow_accepts_is_not_touched() {
+    fn a_value_that_tensorflow_accepts_is_unchanged() {
         for text in [
             "{}",
             r#"{ "cluster": {"worker":["a:1"]}, "task":{"type":"worker","index":0}}"#,
@@ -155,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_must_change_changes_down_to_numbers_no_type_could_hold() {
+    fn only_necessary_parts_change_and_large_numbers_keep_their_text() {
         let given = r#"{"cluster":{"master":["m:1"],"worker":["a:1"]},"job":{"big":123456789012345678901234567890,"x":1.10,"y":NaN},"\ud800":Infinity,"task":{"index":"0","type":"master","cloud":"w"}}"#;
         let expected = r#"{"cluster":{"chief":["m:1"],"worker":["a:1"]},"job":{"big":123456789012345678901234567890,"x":1.10,"y":NaN},"\ud800":Infinity,"task":{"index":"0","type":"chief","cloud":"w"}}"#;
         assert_eq!(rewritten(given), (Some(expected.to_owned()), vec!["master_renamed"]));

@@ -1,21 +1,23 @@
 //! torch: `env://` (`MASTER_*`, `RANK`, `WORLD_SIZE`) and torchrun's `PET_*`.
 //!
-//! Node mode has no `LOCAL_*` and no `GROUP_RANK`: Lightning would believe that somebody else starts the processes, and
-//! use one GPU. Process mode has no `PET_*`: a torchrun below would multiply. Rendezvous is torchrun's static one, so
-//! that its ranks are ours.
+//! Node mode has no `LOCAL_*` and no `GROUP_RANK`: with them Lightning would expect that a launcher starts the
+//! processes, and would use one GPU. Process mode has no `PET_*`: with them a torchrun in the command would start
+//! further processes. The rendezvous is torchrun's static one, so that its ranks are trainit's.
 
 use super::Framework;
 use std::ffi::OsString;
 use std::path::Path;
 
 use super::Resolved;
-use super::vars::{Claim, Context, Derived, Group};
-use crate::rules::cluster::address::bracketed;
-use crate::rules::cluster::spec::{ClusterSpec, Warning};
-use crate::rules::env::Env;
+use super::vars::{Context, Derived, Group, Precedence};
+use crate::cluster::address::bracketed;
+use crate::cluster::spec::{ClusterSpec, Process, Warning};
+use crate::process::env::Env;
 
 pub(super) const TORCH: Framework = Framework {
-    odd_start: started_once,
+    start_warning: |resolved, env, command| {
+        started_once(resolved, env, command).or_else(|| counted_as_processes(resolved, command))
+    },
     ..Framework::of("torch", &["NODE_RANK", "GROUP_RANK", "GROUP_WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"], derive)
 };
 
@@ -24,27 +26,27 @@ fn derive(context: &Context<'_>) -> Derived {
     let mut derived = Derived::default();
     let Some(group) = context.group() else { return derived };
     if let Some(rendezvous) = group.rendezvous {
-        derived.put("MASTER_ADDR", &rendezvous.host, context.of_leader(|leader| leader.host.clone()));
-        derived.put("MASTER_PORT", rendezvous.port, context.of_port());
+        derived.put("MASTER_ADDR", &rendezvous.host, context.leader_precedence(|leader| leader.host.clone()));
+        derived.put("MASTER_PORT", rendezvous.port, context.port_precedence());
     }
-    derived.put("RANK", group.rank, context.of_rank());
-    let world = match context.of_world() {
-        Claim::Preset if counts_processes(context.spec, context.env).is_some() => Claim::IfUnset,
-        claim => claim,
+    derived.put("RANK", group.rank, context.rank_precedence());
+    let world = match context.world_precedence() {
+        Precedence::Preset if counts_processes(context.spec, context.env).is_some() => Precedence::IfUnset,
+        precedence => precedence,
     };
     derived.put("WORLD_SIZE", group.world, world);
     if !group.process.is_some_and(|process| process.node_guessed) {
-        derived.put("NODE_RANK", group.node_rank, context.of_rank());
+        derived.put("NODE_RANK", group.node_rank, context.rank_precedence());
     }
     match group.process {
-        Some(_) => of_process(context, &group, &mut derived),
-        None => of_node(context, &group, &mut derived),
+        Some(_) => derive_process(context, &group, &mut derived),
+        None => derive_node(context, &group, &mut derived),
     }
     derived
 }
 
-/// How many processes a node has, where `WORLD_SIZE` counts them all though `RANK` is the node's: so PyTorchJob has it. torchrun
-/// gives its workers both anew, and who starts processes alone may go by it.
+/// The number of processes on a node, if `WORLD_SIZE` counts processes although `RANK` is the node's, as PyTorchJob
+/// sets them. torchrun sets both again for its workers, and a program that starts the processes itself may use it.
 fn counts_processes(spec: &ClusterSpec, env: &Env) -> Option<u32> {
     let number = |text: &str| text.trim().parse::<u32>().ok();
     let (procs, nodes) = (number(spec.said.procs_per_node.as_deref()?)?, spec.said.num_nodes?);
@@ -52,55 +54,100 @@ fn counts_processes(spec: &ClusterSpec, env: &Env) -> Option<u32> {
     (is_all && procs > 1 && spec.said.process.is_none()).then_some(procs)
 }
 
-/// What to tell of a Python program that is started once a node where the job is to have several processes there: it would
-/// wait for ranks that nobody starts. Others start them (torchrun, a script).
+/// The warning for a Python program that is started once on each node of a job with several processes on each: it would
+/// wait for ranks that are never started. torchrun or a script would start them.
 fn started_once(resolved: &Resolved, env: &Env, command: &[OsString]) -> Option<Warning> {
     let launch = resolved.launches.first().filter(|launch| launch.process.is_none())?;
     let procs = counts_processes(&resolved.spec, env).filter(|_| !launch.changes.set.contains_key("WORLD_SIZE"))?;
     let (program, arguments) = command.split_first()?;
     let program = Path::new(program).file_name()?.to_str()?;
-    // As in `python -m torch.distributed.run`.
+    // For example `python -m torch.distributed.run`.
     let is_module = arguments.iter().any(|argument| argument == "-m");
     if !program.starts_with("python") || is_module {
         return None;
     }
     let message = format!(
-        "WORLD_SIZE counts {procs} processes a node and {program} is started once: init_process_group() would wait for ranks that \
-         nobody starts, unless the program starts them itself; use torchrun, or trainit run --nproc {procs}"
+        "WORLD_SIZE counts {procs} processes a node and {program} is started once: init_process_group() would wait for ranks \
+         that are never started, unless the program starts them itself; use torchrun, or trainit run --nproc {procs}"
     );
     Some(Warning::new("env_conflict", message))
 }
 
-fn of_node(context: &Context<'_>, group: &Group<'_>, derived: &mut Derived) {
-    derived.put("PET_NNODES", group.num_nodes, context.of_world());
-    derived.put("PET_NODE_RANK", group.node_rank, context.of_rank());
+/// Launchers that read `WORLD_SIZE` as the number of processes, and the flag that overrides it.
+const COUNT_PROCESSES: [(&str, &str); 1] = [("composer", "--world_size")];
+
+/// The warning for a launcher that would read the number of nodes as the number of processes.
+fn counted_as_processes(resolved: &Resolved, command: &[OsString]) -> Option<Warning> {
+    let launch = resolved.launches.first().filter(|launch| launch.process.is_none())?;
+    let nodes = launch.changes.set.get("WORLD_SIZE")?;
+    let is_name = |argument: &OsString, name| Path::new(argument).file_name().is_some_and(|file| file == name);
+    // For example `composer …` and `python -m composer …`.
+    let starts = |name| {
+        let is_module = command.windows(2).any(|pair| pair[0] == "-m" && pair[1] == name);
+        is_module || command.first().is_some_and(|program| is_name(program, name))
+    };
+    let (name, flag) = COUNT_PROCESSES.into_iter().find(|(name, _)| starts(*name))?;
+    let is_flag = |argument: &OsString| argument.to_str().is_some_and(|text| text.split('=').next() == Some(flag));
+    let message = format!(
+        "WORLD_SIZE is {nodes}, the number of nodes, but {name} reads it as the number of processes: give {name} {flag} with \
+         the number of processes on all nodes, or use trainit run --nproc N instead of it"
+    );
+    (!command.iter().any(is_flag)).then(|| Warning::new("env_conflict", message))
+}
+
+/// The warning if the platform gives another number of processes than `--nproc` starts. Ranks are calculated as if
+/// every node started the same number.
+fn unequal(context: &Context<'_>, process: &Process, nodes: u32) -> Option<Warning> {
+    let number = |text: &str| text.trim().parse::<u32>().ok();
+    let is_ours = context.spec.said.process.is_none() && nodes > 1;
+    let count = process.local_size.filter(|_| is_ours)?;
+    let a_node = context.spec.said.procs_per_node.as_deref().and_then(number).filter(|said| *said != count);
+    let is_other = |world: &u32| *world > nodes && *world != process.world;
+    let world = context.env.given("WORLD_SIZE").and_then(number).filter(is_other);
+    let said = match (a_node, world) {
+        (_, Some(world)) => format!("WORLD_SIZE says {world} in all"),
+        (Some(a_node), None) => format!("the platform says {a_node} on each node"),
+        (None, None) => return None,
+    };
+    let message = format!(
+        "--nproc starts {count} processes here, and with the same number on each of {nodes} nodes the world is {}, but {said}: if \
+         nodes have different numbers of GPUs, ranks would collide; give --nproc the same number on every node, the smallest",
+        process.world
+    );
+    Some(Warning::new("unequal_nodes", message))
+}
+
+fn derive_node(context: &Context<'_>, group: &Group<'_>, derived: &mut Derived) {
+    derived.put("PET_NNODES", group.num_nodes, context.world_precedence());
+    derived.put("PET_NODE_RANK", group.node_rank, context.rank_precedence());
     if let Some(rendezvous) = group.rendezvous {
         derived.put(
             "PET_MASTER_ADDR",
             bracketed(&rendezvous.host),
-            context.of_leader(|leader| bracketed(&leader.host)),
+            context.leader_precedence(|leader| bracketed(&leader.host)),
         );
-        derived.put("PET_MASTER_PORT", rendezvous.port, context.of_port());
+        derived.put("PET_MASTER_PORT", rendezvous.port, context.port_precedence());
     }
     if let Some(procs) = &context.spec.said.procs_per_node {
-        derived.put("PET_NPROC_PER_NODE", procs, Claim::IfUnset);
+        derived.put("PET_NPROC_PER_NODE", procs, Precedence::IfUnset);
     }
 }
 
-fn of_process(context: &Context<'_>, group: &Group<'_>, derived: &mut Derived) {
+fn derive_process(context: &Context<'_>, group: &Group<'_>, derived: &mut Derived) {
     let Some(process) = group.process else { return };
-    derived.put("LOCAL_RANK", process.local_rank, Claim::Ours);
+    derived.warnings.extend(unequal(context, process, group.num_nodes));
+    derived.put("LOCAL_RANK", process.local_rank, Precedence::Ours);
     if !process.node_guessed {
-        derived.put("GROUP_RANK", group.node_rank, Claim::Ours);
-        derived.put("GROUP_WORLD_SIZE", group.num_nodes, Claim::Ours);
+        derived.put("GROUP_RANK", group.node_rank, Precedence::Ours);
+        derived.put("GROUP_WORLD_SIZE", group.num_nodes, Precedence::Ours);
     }
     if let Some(size) = process.local_size {
-        derived.put("LOCAL_WORLD_SIZE", size, Claim::Ours);
+        derived.put("LOCAL_WORLD_SIZE", size, Precedence::Ours);
         if size > 1 && context.options.cores > 0 {
-            derived.put("OMP_NUM_THREADS", (context.options.cores / size).max(1), Claim::IfUnset);
+            derived.put("OMP_NUM_THREADS", (context.options.cores / size).max(1), Precedence::IfUnset);
         }
     }
-    // Lightning takes every process below Slurm for that of its task, whatever else it is told.
+    // Lightning treats every process below Slurm as its task, whatever other variables say.
     let is_ours = context.spec.said.process.is_none() && process.world > group.num_nodes;
     derived.removed.extend(is_ours.then(|| "SLURM_NTASKS".to_owned()));
     let presets = context.env.iter().map(|(name, _)| name).filter(|name| name.starts_with("PET_"));
@@ -110,9 +157,9 @@ fn of_process(context: &Context<'_>, group: &Group<'_>, derived: &mut Derived) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::cluster::input::Input;
-    use crate::rules::cluster::spec::{ClusterOptions, Nproc};
-    use crate::rules::framework::resolve;
+    use crate::cluster::input::Input;
+    use crate::cluster::spec::{ClusterOptions, Nproc};
+    use crate::framework::resolve;
 
     fn told(world: &str, nproc: Option<u32>, command: &[&str]) -> Option<String> {
         let operators = [
@@ -131,13 +178,13 @@ mod tests {
     }
 
     #[test]
-    fn a_program_started_once_for_a_world_of_processes_is_told_how_to_start_them() {
+    fn a_program_started_once_for_a_world_of_processes_causes_a_warning_with_advice() {
         let message = told("8", None, &["/usr/bin/python3", "train.py"]).expect("a warning");
         assert!(message.contains("torchrun, or trainit run --nproc 4"), "{message}");
     }
 
     #[test]
-    fn the_processes_of_a_node_share_its_processors_unless_somebody_said_otherwise_and_one_is_the_chief() {
+    fn the_processes_of_a_node_share_its_processors_unless_set_and_one_is_the_chief() {
         let threads = |cores, preset: Option<&str>| {
             let env = Env::from_pairs(preset.map(|threads| ("OMP_NUM_THREADS", threads)));
             let options = ClusterOptions { nproc: Some(Nproc::Count(2)), cores, ..ClusterOptions::default() };
@@ -150,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn only_processes_that_are_no_tasks_of_slurms_are_not_told_of_its_tasks() {
+    fn slurms_variables_are_removed_only_from_processes_that_are_not_its_tasks() {
         let removed = |nproc: Option<u32>, tasks| {
             let of_step =
                 [("SLURM_JOB_ID", "7"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", tasks), ("SLURM_NNODES", "1")];
@@ -164,7 +211,47 @@ mod tests {
     }
 
     #[test]
-    fn who_starts_the_processes_is_told_nothing() {
+    fn a_launcher_that_counts_processes_causes_a_warning() {
+        let told = |command: &[&str]| {
+            let env = Env::from_pairs([("NNODES", "2"), ("NODE_RANK", "1"), ("MASTER_ADDR", "m")]);
+            let options = ClusterOptions::default();
+            let resolved = resolve(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job");
+            counted_as_processes(&resolved, &command.iter().map(OsString::from).collect::<Vec<_>>())
+        };
+        for command in [&["/opt/bin/composer", "train.py"][..], &["python3", "-m", "composer", "train.py"]] {
+            let message = told(command).expect("a warning").message;
+            assert!(message.contains("--world_size"), "{message}");
+        }
+        for command in
+            [&["composer", "--world_size", "16", "train.py"][..], &["composer", "--world_size=16"], &["torchrun"]]
+        {
+            assert_eq!(told(command), None);
+        }
+    }
+
+    #[test]
+    fn unequal_numbers_of_processes_cause_a_warning_if_they_are_known() {
+        let warned = |told: &[(&str, &str)], nproc| {
+            let nodes = [("NNODES", "2"), ("NODE_RANK", "0"), ("MASTER_ADDR", "m")];
+            let env = Env::from_pairs(nodes.iter().chain(told).copied());
+            let options = ClusterOptions { nproc: Some(Nproc::Count(nproc)), ..ClusterOptions::default() };
+            let resolved = resolve(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job");
+            resolved.warnings.into_iter().map(|warning| warning.code).collect::<Vec<_>>()
+        };
+        assert_eq!(warned(&[("NPROC_PER_NODE", "8")], 4), ["unequal_nodes"]);
+        assert_eq!(warned(&[("WORLD_SIZE", "12")], 8), ["unequal_nodes"]);
+        for same in [
+            &[("NPROC_PER_NODE", "8")][..],
+            &[("NPROC_PER_NODE", "gpu")],
+            &[("WORLD_SIZE", "16")],
+            &[("WORLD_SIZE", "2")],
+        ] {
+            assert!(warned(same, 8).is_empty(), "{same:?}");
+        }
+    }
+
+    #[test]
+    fn a_command_that_starts_the_processes_causes_no_warning() {
         assert_eq!(told("8", None, &["torchrun", "train.py"]), None);
         assert_eq!(told("8", None, &["python", "-m", "torch.distributed.run", "train.py"]), None);
         assert_eq!(told("8", Some(4), &["python", "train.py"]), None);

@@ -1,23 +1,24 @@
-//! What trainit itself tells every child of its cluster, and what the platform's own image would have.
+//! trainit's own variables about the cluster, and those of the platform's own image.
 
 use super::Framework;
-use super::vars::{Claim, Context, Derived};
+use super::vars::{Context, Derived, Precedence};
 
 pub(super) const TRAINIT: Framework = Framework::of("trainit", &[], derive);
 
-/// The leader's published name (also where the leader dials itself by another), the trial, the platform's companions.
+/// The leader's published name (even if the leader dials itself by another name), the trial, the platform's companion
+/// variables.
 fn derive(context: &Context<'_>) -> Derived {
     let spec = context.spec;
     let mut derived = Derived::default();
     if let Some(leader) = &spec.leader {
-        derived.put("TRAINIT_LEADER_ADDR", &leader.host, Claim::Ours);
-        derived.put("TRAINIT_LEADER_PORT", leader.port, Claim::Ours);
+        derived.put("TRAINIT_LEADER_ADDR", &leader.host, Precedence::Ours);
+        derived.put("TRAINIT_LEADER_PORT", leader.port, Precedence::Ours);
     }
     if let Some(trial) = &spec.said.trial {
-        derived.put("TRAINIT_TRIAL", trial, Claim::IfUnset);
+        derived.put("TRAINIT_TRIAL", trial, Precedence::IfUnset);
     }
     for (name, value) in &spec.said.companions {
-        derived.put(name, value, Claim::IfUnset);
+        derived.put(name, value, Precedence::IfUnset);
     }
     derived
 }

@@ -1,46 +1,52 @@
-//! The words of the framework room: a replica in its group, the variables that follow, and whose word counts when one is
-//! set already.
+//! The types of the framework room: a replica in its group, its variables, and which value wins if a variable is set
+//! already.
 
-use crate::rules::cluster::address::Address;
-use crate::rules::cluster::spec::{ClusterOptions, ClusterSpec, Explicit, Nproc, Process, Warning};
-use crate::rules::env::Env;
+use crate::cluster::address::Address;
+use crate::cluster::spec::{ClusterOptions, ClusterSpec, Explicit, Nproc, Process, Warning};
+use crate::process::env::Env;
 
-/// The GPUs, or instances of them, that CUDA may use.
+/// The GPUs or MIG instances that CUDA may use.
 pub const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
-/// What a framework's rule looks at.
+/// The variables by which a process sees only some of the machine's accelerators, one for each runtime. The container
+/// runtime's variable (`NVIDIA_VISIBLE_DEVICES`) is not one of them: it decides which devices exist.
+const SHOWN: [&str; 5] =
+    [VISIBLE, "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "NVIDIA_VISIBLE_DEVICES"];
+
+/// The input of a framework's rule.
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
-    /// The job, and which replica this is.
+    /// The job and the place of this replica.
     pub spec: &'a ClusterSpec,
-    /// What is set already.
+    /// The environment.
     pub env: &'a Env,
-    /// What the user asked for.
+    /// The user's options.
     pub options: &'a ClusterOptions,
-    /// Set in process mode: which of the node's processes this is.
+    /// Set in process mode: one of the node's processes.
     pub process: Option<&'a Process>,
 }
 
 /// A member of a collective.
 #[derive(Debug)]
 pub struct Group<'a> {
-    /// Of the process, or of the node where there is one process a node.
+    /// The rank of the process, or of the node if there is one process for each node.
     pub rank: u32,
-    /// Members, counted like the rank.
+    /// The size of the world, in the same unit as the rank.
     pub world: u32,
-    /// The node's.
+    /// The rank of the node.
     pub node_rank: u32,
-    /// Nodes.
+    /// The number of nodes.
     pub num_nodes: u32,
     /// Set in process mode.
     pub process: Option<&'a Process>,
-    /// Whom to dial, where known.
+    /// The address to dial, if known.
     pub rendezvous: Option<&'a Address>,
 }
 
 impl Context<'_> {
-    /// The group this replica is in. `None` outside every world, in a world of unknown size, and on a single node that
-    /// has one process: there no framework variable is set at all. Nor where the platform's own runtime places the nodes.
+    /// The group of this replica. `None` in four cases, in which no framework variable is set: the replica has no rank,
+    /// the size of the world is unknown, a single node has one process, or the platform's own runtime manages the
+    /// nodes.
     pub fn group(&self) -> Option<Group<'_>> {
         let (node_rank, num_nodes) = (self.spec.said.node_rank?, self.spec.said.num_nodes?);
         if (num_nodes < 2 || self.spec.said.traits.places_nodes) && self.process.is_none() {
@@ -56,7 +62,7 @@ impl Context<'_> {
         self.process.is_some_and(|p| p.local_size != Some(1))
     }
 
-    /// The one MIG instance that this process is for, where `--nproc gpu` starts one for each that is listed.
+    /// The MIG instance for this process, if `--nproc gpu` starts one process for each listed instance.
     pub fn instance(&self) -> Option<&str> {
         let is_for_one = self.options.nproc == Some(Nproc::Gpu) && self.spec.said.process.is_none();
         let process = self.process.filter(|_| is_for_one && self.shares_node())?;
@@ -65,66 +71,78 @@ impl Context<'_> {
         listed.nth(usize::try_from(process.local_rank).ok()?).filter(|_| are_instances)
     }
 
-    /// Whose word counts for what tells a rank.
-    pub fn of_rank(&self) -> Claim {
-        self.of_process(&self.options.node_rank)
+    /// The number of devices that the environment leaves to a process, if it says so. Entries after an invalid one do
+    /// not count, as in CUDA.
+    pub fn visible_devices(&self) -> Option<u32> {
+        let is_one = |entry: &&str| {
+            let is_number = entry.parse::<u32>().is_ok();
+            is_number || ["GPU-", "MIG-"].iter().any(|start| entry.starts_with(start))
+        };
+        let count = |name| self.env.given(name)?.split(',').map(str::trim).take_while(is_one).count().try_into().ok();
+        SHOWN.into_iter().filter_map(count).filter(|count| *count > 0).min()
     }
 
-    /// Whose word counts for what tells the number of ranks.
-    pub fn of_world(&self) -> Claim {
-        self.of_process(&self.options.nnodes)
+    /// Which value wins for a rank.
+    pub fn rank_precedence(&self) -> Precedence {
+        self.process_precedence(&self.options.node_rank)
     }
 
-    /// Ours where we know the process; else the user's explicit value's, else a preset's.
-    fn of_process(&self, explicit: &Option<Explicit>) -> Claim {
-        if self.process.is_some() { Claim::Ours } else { said(explicit, Claim::Preset) }
+    /// Which value wins for the number of ranks.
+    pub fn world_precedence(&self) -> Precedence {
+        self.process_precedence(&self.options.nnodes)
     }
 
-    /// Whose word counts for the leader's address: without an explicit one a preset's, unless that is the leader's published
-    /// name, in this form, and the leader dials itself by another.
-    pub fn of_leader(&self, form: impl Fn(&Address) -> String) -> Claim {
+    /// trainit's value if the process is known; otherwise the user's explicit value, or else the one that is set
+    /// already.
+    fn process_precedence(&self, explicit: &Option<Explicit>) -> Precedence {
+        if self.process.is_some() { Precedence::Ours } else { explicit_or(explicit, Precedence::Preset) }
+    }
+
+    /// Which value wins for the leader's address: an explicit one, or else the one that is set already, unless that is
+    /// the published name (in this form) of a leader that dials itself by another name.
+    pub fn leader_precedence(&self, form: impl Fn(&Address) -> String) -> Precedence {
         let published = self.spec.leader.as_ref().map(form);
-        said(&self.options.leader, published.map_or(Claim::Preset, Claim::PresetUnless))
+        explicit_or(&self.options.leader, published.map_or(Precedence::Preset, Precedence::PresetUnless))
     }
 
-    /// Whose word counts for the leader's port.
-    pub fn of_port(&self) -> Claim {
-        said(&self.options.leader, Claim::Preset)
+    /// Which value wins for the leader's port.
+    pub fn port_precedence(&self) -> Precedence {
+        explicit_or(&self.options.leader, Precedence::Preset)
     }
 
-    /// Whether each node has one process, so that what belongs to a node can be given to it.
-    pub fn is_one_a_node(&self) -> bool {
+    /// Whether each node has one process, so that a process can be treated as its node.
+    pub fn has_one_process_per_node(&self) -> bool {
         self.process.is_none_or(|p| !p.node_guessed && Some(p.world) == self.spec.said.num_nodes)
     }
 }
 
-fn said(explicit: &Option<Explicit>, otherwise: Claim) -> Claim {
-    explicit.as_ref().map_or(otherwise, |explicit| Claim::Said(explicit.place.clone()))
+fn explicit_or(explicit: &Option<Explicit>, otherwise: Precedence) -> Precedence {
+    explicit.as_ref().map_or(otherwise, |explicit| Precedence::Explicit(explicit.place.clone()))
 }
 
-/// Whose word counts when the variable is set already.
+/// Which value wins if the variable is set already.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Claim {
-    /// Ours.
+pub enum Precedence {
+    /// trainit's.
     Ours,
-    /// What is set; if it says otherwise, that is worth a warning.
+    /// The one that is set; a disagreement causes a warning.
     Preset,
-    /// What is set, without a word.
+    /// The one that is set, without a warning.
     IfUnset,
-    /// What is set, unless it is this: the leader's published name, where the leader dials itself by its own.
+    /// The one that is set, unless it is this: the published name of a leader that dials itself by another name.
     PresetUnless(String),
-    /// The user's, given there; if what is set says otherwise, that is worth a warning.
-    Said(String),
+    /// The user's explicit value, with its origin; a disagreement causes a warning.
+    Explicit(String),
 }
 
-/// An address at which a framework's leader listens instead of the rendezvous port.
+/// Another address where a framework's leader listens instead of the rendezvous port.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Elsewhere {
-    /// Where.
+pub struct AlternativeAddress {
+    /// The address.
     pub address: Address,
-    /// Whose it is, in words.
-    pub whose: &'static str,
-    /// The variable that says so.
+    /// The server, in words.
+    pub server: &'static str,
+    /// The variable that gives the address.
     pub variable: &'static str,
 }
 
@@ -135,24 +153,31 @@ pub struct Var {
     pub name: String,
     /// Its value.
     pub value: String,
-    /// Whose word counts.
-    pub claim: Claim,
+    /// Which value wins.
+    pub precedence: Precedence,
 }
 
-/// What a framework's rule comes to.
+/// The result of a framework's rule.
 #[derive(Debug, Default)]
 pub struct Derived {
     /// Variables to set.
     pub vars: Vec<Var>,
-    /// Variables to take away.
+    /// Variables to remove.
     pub removed: Vec<String>,
-    /// What is odd.
+    /// Non-fatal problems.
     pub warnings: Vec<Warning>,
 }
 
 impl Derived {
+    /// Adds a variable, if there is a value.
+    pub fn put_if(&mut self, name: &str, value: Option<impl ToString>, precedence: Precedence) {
+        if let Some(value) = value {
+            self.put(name, value, precedence);
+        }
+    }
+
     /// Adds a variable.
-    pub fn put(&mut self, name: &str, value: impl ToString, claim: Claim) {
-        self.vars.push(Var { name: name.to_owned(), value: value.to_string(), claim });
+    pub fn put(&mut self, name: &str, value: impl ToString, precedence: Precedence) {
+        self.vars.push(Var { name: name.to_owned(), value: value.to_string(), precedence });
     }
 }

@@ -1,17 +1,17 @@
-//! What a probe's report means inside a container: the GPUs, and the one line that says what is wrong.
+//! Interprets a probe's report inside a container: the GPUs, and one line about the problem.
 //!
-//! The meanings are those of the project's GPU contract (sections 2 and 4); numbers are NVML's `nvmlReturn_t`.
-//! Deliberately absent: what a job should do about it while it trains (that is a watch's affair).
+//! The meanings follow the project's GPU contract (sections 2 and 4); numbers are NVML's `nvmlReturn_t`. Deliberately
+//! absent: the reaction of a job during training, which the watch decides.
 
 use std::time::Duration;
 
 use super::health::health;
 use super::protocol::{Findings, Overrun};
 use super::{Discovery, Evidence, Gpu, Health};
-use crate::rules::exit::End;
-use crate::rules::plain::counted;
+use crate::process::exit::End;
+use crate::text::safe_text::counted;
 
-/// NVML return values that decide something.
+/// NVML return values with a meaning for trainit.
 pub mod code {
     #![allow(missing_docs, reason = "each is NVML_ERROR_ of that name")]
     pub const NOT_SUPPORTED: u32 = 3;
@@ -30,69 +30,76 @@ pub mod code {
 /// How a probe ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
-    /// By itself.
+    /// It ended by itself.
     Ended(End),
     /// It was killed.
     Overrun(Overrun),
-    /// It was killed, but is stuck in the kernel and still there.
+    /// It was killed, but is stuck in the kernel.
     Stuck(Overrun),
-    /// It never started; the reason.
+    /// It could not be started; the reason.
     NotStarted(String),
 }
 
-/// All that came of one probe.
+/// The result of one probe.
 #[derive(Debug)]
 pub struct Report {
-    /// What the probe's program is called.
+    /// The name of the probe's program.
     pub program: String,
-    /// What it said.
+    /// The content of its lines.
     pub findings: Findings,
     /// How it ended.
     pub ending: Ending,
-    /// The call it announced last.
+    /// The call that it announced last.
     pub last_call: String,
     /// The last line on its standard error.
     pub words: String,
 }
 
-/// What can be seen from outside NVML, without opening anything.
+/// Facts from outside NVML, found without opening a device.
 #[derive(Debug, Clone, Default)]
 pub struct Site {
     /// `/dev/nvidiactl` (or WSL's `/dev/dxg`) exists.
     pub control_node: bool,
-    /// How many `/dev/nvidiaN` exist.
+    /// The number of `/dev/nvidiaN`.
     pub gpu_nodes: usize,
     /// `/proc/driver/nvidia` exists.
     pub module: bool,
+    /// There are device nodes of GPUs, but not `/dev/nvidia-uvm`, which CUDA needs.
+    pub lacks_uvm: bool,
     /// The first device node that this user may not read and write.
     pub forbidden_node: Option<String>,
     /// The effective user.
     pub uid: u32,
-    /// Whether `TRAINIT_GPU_PROBE` is given.
+    /// Whether `TRAINIT_GPU_PROBE` is set.
     pub named_probe: bool,
-    /// `TRAINIT_NVML_LIBRARY`, where given.
+    /// `TRAINIT_NVML_LIBRARY`, if set.
     pub named_library: Option<String>,
 }
 
 impl Site {
-    /// Whether GPUs are to be expected here: there are device nodes, or somebody named the way to them.
-    fn promised(&self) -> bool {
+    /// Whether GPUs are expected here: there are device nodes, or the user named the library or the probe.
+    fn is_expected(&self) -> bool {
         self.control_node || self.named_probe || self.named_library.is_some()
     }
 }
 
-/// What to tell when there are GPUs but no NVML.
+/// The problem if there are GPUs but no NVML.
 const NO_UTILITY: &str =
-    "GPUs are here but NVML is not: set NVIDIA_DRIVER_CAPABILITIES=compute,utility for this container";
+    "this container has GPUs but no NVML: set NVIDIA_DRIVER_CAPABILITIES=compute,utility for this container";
 
-/// Whether NVML left something to be said by the device nodes.
+/// The problem if CUDA's own device node is missing.
+pub const NO_UVM: &str = "this container has GPUs but no /dev/nvidia-uvm, so CUDA finds none: add that device (docker run \
+                          --gpus all, or --device /dev/nvidia-uvm); where the host has none either, run nvidia-modprobe -u -c=0 \
+                          there and start a new container";
+
+/// Whether NVML gave no answer, so that the device nodes must be used.
 pub fn is_silent(report: &Report) -> bool {
     let findings = &report.findings;
     findings.gpus.is_empty() && findings.gpu_errors.is_empty() && findings.count != Some(0)
 }
 
-/// The answer: NVML's, completed by what the device nodes say where NVML said nothing.
-pub fn conclude(report: Report, nodes: Option<Findings>, site: &Site) -> Discovery {
+/// The result: NVML's answer, completed from the device nodes if NVML gave none.
+pub fn interpret(report: Report, nodes: Option<Findings>, site: &Site) -> Discovery {
     let (problem, driver, absence) = (problem(&report, site), driver(&report, site), absence(&report));
     let findings = report.findings;
     let mut gpus: Vec<Gpu> = Vec::new();
@@ -100,7 +107,7 @@ pub fn conclude(report: Report, nodes: Option<Findings>, site: &Site) -> Discove
         let failed = findings.gpu_errors.get(&index);
         let (mut gpu, sampled) = match findings.gpus.get(&index) {
             Some((gpu, sampled)) => (gpu.clone(), *sampled),
-            // Listed, but not given to this container.
+            // Listed by the driver, but not given to this container.
             None if failed.is_some_and(|(_, code)| *code == code::NO_PERMISSION) => continue,
             None => (Gpu { index, ..Gpu::default() }, false),
         };
@@ -120,7 +127,9 @@ pub fn conclude(report: Report, nodes: Option<Findings>, site: &Site) -> Discove
     }
     let (driver_version, cuda_version) = (findings.driver_version, findings.cuda_version);
     let absence = (gpus.is_empty() && problem.is_none()).then_some(absence);
-    Discovery { gpus, driver_version, cuda_version, source, problem, absence, driver }
+    let unusable = (site.lacks_uvm && !gpus.is_empty()).then(|| NO_UVM.to_owned());
+    let problem = problem.or_else(|| unusable.clone());
+    Discovery { gpus, driver_version, cuda_version, source, problem, absence, unusable, driver }
 }
 
 /// See [`Discovery::driver`].
@@ -132,7 +141,7 @@ fn driver(report: &Report, site: &Site) -> Health {
         (Some((_, Some(code::DRIVER_NOT_LOADED), _)), _) if site.gpu_nodes > 0 => Health::Bad,
         (Some((_, Some(code), _)), _) if lost(*code) == Health::Bad => Health::Bad,
         (Some(_), _) => Health::Ok,
-        // Slow, and what it said holds.
+        // It was slow, but its answer is valid.
         (None, Ending::Overrun(Overrun::Whole { .. })) if !is_silent(report) => Health::Ok,
         (None, Ending::Overrun(_) | Ending::Stuck(_)) if !last_call.is_empty() => Health::Unknown,
         (None, Ending::Ended(_)) if !findings.ended && !last_call.is_empty() => Health::Unknown,
@@ -149,37 +158,37 @@ fn lost(code: u32) -> Health {
     }
 }
 
-/// The line about what is wrong, or nothing.
+/// The line about the problem, if there is one.
 pub fn problem(report: &Report, site: &Site) -> Option<String> {
     let last = &report.last_call;
     let findings = &report.findings;
     match &report.ending {
         Ending::NotStarted(reason) => Some(not_started(report, reason)),
-        Ending::Overrun(overrun) => Some(hang(overrun, last)),
+        Ending::Overrun(overrun) => Some(hang_text(overrun, last)),
         Ending::Stuck(overrun) => {
-            Some(format!("{}; the probe is stuck in the kernel and cannot be killed", hang(overrun, last)))
+            Some(format!("{}; the probe is stuck in the kernel and cannot be killed", hang_text(overrun, last)))
         }
-        Ending::Ended(_) if findings.ended || findings.error.is_some() => said(report, site),
-        // It could not even begin: a loader without its libraries (Alpine's gcompat).
-        Ending::Ended(End::Code(_)) if last.is_empty() && !site.promised() => None,
+        Ending::Ended(_) if findings.ended || findings.error.is_some() => stated_problem(report, site),
+        // It could not start: a loader without its libraries (Alpine's gcompat).
+        Ending::Ended(End::Code(_)) if last.is_empty() && !site.is_expected() => None,
         Ending::Ended(end) => {
             let place = if last.is_empty() { String::new() } else { format!(" in {last}") };
             let words = if report.words.is_empty() { String::new() } else { format!(" ({})", report.words) };
             Some(match end {
                 End::Signal(_) => format!(
-                    "the GPU probe died of {end}{place}{words}: the NVIDIA driver library crashes here; GPU health is unknown"
+                    "the GPU probe was killed by {end}{place}{words}: the NVIDIA driver library crashes here; GPU health is unknown"
                 ),
-                End::Code(_) => format!("the GPU probe left with {end}{place} before it was through{words}"),
+                End::Code(_) => format!("the GPU probe ended early with {end}{place}{words}"),
             })
         }
     }
 }
 
-fn hang(overrun: &Overrun, last: &str) -> String {
+fn hang_text(overrun: &Overrun, last: &str) -> String {
     let seconds = |limit: &Duration| format!("{} s", limit.as_secs_f64());
     match overrun {
         Overrun::Call { function, limit } if function.is_empty() => {
-            format!("the GPU probe said nothing for {}; GPU health is unknown", seconds(limit))
+            format!("the GPU probe was silent for {}; GPU health is unknown", seconds(limit))
         }
         Overrun::Call { function, limit } => {
             let limit = seconds(limit);
@@ -187,10 +196,10 @@ fn hang(overrun: &Overrun, last: &str) -> String {
         }
         Overrun::Whole { limit } => {
             let limit = seconds(limit);
-            format!("asking the GPUs took more than {limit} in all (last: {last}); raise --gpu-timeout")
+            format!("the GPU queries took more than {limit} in all (last: {last}); raise --gpu-timeout")
         }
         Overrun::LongLine => {
-            "the GPU probe wrote a line of more than 64 KiB and was ended; GPU health is unknown".into()
+            "the GPU probe wrote a line of more than 64 KiB and was killed; GPU health is unknown".into()
         }
     }
 }
@@ -200,36 +209,36 @@ fn not_started(report: &Report, reason: &str) -> String {
     format!("the GPU probe {} could not be started: {reason}{words}", report.program)
 }
 
-/// ENOENT of an exec.
+/// ENOENT from exec.
 const NO_LOADER: u32 = 2;
 
-/// What errno of an exec means for a probe.
-fn exec_error(errno: u32) -> String {
+/// The meaning of an errno from exec for a probe.
+fn exec_error_text(errno: u32) -> String {
     match errno {
-        NO_LOADER => "it is not there, or this image has no dynamic loader for it (NVML needs glibc)".to_owned(),
-        8 => "it is built for another kind of machine".to_owned(),
-        13 => "it may not be executed (permission, or a noexec mount)".to_owned(),
+        NO_LOADER => "it does not exist, or this image has no dynamic loader for it (NVML needs glibc)".to_owned(),
+        8 => "it was built for another machine".to_owned(),
+        13 => "it must not be executed (permission, or a noexec mount)".to_owned(),
         other => format!("exec failed with errno {other}"),
     }
 }
 
-fn said(report: &Report, site: &Site) -> Option<String> {
+fn stated_problem(report: &Report, site: &Site) -> Option<String> {
     let findings = &report.findings;
     if let Some((call, code, message)) = &findings.error {
         let message = message.as_deref().unwrap_or("no reason given");
         return match (call.as_str(), *code) {
-            // Where nobody promised a GPU, a probe that cannot run here is missed by nobody.
+            // If no GPU is expected, a probe that cannot run is not a problem.
             ("exec", errno) => {
-                let why = not_started(report, &errno.map_or(message.to_owned(), exec_error));
+                let why = not_started(report, &errno.map_or(message.to_owned(), exec_error_text));
                 let is_missed = site.control_node && errno == Some(NO_LOADER);
-                site.promised().then(|| if is_missed { format!("{NO_UTILITY}; {why}") } else { why })
+                site.is_expected().then(|| if is_missed { format!("{NO_UTILITY}; {why}") } else { why })
             }
             ("dlopen", Some(code::LIBRARY_NOT_FOUND)) => match &site.named_library {
-                Some(path) => Some(format!("TRAINIT_NVML_LIBRARY names {path}, which cannot be loaded: {message}")),
+                Some(path) => Some(format!("TRAINIT_NVML_LIBRARY is {path}, which cannot be loaded: {message}")),
                 None => site.control_node.then(|| NO_UTILITY.to_owned()),
             },
-            ("dlopen", _) => Some(format!("NVML is here but cannot be loaded: {message}")),
-            (call, code) => Some(refusal(call, code.unwrap_or(code::UNKNOWN), site)),
+            ("dlopen", _) => Some(format!("NVML exists but cannot be loaded: {message}")),
+            (call, code) => Some(init_failure_text(call, code.unwrap_or(code::UNKNOWN), site)),
         };
     }
     let failed: Vec<String> = findings
@@ -240,48 +249,48 @@ fn said(report: &Report, site: &Site) -> Option<String> {
         .collect();
     if failed.is_empty() && findings.gpus.is_empty() && site.gpu_nodes > 0 {
         let listed = match findings.count {
-            Some(0) | None => "lists no GPU: look whether nvidia-smi on the host shows any".to_owned(),
+            Some(0) | None => "lists no GPU: check nvidia-smi on the host".to_owned(),
             Some(count) => {
-                format!("lists {} and hands out none, no permission: {}", counted(count as usize, "GPU"), denied(site))
+                format!("lists {} but grants access to none: {}", counted(count as usize, "GPU"), denied_text(site))
             }
         };
         let nodes = counted(site.gpu_nodes, "device node");
-        return Some(format!("this container has {nodes} of GPUs, and NVML {listed}"));
+        return Some(format!("this container has {nodes} of GPUs, but NVML {listed}"));
     }
     (!failed.is_empty()).then(|| failed.join("; "))
 }
 
-/// Why there are no GPUs where that is no problem: nobody gave the container any.
+/// Why there are no GPUs if that is not a problem: the container was given none.
 fn absence(report: &Report) -> String {
     let findings = &report.findings;
     let why = match (&findings.error, findings.count) {
         (Some((call, errno, message)), _) if call == "exec" => {
-            let reason = errno.map(exec_error).or(message.clone()).unwrap_or_default();
+            let reason = errno.map(exec_error_text).or(message.clone()).unwrap_or_default();
             not_started(report, &reason)
         }
         (Some(_), _) => "there is no NVIDIA driver library (libnvidia-ml.so.1)".to_owned(),
         (None, Some(0)) => "the NVIDIA driver lists none".to_owned(),
-        (None, Some(count)) => format!("the NVIDIA driver lists {count} and hands out none"),
+        (None, Some(count)) => format!("the NVIDIA driver lists {count} but grants access to none"),
         (None, None) if report.words.is_empty() => "the GPU probe cannot run here".to_owned(),
         (None, None) => format!("the GPU probe cannot run here ({})", report.words),
     };
     format!("{why}, and this container has no device node of a GPU (/dev/nvidia0, ...)")
 }
 
-/// Who may not use which node.
-fn denied(site: &Site) -> String {
+/// Why access is denied.
+fn denied_text(site: &Site) -> String {
     match &site.forbidden_node {
-        Some(node) => format!("uid {} may not use {node}; run as a user or group that may", site.uid),
+        Some(node) => format!("uid {} has no access to {node}; run as a user or group with access", site.uid),
         None => {
-            "no device node is closed to this user, so the device cgroup or the OS blocks them; start the container \
+            "this user has access to all device nodes, so the device cgroup or the OS blocks them; start the container \
                  with GPUs"
                 .to_owned()
         }
     }
 }
 
-/// What a failed start of NVML means in a container.
-fn refusal(call: &str, code: u32, site: &Site) -> String {
+/// The meaning of a failed NVML initialisation in a container.
+fn init_failure_text(call: &str, code: u32, site: &Site) -> String {
     let cause = match code {
         code::DRIVER_NOT_LOADED if !site.module => {
             "no GPUs, the NVIDIA kernel module is not loaded on this host (no /proc/driver/nvidia)".to_owned()
@@ -291,21 +300,21 @@ fn refusal(call: &str, code: u32, site: &Site) -> String {
              with GPUs"
                 .to_owned()
         }
-        code::DRIVER_NOT_LOADED => "no GPUs, the driver does not answer on /dev/nvidiactl".to_owned(),
-        code::NO_PERMISSION => denied(site),
+        code::DRIVER_NOT_LOADED => "no GPUs, the driver does not respond on /dev/nvidiactl".to_owned(),
+        code::NO_PERMISSION => denied_text(site),
         code::OPERATING_SYSTEM => {
-            "the device cgroup or the OS blocks the GPUs; a new container cures a container that lost its devices"
+            "the device cgroup or the OS blocks the GPUs; if the container lost its devices, start a new container"
                 .into()
         }
         code::UNKNOWN => {
-            "if GPUs worked here before, the container has lost its devices (a daemon-reload on the host does \
-                          that); only a new container cures it"
+            "if GPUs worked here before, the container has lost its devices (a daemon-reload on the host causes \
+                          that); start a new container"
                 .to_owned()
         }
         code::LIB_RM_VERSION_MISMATCH => {
-            "the host's driver was upgraded under this container; only a new container cures it".to_owned()
+            "the host's driver was upgraded while this container ran; start a new container".to_owned()
         }
-        code::GPU_IS_LOST | code::RESET_REQUIRED => "this node is no place to train until it is repaired".to_owned(),
+        code::GPU_IS_LOST | code::RESET_REQUIRED => "this node is unfit for training until it is repaired".to_owned(),
         _ => "GPU health is unknown".to_owned(),
     };
     format!("{}: {cause}", failure(call, code))
@@ -335,7 +344,7 @@ pub fn failure(call: &str, code: u32) -> String {
         20 => "out of memory",
         21 => "no data",
         code::UNKNOWN => "unknown error",
-        _ => "newer than this trainit knows",
+        _ => "unknown to this version of trainit",
     };
     format!("{call} failed with {code}, {meaning}")
 }

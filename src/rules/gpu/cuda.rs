@@ -1,16 +1,18 @@
-//! Which GPUs `CUDA_VISIBLE_DEVICES` lets the trainer see, joined by UUID: CUDA's own numbers are not NVML's.
+//! Applies `CUDA_VISIBLE_DEVICES` to NVML's GPUs, joined by UUID, because CUDA's indices differ from NVML's.
 //!
-//! The variable is a list of numbers, of `GPU-…` UUIDs (a beginning suffices) or of `MIG-…`; the first entry that names
-//! nothing ends it, an empty list hides all. NVML does not read it. Deliberately absent: MIG instances, which are no GPUs.
+//! The variable is a list of indices, of `GPU-…` UUIDs (a prefix suffices) or of `MIG-…`. The first invalid entry ends
+//! the list, and an empty list hides all GPUs. NVML does not read it. Deliberately absent: MIG instances, which are not
+//! GPUs.
 
 use std::collections::BTreeSet;
 
 use super::Gpu;
 
-/// Sets [`Gpu::cuda_visible`] on each. `order` is `CUDA_DEVICE_ORDER`.
+/// Sets [`Gpu::cuda_visible`] for each GPU. `order` is `CUDA_DEVICE_ORDER`.
 ///
-/// Numbers are CUDA's, fastest first unless the order is `PCI_BUS_ID`: they name a GPU only then, or where all are of one
-/// model (equally fast ones stay in PCI order), or where there are as many of them as GPUs.
+/// Indices are CUDA's, fastest GPU first unless the order is `PCI_BUS_ID`. So an index identifies a GPU only with that
+/// order, or if all GPUs are of one model (equally fast GPUs stay in PCI order), or if there are as many indices as
+/// GPUs.
 pub fn mark(gpus: &mut [Gpu], visible: Option<&str>, order: Option<&str>) {
     let Some(list) = visible else {
         for gpu in gpus {
@@ -38,7 +40,7 @@ pub fn mark(gpus: &mut [Gpu], visible: Option<&str>, order: Option<&str>) {
         } else if entry.starts_with("MIG-") {
             seen.iter_mut().filter(|s| **s == Some(false)).for_each(|s| *s = None);
         } else {
-            let named: Vec<usize> = (0..gpus.len()).filter(|at| starts(&gpus[*at], entry)).collect();
+            let named: Vec<usize> = (0..gpus.len()).filter(|at| matches_prefix(&gpus[*at], entry)).collect();
             match named[..] {
                 [at] => seen[at] = Some(true),
                 _ => break,
@@ -50,16 +52,16 @@ pub fn mark(gpus: &mut [Gpu], visible: Option<&str>, order: Option<&str>) {
     }
 }
 
-fn starts(gpu: &Gpu, entry: &str) -> bool {
+fn matches_prefix(gpu: &Gpu, entry: &str) -> bool {
     entry.len() > "GPU-".len() && gpu.uuid.as_ref().is_some_and(|uuid| uuid.starts_with(entry))
 }
 
-/// How many GPUs the trainer will see: the entries that name one, whatever the order.
+/// The number of GPUs that the trainer will see: the valid entries, in any order.
 pub fn visible_count(gpus: &[Gpu], visible: Option<&str>) -> usize {
     let Some(list) = visible else { return gpus.len() };
     let names_one = |entry: &&str| match entry.parse::<usize>() {
         Ok(number) => number < gpus.len(),
-        Err(_) => entry.starts_with("MIG-") || gpus.iter().filter(|gpu| starts(gpu, entry)).count() == 1,
+        Err(_) => entry.starts_with("MIG-") || gpus.iter().filter(|gpu| matches_prefix(gpu, entry)).count() == 1,
     };
     list.split(',').map(str::trim).take_while(names_one).count()
 }
@@ -92,29 +94,29 @@ mod tests {
     }
 
     #[test]
-    fn uuids_join_whatever_the_order_and_a_beginning_suffices() {
+    fn uuids_match_in_any_order_and_by_prefix() {
         assert_eq!(marked(&["A", "B"], Some("GPU-11"), None), [Some(false), Some(true)]);
         assert_eq!(marked(&["A", "B"], Some("GPU-"), None), [Some(false), Some(false)]);
     }
 
     #[test]
-    fn numbers_of_mixed_models_name_nothing_for_sure_but_still_count() {
+    fn indices_of_mixed_models_identify_no_gpu_but_still_count() {
         assert_eq!(marked(&["A", "B"], Some("1"), None), [None, None]);
         assert_eq!(visible_count(&gpus(&["A", "B"]), Some("1")), 1);
         assert_eq!(marked(&["A", "B"], Some("1"), Some("PCI_BUS_ID")), [Some(false), Some(true)]);
         assert_eq!(marked(&["A", "A"], Some("1"), None), [Some(false), Some(true)]);
-        assert_eq!(marked(&["A", "B"], Some("1,0"), None), [Some(true), Some(true)], "all of them, in whatever order");
+        assert_eq!(marked(&["A", "B"], Some("1,0"), None), [Some(true), Some(true)], "all GPUs, in any order");
         assert_eq!(marked(&["A", "B"], Some("1,1"), None), [None, None]);
     }
 
     #[test]
-    fn a_mig_instance_is_of_the_only_gpu_or_of_nobody_knows_which() {
+    fn a_mig_instance_belongs_to_the_only_gpu_or_to_an_unknown_one() {
         assert_eq!(marked(&["A"], Some("MIG-x"), None), [Some(true)]);
         assert_eq!(marked(&["A", "A"], Some("MIG-x"), None), [None, None]);
     }
 
     #[test]
-    fn the_first_entry_that_names_nothing_ends_the_list() {
+    fn the_first_invalid_entry_ends_the_list() {
         assert_eq!(marked(&["A", "A"], Some("-1,0"), None), [Some(false), Some(false)]);
         assert_eq!(marked(&["A", "A"], Some("0,9,1"), None), [Some(true), Some(false)]);
         assert_eq!(visible_count(&gpus(&["A", "A"]), Some("1,7,0")), 1);

@@ -1,20 +1,20 @@
-//! What a job demands of its GPUs before it starts: `--require-gpus`, `--min-driver`, `--min-gpu-memory`.
+//! The demands of a job on its GPUs before it starts: `--require-gpus`, `--min-driver`, `--min-gpu-memory`.
 //!
-//! With an unmet demand the job does not start: for good where what is demanded is not there, elsewhere where it is there
-//! and broken, or where the driver fails. Deliberately absent: waiting for it.
+//! The job does not start with an unmet demand. The failure is permanent if the GPUs are missing, and can be retried on
+//! another machine if they are broken or the driver fails. Deliberately absent: waiting.
 
 use super::{Discovery, Gpu, Health};
 
-/// The way out where none is there.
+/// The advice if there is no GPU.
 const NO_GPU: &str = "; give the container GPUs (docker run --gpus all; in Kubernetes nvidia.com/gpu in its limits, and the \
-                      device plugin on the node); trainit gpus shows what is seen";
+                      device plugin on the node); trainit gpus lists the GPUs";
 
-/// How many GPUs.
+/// A number of GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Number {
     /// At least one.
     Any,
-    /// At least so many.
+    /// At least this many.
     AtLeast(usize),
 }
 
@@ -23,52 +23,59 @@ pub enum Number {
 pub struct Demands {
     /// `--require-gpus`
     pub number: Option<Number>,
-    /// `--min-driver`, its numbers.
+    /// `--min-driver` as numbers.
     pub driver: Option<Vec<u64>>,
-    /// `--min-gpu-memory`, of each GPU.
+    /// `--min-gpu-memory` for each GPU.
     pub memory_bytes: Option<u64>,
 }
 
 impl Demands {
-    /// Whether there is anything to check, and so to wait for.
+    /// Whether there is a demand, so that the probe must be awaited.
     pub fn any(&self) -> bool {
         *self != Demands::default()
     }
 
-    /// Every demand that is not met, each one line with what was found. `visible` is `CUDA_VISIBLE_DEVICES`: a GPU that the
-    /// trainer cannot see does not count, nor does one that is broken. A driver that fails meets none.
+    /// Whether a number of GPUs is demanded.
+    pub fn demands_number(&self) -> bool {
+        !matches!(self.number, None | Some(Number::AtLeast(0)))
+    }
+
+    /// Every unmet demand, on one line with what was found. `visible` is `CUDA_VISIBLE_DEVICES`: a GPU that the trainer
+    /// cannot see does not count, and neither does a broken one. A failing driver meets no demand.
     pub fn unmet(&self, found: &Discovery, visible: Option<&str>) -> Vec<String> {
-        let (asked, lacking) = (self.asked(), self.lacking(found, visible));
-        // One that does not answer may only be slow to start (without its persistence mode): what else shows GPUs counts.
-        let meets = lacking.is_empty() && found.driver != Health::Bad;
-        match failing(found).filter(|_| !meets && !asked.is_empty() && self.unmet_by_faults(found, visible)) {
-            Some(failing) => vec![format!("{}: {failing}", asked.join(", "))],
-            None => lacking,
+        let (flags, unmet_by_gpus) = (self.flags(), self.unmet_by_gpus(found, visible));
+        // A driver without an answer may only be slow to start (without persistence mode), so other evidence of GPUs
+        // counts.
+        let meets = unmet_by_gpus.is_empty() && found.driver != Health::Bad;
+        match failing(found).filter(|_| !meets && !flags.is_empty() && self.unmet_by_faults(found, visible)) {
+            Some(failing) => vec![format!("{}: {failing}", flags.join(", "))],
+            None => unmet_by_gpus,
         }
     }
 
-    /// The flags that ask for something.
-    fn asked(&self) -> Vec<&'static str> {
-        let asked = [
-            (!matches!(self.number, None | Some(Number::AtLeast(0))), "--require-gpus"),
+    /// The flags of the demands.
+    fn flags(&self) -> Vec<&'static str> {
+        let flags = [
+            (self.demands_number(), "--require-gpus"),
             (self.driver.is_some(), "--min-driver"),
             (self.memory_bytes.is_some_and(|bytes| bytes > 0), "--min-gpu-memory"),
         ];
-        asked.into_iter().filter(|(asks, _)| *asks).map(|(_, flag)| flag).collect()
+        flags.into_iter().filter(|(asks, _)| *asks).map(|(_, flag)| flag).collect()
     }
 
-    /// As [`Demands::unmet`], by what is known of each GPU.
-    fn lacking(&self, found: &Discovery, visible: Option<&str>) -> Vec<String> {
+    /// Like [`Demands::unmet`], without the check of the driver.
+    fn unmet_by_gpus(&self, found: &Discovery, visible: Option<&str>) -> Vec<String> {
         let problem = found
             .problem
             .as_ref()
             .or(found.absence.as_ref())
             .map(|problem| format!(" ({problem})"))
             .unwrap_or_default();
-        let (broken, healthy): (Vec<&Gpu>, Vec<&Gpu>) = found.gpus.iter().partition(|gpu| gpu.health == Health::Bad);
+        let is_broken = |gpu: &&Gpu| gpu.health == Health::Bad || gpu.fabric_fault().is_some();
+        let (broken, healthy): (Vec<&Gpu>, Vec<&Gpu>) = found.gpus.iter().partition(is_broken);
         let broken_seen = broken.iter().filter(|gpu| gpu.cuda_visible == Some(true)).count();
         let seen = super::cuda::visible_count(&found.gpus, visible);
-        // Several instances of one GPU (MIG) count each, as in --nproc gpu.
+        // Several MIG instances of one GPU count separately, as for --nproc gpu.
         let is_split = visible.is_some_and(|list| list.contains("MIG-")) && broken.is_empty() && !healthy.is_empty();
         let usable = if is_split { seen } else { seen.saturating_sub(broken_seen).min(healthy.len()) };
         let mut unmet = Vec::new();
@@ -82,44 +89,49 @@ impl Demands {
                 (0, _) => "none was found".to_owned(),
                 (all, 0) if all > usable => format!("{usable} usable of {all} (CUDA_VISIBLE_DEVICES)"),
                 (all, 0) => format!("{all} found: {}", names(&found.gpus)),
-                (all, bad) => format!("{usable} usable of {all}, {bad} broken: {}", faults(&broken)),
+                (all, bad) => format!("{usable} usable of {all}, {bad} broken: {}", fault_list(&broken)),
             };
-            // Each fault is told with its GPU.
+            // Each fault is listed with its GPU.
             let problem = if broken.is_empty() { problem.as_str() } else { "" };
             let way_out = match (found.gpus.len(), broken.len()) {
                 (0, _) => NO_GPU,
-                (all, 0) if all > usable && all >= wanted => "; have CUDA_VISIBLE_DEVICES name more of them",
-                (_, 0) => "; give the container more of them, or ask for fewer; trainit gpus shows what is seen",
+                (all, 0) if all > usable && all >= wanted => "; add more of them to CUDA_VISIBLE_DEVICES",
+                (_, 0) => "; give the container more of them, or require fewer; trainit gpus lists the GPUs",
                 _ => "",
             };
             unmet.push(format!("--require-gpus: {wanted} needed, {listed}{problem}{way_out}"));
         }
+        if wanted > 0
+            && let Some(why) = &found.unusable
+        {
+            unmet.push(format!("--require-gpus: {why}"));
+        }
         if let Some(wanted) = &self.driver {
             let needed = wanted.iter().map(u64::to_string).collect::<Vec<_>>().join(".");
-            // 550.0 is no more than 550.
+            // 550.0 means the same as 550.
             let floor = &wanted[..wanted.iter().rposition(|number| *number > 0).map_or(0, |last| last + 1)];
             match found.driver_version.as_deref().map(|version| (version, numbers(version))) {
                 Some((_, Ok(version))) if *version >= *floor => {}
                 Some((version, _)) => unmet.push(format!(
-                    "--min-driver: {needed} needed, the driver is {version}; it is the host's, not the image's: update it there, \
-                     take another node, or an image with an older CUDA"
+                    "--min-driver: {needed} needed, the driver is {version}; the driver belongs to the host, not to the image: update it there, \
+                     use another node, or an image with an older CUDA"
                 )),
                 None => unmet.push(format!(
-                    "--min-driver: {needed} needed, the driver's version is not known{problem}{}",
+                    "--min-driver: {needed} needed, the driver's version is unknown{problem}{}",
                     match found.gpus.is_empty() {
                         true if unmet.is_empty() => NO_GPU,
                         true => "",
-                        false => "; trainit gpus shows what is seen",
+                        false => "; trainit gpus lists the GPUs",
                     }
                 )),
             }
         }
-        unmet.extend(self.small(&healthy, found.gpus.is_empty(), unmet.is_empty(), &problem));
+        unmet.extend(self.unmet_memory(&healthy, found.gpus.is_empty(), unmet.is_empty(), &problem));
         unmet
     }
 
-    /// What `--min-gpu-memory` finds wanting; `is_none` and `is_first`: there is no GPU, and nobody has said so yet.
-    fn small(&self, healthy: &[&Gpu], is_none: bool, is_first: bool, problem: &str) -> Vec<String> {
+    /// The unmet part of `--min-gpu-memory`. `is_none`: there is no GPU. `is_first`: no other demand has reported that.
+    fn unmet_memory(&self, healthy: &[&Gpu], is_none: bool, is_first: bool, problem: &str) -> Vec<String> {
         let Some(wanted) = self.memory_bytes.filter(|bytes| *bytes > 0) else { return Vec::new() };
         let mut unmet = Vec::new();
         let seen: Vec<&&Gpu> = healthy.iter().filter(|gpu| gpu.cuda_visible != Some(false)).collect();
@@ -127,27 +139,31 @@ impl Demands {
             let (lack, way_out) = match (is_none, healthy.is_empty()) {
                 (true, _) if is_first => ("there is no GPU", NO_GPU),
                 (true, _) => ("there is no GPU", ""),
-                (_, true) => ("no GPU is whole", ""),
-                _ => ("no GPU is visible", "; have CUDA_VISIBLE_DEVICES name one"),
+                (_, true) => ("no GPU is healthy", ""),
+                _ => ("no GPU is visible", "; add one to CUDA_VISIBLE_DEVICES"),
             };
             unmet.push(format!("--min-gpu-memory: {} needed, but {lack}{problem}{way_out}", size(wanted)));
         }
         for gpu in seen {
-            // What NVML tells is the whole GPU's.
+            // NVML reports the memory of the whole GPU.
             if gpu.mig == Some(true) && gpu.memory_total_bytes.is_some_and(|bytes| bytes >= wanted) {
                 unmet.push(format!(
-                    "--min-gpu-memory: {} needed, {} is split into MIG instances, and what each has is not known; \
-                     leave --min-gpu-memory away, and ask the platform for instances of that size",
+                    "--min-gpu-memory: {} needed, {} is split into MIG instances, whose memory is unknown; \
+                     omit --min-gpu-memory, and request instances of that size from the platform",
                     size(wanted),
                     gpu.label()
                 ));
+                continue;
+            }
+            // It uses the machine's memory, and the job must find out how much is available.
+            if gpu.memory_shared == Some(true) {
                 continue;
             }
             let has = gpu.memory_total_bytes.map_or("an unknown amount".to_owned(), size);
             if gpu.memory_total_bytes.is_none_or(|bytes| bytes < wanted) {
                 let label = gpu.label();
                 unmet.push(format!(
-                    "--min-gpu-memory: {} needed, {label} has {has}{problem}; take a machine with larger ones, or ask for less",
+                    "--min-gpu-memory: {} needed, {label} has {has}{problem}; use a machine with larger GPUs, or require less",
                     size(wanted)
                 ));
             }
@@ -155,37 +171,41 @@ impl Demands {
         unmet
     }
 
-    /// Whether nothing but broken GPUs, or a driver that fails, stands in the way of what is unmet: a machine like this one,
-    /// but whole, would do.
+    /// Whether only broken GPUs or a failing driver cause the unmet demands, so that a healthy machine of the same kind
+    /// would meet them.
     pub fn unmet_by_faults(&self, found: &Discovery, visible: Option<&str>) -> bool {
         let fails = found.driver != Health::Ok;
         if fails && found.gpus.is_empty() {
             return true;
         }
         let mut mended = found.clone();
-        for gpu in mended.gpus.iter_mut().filter(|gpu| fails || gpu.health == Health::Bad) {
+        mended.unusable = mended.unusable.filter(|_| !fails);
+        let is_broken = |gpu: &Gpu| gpu.health == Health::Bad || gpu.fabric_fault().is_some();
+        for gpu in mended.gpus.iter_mut().filter(|gpu| fails || is_broken(gpu)) {
             gpu.health = Health::Ok;
+            gpu.fabric_state = None;
             gpu.memory_total_bytes.get_or_insert(u64::MAX);
         }
         let driver = self.driver.clone().filter(|_| !fails || found.driver_version.is_some());
-        Demands { driver, ..self.clone() }.lacking(&mended, visible).is_empty()
+        Demands { driver, ..self.clone() }.unmet_by_gpus(&mended, visible).is_empty()
     }
 }
 
-/// That the driver fails, and how, where it does: whatever is demanded of GPUs, another machine may have it.
+/// The text about a failing driver, if it fails. Another machine may meet the demands.
 pub fn failing(found: &Discovery) -> Option<String> {
     let way_out = match found.driver {
-        Health::Unknown => "; another machine may succeed; where the driver is only slow, raise --gpu-timeout",
+        Health::Unknown => "; another machine may succeed; if the driver is only slow, raise --gpu-timeout",
         Health::Bad => "; another machine may succeed",
         Health::Ok | Health::Warn => return None,
     };
-    let problem = found.problem.as_deref().unwrap_or("it does not say why");
-    Some(format!("the NVIDIA driver fails here, so no GPU can be counted on: {problem}{way_out}"))
+    let problem = found.problem.as_deref().unwrap_or("the cause is unknown");
+    Some(format!("the NVIDIA driver fails here, so the GPUs are unreliable: {problem}{way_out}"))
 }
 
-/// Each broken GPU by its names, and what is wrong with it.
-fn faults(broken: &[&Gpu]) -> String {
-    let fault = |gpu: &&Gpu| format!("{}: {}", gpu.label(), gpu.health_reason.as_deref().unwrap_or("broken"));
+/// Each broken GPU with its fault.
+fn fault_list(broken: &[&Gpu]) -> String {
+    let why = |gpu: &Gpu| gpu.health_reason.clone().or(gpu.fabric_fault()).unwrap_or_else(|| "broken".to_owned());
+    let fault = |gpu: &&Gpu| format!("{}: {}", gpu.label(), why(gpu));
     broken.iter().map(fault).collect::<Vec<_>>().join("; ")
 }
 
@@ -197,7 +217,7 @@ fn size(bytes: u64) -> String {
     format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
 }
 
-/// `N` or `any`. Errors: what was expected.
+/// `N` or `any`. Errors: the expected form.
 pub fn parse_number(text: &str) -> Result<Number, String> {
     match text.trim() {
         word if word.eq_ignore_ascii_case("any") => Ok(Number::Any),
@@ -208,7 +228,7 @@ pub fn parse_number(text: &str) -> Result<Number, String> {
     }
 }
 
-/// `550.54.15` as its numbers. Errors: what was expected.
+/// `550.54.15` as numbers. Errors: the expected form.
 pub fn parse_driver(text: &str) -> Result<Vec<u64>, String> {
     numbers(text).map_err(|()| format!("expected a driver version such as 535 or 550.54.15, found {text:?}"))
 }
@@ -217,7 +237,7 @@ fn numbers(text: &str) -> Result<Vec<u64>, ()> {
     text.trim().split('.').map(|part| part.parse().map_err(|_| ())).collect()
 }
 
-/// `40GiB`, `80GB`, `16384MiB`, or bytes. Errors: what was expected.
+/// `40GiB`, `80GB`, `16384MiB`, or bytes. Errors: the expected form.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     const UNITS: [(&str, u64); 15] = [
         ("KiB", 1 << 10),
@@ -228,7 +248,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
         ("MB", 1_000_000),
         ("GB", 1_000_000_000),
         ("TB", 1_000_000_000_000),
-        // As Kubernetes writes them.
+        // In Kubernetes' form.
         ("Ki", 1 << 10),
         ("Mi", 1 << 20),
         ("Gi", 1 << 30),
@@ -275,6 +295,7 @@ mod tests {
             source: Evidence::Nvml,
             problem: None,
             absence: None,
+            unusable: None,
             driver: Health::Ok,
         }
     }
@@ -285,23 +306,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_met_says_nothing() {
+    fn met_demands_have_no_text() {
         let demands = demands(Some(Number::AtLeast(2)), Some("535.104"), Some("15GiB"));
         assert!(demands.any() && demands.unmet(&found(2), None).is_empty());
         assert!(!Demands::default().any());
     }
 
     #[test]
-    fn each_unmet_demand_says_what_was_found() {
+    fn each_unmet_demand_names_what_was_found() {
         let demands = demands(Some(Number::AtLeast(4)), Some("550"), Some("40GB"));
         let unmet = demands.unmet(&found(2), None);
         assert_eq!(
             unmet[0],
-            "--require-gpus: 4 needed, 2 found: T4, T4; give the container more of them, or ask for fewer; trainit gpus shows what is seen"
+            "--require-gpus: 4 needed, 2 found: T4, T4; give the container more of them, or require fewer; trainit gpus lists the GPUs"
         );
         let (driver, memory) = (
-            "--min-driver: 550 needed, the driver is 535.104.05; it is the host's",
-            "--min-gpu-memory: 37.3 GiB needed, GPU 0 (GPU-0) has 15.0 GiB; take a machine with larger ones",
+            "--min-driver: 550 needed, the driver is 535.104.05; the driver belongs to the host",
+            "--min-gpu-memory: 37.3 GiB needed, GPU 0 (GPU-0) has 15.0 GiB; use a machine with larger GPUs",
         );
         assert!(unmet[1].starts_with(driver) && unmet[2].starts_with(memory), "{unmet:?}");
         assert_eq!(unmet.len(), 4);
@@ -317,9 +338,7 @@ mod tests {
         assert_eq!(unmet.iter().filter(|demand| demand.contains("docker run --gpus all")).count(), 1, "once is enough");
         for alone in [demands(None, Some("1"), None), demands(None, None, Some("1"))] {
             let unmet = alone.unmet(&none, None);
-            assert!(
-                unmet[0].contains("docker run --gpus all") && unmet[0].ends_with("trainit gpus shows what is seen")
-            );
+            assert!(unmet[0].contains("docker run --gpus all") && unmet[0].ends_with("trainit gpus lists the GPUs"));
         }
     }
 
@@ -332,11 +351,11 @@ mod tests {
     }
 
     #[test]
-    fn gpus_that_are_hidden_have_a_way_out_of_their_own() {
+    fn hidden_gpus_have_their_own_advice() {
         let mut hidden = found(2);
         hidden.gpus.iter_mut().for_each(|gpu| gpu.cuda_visible = Some(false));
         for demand in demands(Some(Number::Any), None, Some("1GiB")).unmet(&hidden, Some("")) {
-            assert!(demand.contains("; have CUDA_VISIBLE_DEVICES name"), "{demand}");
+            assert!(demand.contains("to CUDA_VISIBLE_DEVICES"), "{demand}");
         }
         let none = &demands(Some(Number::Any), None, None).unmet(&hidden, Some(""))[0];
         assert!(none.contains("1 needed, 0 usable of 2 (CUDA_VISIBLE_DEVICES);"), "{none}");
@@ -356,15 +375,15 @@ mod tests {
         assert_eq!(
             self::demands(Some(Number::Any), None, None).unmet(&broken, Some("1")).len(),
             1,
-            "the only one seen"
+            "the only visible GPU"
         );
         broken.gpus[0].cuda_visible = Some(true);
         broken.gpus[1].health = Health::Unknown;
-        assert!(demands.unmet(&broken, None).is_empty(), "unknown never stops a job");
+        assert!(demands.unmet(&broken, None).is_empty(), "an unknown state never stops a job");
     }
 
     #[test]
-    fn what_only_faults_stand_in_the_way_of_another_machine_may_meet() {
+    fn demands_that_are_unmet_because_of_faults_may_be_met_on_another_machine() {
         let by_faults = |number, memory, visible: Option<&str>, of: u32| {
             let mut found = found(of);
             found.gpus[0].health = Health::Bad;
@@ -374,10 +393,10 @@ mod tests {
             demands.unmet_by_faults(&found, visible)
         };
         assert!(by_faults(2, None, None, 2) && by_faults(1, None, None, 1));
-        assert!(by_faults(1, Some("15GiB"), None, 1), "the memory of a lost GPU is not known");
-        assert!(!by_faults(3, None, None, 2), "there are too few, broken or not");
+        assert!(by_faults(1, Some("15GiB"), None, 1), "the memory of a lost GPU is unknown");
+        assert!(!by_faults(3, None, None, 2), "there are too few, including broken ones");
         assert!(!by_faults(2, None, Some("0"), 2), "one is hidden");
-        assert!(!by_faults(2, Some("40GiB"), None, 2), "the other is too small");
+        assert!(!by_faults(2, Some("40GiB"), None, 2), "the other GPU is too small");
     }
 
     #[test]
@@ -410,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn instances_of_a_gpu_count_each_and_their_memory_is_not_the_gpus() {
+    fn mig_instances_count_separately_and_their_memory_is_unknown() {
         let mut split = found(1);
         split.gpus[0].mig = Some(true);
         let unmet = |demands: Demands, split: &Discovery| demands.unmet(split, Some("MIG-1,MIG-2,MIG-3"));
@@ -421,6 +440,41 @@ mod tests {
         assert!(unmet(demands(None, None, Some("40GiB")), &split)[0].contains("has 15.0 GiB"));
         split.gpus[0].health = Health::Bad;
         assert_eq!(unmet(demands(Some(Number::Any), None, None), &split).len(), 1, "they share its faults");
+    }
+
+    #[test]
+    fn a_gpu_that_shares_the_machines_memory_is_not_too_small() {
+        let mut shared = found(1);
+        (shared.gpus[0].memory_total_bytes, shared.gpus[0].memory_shared) = (None, Some(true));
+        let demands = demands(Some(Number::Any), None, Some("40GiB"));
+        assert_eq!(demands.unmet(&shared, None), [""; 0]);
+        shared.gpus[0].memory_shared = None;
+        assert!(demands.unmet(&shared, None)[0].contains("an unknown amount"), "without that property it is unknown");
+    }
+
+    #[test]
+    fn gpus_that_cuda_cannot_use_do_not_count_and_are_a_permanent_failure() {
+        let mut found = found(2);
+        found.unusable = Some("no /dev/nvidia-uvm".into());
+        let any = demands(Some(Number::Any), None, None);
+        assert_eq!(any.unmet(&found, None), ["--require-gpus: no /dev/nvidia-uvm"]);
+        assert!(!any.unmet_by_faults(&found, None));
+        assert!(demands(None, Some("535"), Some("1GiB")).unmet(&found, None).is_empty());
+    }
+
+    #[test]
+    fn a_gpu_without_configured_nvlinks_does_not_count_and_another_machine_may_succeed() {
+        for (state, status, is_fine) in [(1, 0, false), (2, 0, false), (3, 999, false), (3, 0, true), (0, 0, true)] {
+            let mut found = found(2);
+            (found.gpus[1].fabric_state, found.gpus[1].fabric_status) = (Some(state), Some(status));
+            let two = demands(Some(Number::AtLeast(2)), None, None);
+            let unmet = two.unmet(&found, None);
+            assert_eq!(unmet.is_empty(), is_fine, "{state} {status}: {unmet:?}");
+            assert!(
+                is_fine || unmet[0].contains("1 broken: GPU 1 (GPU-1): ") && unmet[0].contains("nvidia-fabricmanager")
+            );
+            assert!(is_fine || two.unmet_by_faults(&found, None));
+        }
     }
 
     #[test]

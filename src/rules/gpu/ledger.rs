@@ -1,7 +1,7 @@
 //! What happened on the GPUs, in time: which class each incident gets, and what the trainer's death means after it.
 //!
 //! The driver's own verdict (recovery action) outweighs the XID's row. An XID stops a live trainer only with class leave;
-//! class restart gives the reason when the trainer dies within [`BLAME`]. Deliberately absent: where the incidents come
+//! class restart gives the reason when the trainer dies within [`BLAME_WITHIN`]. Deliberately absent: where the incidents come
 //! from, and what the supervisor does about a class.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -13,41 +13,41 @@ use super::health::{is_known, recovery};
 use super::xid::{Class, Rule, row};
 use super::{Gpu, Health};
 
-/// How long after an incident a death or hang of the trainer is put down to it.
-const BLAME: Duration = Duration::from_secs(60);
-/// How long an incident waits for the ones that explain it, and for the recovery action read after 2 s.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// A recovery action that is read sooner than this after an XID may not have followed it yet; the probe reads again
+/// A death or hang of the trainer within this time after an incident is attributed to it.
+const BLAME_WITHIN: Duration = Duration::from_secs(60);
+/// The time that an incident waits for XIDs that explain it, and for the recovery action that is read after 2 s.
+const DECIDE_WITHIN: Duration = Duration::from_secs(5);
+/// A recovery action that is read sooner than this after an XID may be older than the XID; the probe reads it again
 /// after 2 s.
 const SETTLING: Duration = Duration::from_millis(1500);
-/// Kinds of incidents (an XID on a GPU) that are remembered and counted.
-const MEMORY: usize = 256;
-/// The same note is not repeated before this.
-const QUIET: Duration = Duration::from_secs(60);
+/// The limit for kinds of incidents (an XID on a GPU) that are remembered and counted.
+const MOST_INCIDENTS: usize = 256;
+/// The same note is not repeated within this time.
+const REPEAT_AFTER: Duration = Duration::from_secs(60);
 
-/// Which GPU: NVML's index.
+/// A GPU, by NVML's index.
 pub type GpuId = u32;
 
-/// In the place of an index, where the driver names no GPU.
-const NAMELESS: GpuId = GpuId::MAX;
+/// Used as the index if the driver names no GPU.
+const UNNAMED_GPU: GpuId = GpuId::MAX;
 
-/// What is decided about something that happened.
+/// The decision about an incident.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// What to do.
+    /// The reaction.
     pub class: Class,
-    /// One line: what happened, to which GPU.
+    /// One line: the incident and its GPU.
     pub text: String,
 }
 
-/// How often an XID came, for the verdict.
+/// The number of times an XID occurred, for the verdict.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct XidCount {
-    /// The GPU, as [`super::Gpu::label`] has it.
+    /// The GPU, in the form of [`super::Gpu::label`].
     pub gpu: String,
     /// The number.
     pub xid: u64,
-    /// How often.
+    /// The number of times.
     pub count: u64,
 }
 
@@ -57,44 +57,44 @@ struct Incident {
     gpu: GpuId,
     xid: u64,
     rule: Rule,
-    /// The driver's verdict since; `None` while it has not been read or cannot be.
+    /// The driver's verdict after the incident; `None` if it has not been read or cannot be read.
     action: Option<u32>,
-    /// Whether the action was read when it must have been up to date.
-    settled: bool,
+    /// Whether the action was read late enough to be valid.
+    is_settled: bool,
     told: bool,
-    /// It was told that it is there, and not decided yet.
-    heard: bool,
-    /// A death was put down to it; what it damaged is gone.
-    blamed: bool,
+    /// It was announced as not decided yet.
+    is_announced: bool,
+    /// A death was attributed to it, so it explains no other death.
+    is_blamed: bool,
 }
 
-/// The memory of a job.
+/// The incidents of a job.
 #[derive(Debug, Default)]
 pub struct Ledger {
     overrides: BTreeMap<u64, Class>,
     /// Whether the job uses more than one GPU.
     pub several: bool,
     labels: BTreeMap<GpuId, String>,
-    /// GPUs that the trainer cannot see: their incidents are notes.
+    /// GPUs that the trainer cannot see. Their incidents are notes.
     unused: BTreeSet<GpuId>,
-    /// The last of each kind.
+    /// The last incident of each kind.
     incidents: VecDeque<Incident>,
     counts: BTreeMap<(GpuId, u64), (u64, Duration)>,
     actions: BTreeMap<GpuId, u32>,
-    /// Why a GPU must not be trained on again, and whether that stops a live trainer too.
+    /// Why a GPU is unfit for another start.
     condemned: BTreeMap<GpuId, String>,
     strikes: BTreeMap<GpuId, u32>,
     unclear_strikes: u32,
 }
 
 impl Ledger {
-    /// With the rows that the user overrides.
+    /// A ledger with the rows that the user overrides.
     pub fn new(overrides: impl IntoIterator<Item = (u64, Class)>) -> Ledger {
         Ledger { overrides: overrides.into_iter().collect(), ..Ledger::default() }
     }
 
-    /// Says what a GPU is called and whether the trainer can see it.
-    pub fn introduce(&mut self, gpu: GpuId, label: String, used: bool) {
+    /// Sets the name of a GPU, and whether the trainer can see it.
+    pub fn set_gpu(&mut self, gpu: GpuId, label: String, used: bool) {
         self.labels.insert(gpu, label);
         if used {
             self.unused.remove(&gpu)
@@ -103,19 +103,19 @@ impl Ledger {
         };
     }
 
-    /// An XID came without its GPU: told and counted, and nobody is blamed.
-    pub fn stray(&mut self, now: Duration, xid: u64) -> Vec<Finding> {
-        self.introduce(NAMELESS, "a GPU that the driver does not name".to_owned(), false);
-        self.xid(now, NAMELESS, xid, None)
+    /// Records an XID without a GPU: reported and counted, but not attributed to any GPU.
+    pub fn xid_without_gpu(&mut self, now: Duration, xid: u64) -> Vec<Finding> {
+        self.set_gpu(UNNAMED_GPU, "a GPU that the driver does not name".to_owned(), false);
+        self.xid(now, UNNAMED_GPU, xid, None)
     }
 
-    /// An XID came, with the recovery action as read right after it.
+    /// Records an XID, with the recovery action that was read directly after it.
     pub fn xid(&mut self, now: Duration, gpu: GpuId, xid: u64, action: Option<u32>) -> Vec<Finding> {
-        let room = self.counts.len() < MEMORY;
+        let room = self.counts.len() < MOST_INCIDENTS;
         let quiet = match self.counts.get_mut(&(gpu, xid)) {
             Some((count, last)) => {
                 *count += 1;
-                let quiet = now.saturating_sub(*last) < QUIET;
+                let quiet = now.saturating_sub(*last) < REPEAT_AFTER;
                 *last = now;
                 quiet
             }
@@ -130,10 +130,10 @@ impl Ledger {
                 xid,
                 rule,
                 action: None,
-                settled: false,
+                is_settled: false,
                 told: false,
-                heard: false,
-                blamed: false,
+                is_announced: false,
+                is_blamed: false,
             },
             quiet,
         );
@@ -142,24 +142,24 @@ impl Ledger {
         findings
     }
 
-    /// The word that an XID is there whose meaning only what follows tells; once for each incident.
+    /// The announcement of an XID whose meaning depends on later facts; once for each incident.
     pub fn undecided(&mut self, gpu: GpuId, xid: u64) -> Option<Finding> {
-        let is_news = |i: &Incident| (i.gpu, i.xid) == (gpu, xid) && !i.told && !i.heard;
+        let is_news = |i: &Incident| (i.gpu, i.xid) == (gpu, xid) && !i.told && !i.is_announced;
         let at = self.incidents.iter().position(is_news)?;
         let by = match self.incidents[at].rule {
             Rule::DoubleBit => "by the XIDs that come with it (64, 94, 95)",
             Rule::LinkByAction => "by the recovery action that the driver asks for",
             _ => return None,
         };
-        self.incidents[at].heard = true;
-        let (what, seconds) = (self.describe(&self.incidents[at]), PATIENCE.as_secs());
+        self.incidents[at].is_announced = true;
+        let (incident_text, seconds) = (self.describe(&self.incidents[at]), DECIDE_WITHIN.as_secs());
         Some(Finding {
             class: Class::Note,
-            text: format!("{what}; whether to go on is decided within {seconds} s, {by}"),
+            text: format!("{incident_text}; the decision to continue or leave follows within {seconds} s, {by}"),
         })
     }
 
-    /// In the place of the last of its kind; one that is not decided yet stays, so that a flood puts nothing off.
+    /// Replaces the last incident of its kind. One that is not decided yet stays, so that a flood delays no decision.
     fn remember(&mut self, mut incident: Incident, quiet: bool) {
         let is_same = |known: &Incident| (known.gpu, known.xid) == (incident.gpu, incident.xid);
         if let Some(at) = self.incidents.iter().position(is_same) {
@@ -167,18 +167,18 @@ impl Ledger {
                 return;
             }
             let last = self.incidents.remove(at);
-            // After a death it is news again.
-            let quiet = quiet && !last.is_some_and(|last| last.blamed);
+            // After a death it is reported again.
+            let quiet = quiet && !last.is_some_and(|last| last.is_blamed);
             incident.told =
                 quiet && self.class(&incident, incident.at, false).is_some_and(|class| class < Class::Leave);
-        } else if self.incidents.len() == MEMORY {
+        } else if self.incidents.len() == MOST_INCIDENTS {
             let decided = self.incidents.iter().position(|known| known.told);
             self.incidents.remove(decided.unwrap_or_default());
         }
         self.incidents.push_back(incident);
     }
 
-    /// The recovery action was read anew.
+    /// Records the recovery action, which was read again.
     pub fn action(&mut self, now: Duration, gpu: GpuId, action: Option<u32>) -> Vec<Finding> {
         let mut findings = self.note_action(now, gpu, action, true);
         findings.extend(self.due(now));
@@ -187,9 +187,9 @@ impl Ledger {
 
     fn note_action(&mut self, now: Duration, gpu: GpuId, action: Option<u32>, again: bool) -> Vec<Finding> {
         let Some(action) = action else { return Vec::new() };
-        for incident in self.incidents.iter_mut().filter(|i| i.gpu == gpu && now.saturating_sub(i.at) < BLAME) {
+        for incident in self.incidents.iter_mut().filter(|i| i.gpu == gpu && now.saturating_sub(i.at) < BLAME_WITHIN) {
             incident.action = Some(action);
-            incident.settled |= again && now.saturating_sub(incident.at) >= SETTLING;
+            incident.is_settled |= again && now.saturating_sub(incident.at) >= SETTLING;
         }
         if self.actions.insert(gpu, action) == Some(action) || action == 0 {
             return Vec::new();
@@ -202,7 +202,7 @@ impl Ledger {
         vec![Finding { class, text: format!("{}: {text}", self.label(gpu)) }]
     }
 
-    /// A GPU is no place to train any more: `Leave` at once, `Restart` never, `Note` for when the trainer dies.
+    /// A GPU is unfit for training from now on: `Leave` at once, `Restart` never, `Note` at the trainer's death.
     pub fn condemn(&mut self, gpu: GpuId, class: Class, why: &str) -> Vec<Finding> {
         if self.condemned.get(&gpu).is_some_and(|known| known == why) {
             return Vec::new();
@@ -211,9 +211,9 @@ impl Ledger {
         vec![Finding { class: self.used(gpu, class), text: format!("{}: {why}", self.label(gpu)) }]
     }
 
-    /// A GPU is listed no more. It is told by its own name: its number may be another's by now.
+    /// A GPU is no longer listed. The text uses its stored name, because its index may belong to another GPU now.
     pub fn gone(&mut self, gpu: &Gpu) -> Option<Finding> {
-        let why = "lost after a good start, the driver lists it no more";
+        let why = "lost after a good start, the driver no longer lists it";
         let is_used = gpu.cuda_visible != Some(false);
         if is_used && self.condemned.insert(gpu.index, why.to_owned()).is_some_and(|known| known == why) {
             return None;
@@ -222,12 +222,12 @@ impl Ledger {
         Some(Finding { class, text: format!("{}: {why}", gpu.label()) })
     }
 
-    /// Why a GPU must not be trained on again, if that is so.
+    /// Why a GPU is unfit for another start, if it is.
     pub fn condemned(&self, gpu: GpuId) -> Option<&str> {
         self.condemned.get(&gpu).map(String::as_str)
     }
 
-    /// Decides what can be decided by now.
+    /// Decides all incidents that can be decided now.
     pub fn due(&mut self, now: Duration) -> Vec<Finding> {
         let mut findings = Vec::new();
         for at in 0..self.incidents.len() {
@@ -238,7 +238,7 @@ impl Ledger {
                 self.incidents[at].told = true;
                 let text = self.describe(&self.incidents[at]);
                 if class == Class::Leave {
-                    let (gpu, why) = (self.incidents[at].gpu, self.what(&self.incidents[at]));
+                    let (gpu, why) = (self.incidents[at].gpu, self.incident_text(&self.incidents[at]));
                     self.condemned.entry(gpu).or_insert(why);
                 }
                 findings.push(Finding { class, text });
@@ -247,13 +247,13 @@ impl Ledger {
         findings
     }
 
-    /// When [`Ledger::due`] has something to decide without anything new.
+    /// When [`Ledger::due`] must be called again, if nothing else happens.
     pub fn deadline(&self) -> Option<Duration> {
-        self.incidents.iter().filter(|i| !i.told).map(|i| i.at + PATIENCE).min()
+        self.incidents.iter().filter(|i| !i.told).map(|i| i.at + DECIDE_WITHIN).min()
     }
 
-    /// The trainer died or hung: whether a GPU is to blame, and whether another try here makes sense. Each death counts
-    /// once against a GPU: the second of class restart within one restart budget is leave.
+    /// The trainer died or hung: whether a GPU is to blame, and whether a restart here makes sense. Each death counts
+    /// once against a GPU: the second one of class restart within one restart budget is leave.
     pub fn death(&mut self, now: Duration) -> Option<Finding> {
         let mut found: Vec<Finding> = self
             .condemned
@@ -266,7 +266,7 @@ impl Ledger {
         for at in 0..self.incidents.len() {
             let incident = &self.incidents[at];
             let (gpu, rule, told) = (incident.gpu, incident.rule, incident.told);
-            if incident.blamed || now.saturating_sub(incident.at) > BLAME || self.unused.contains(&gpu) {
+            if incident.is_blamed || now.saturating_sub(incident.at) > BLAME_WITHIN || self.unused.contains(&gpu) {
                 continue;
             }
             let text = self.describe(incident);
@@ -282,30 +282,30 @@ impl Ledger {
                     if struck.insert(gpu) {
                         *self.strikes.entry(gpu).or_default() += 1;
                     }
-                    // A program's bug shows on every GPU; on one alone, it is the GPU.
+                    // A bug of the program occurs on every GPU. If it occurs on only one, the GPU is to blame.
                     let elsewhere = self.incidents.iter().any(|i| i.rule == Rule::Program && i.gpu != gpu);
                     let twice = self.strikes.get(&gpu).is_some_and(|strikes| *strikes > 1);
                     if twice && !(rule == Rule::Program && elsewhere) { Class::Leave } else { Class::Restart }
                 }
                 (_, Some(Class::Leave)) => Class::Leave,
                 (_, Some(Class::Note) | None) if told => continue,
-                // Nobody asks again.
+                // The driver will not be asked again.
                 (_, Some(Class::Note) | None) => Class::Note,
             };
             self.incidents[at].told = true;
-            self.incidents[at].blamed = class == Class::Restart;
+            self.incidents[at].is_blamed = class == Class::Restart;
             found.push(Finding { class, text });
         }
         found.into_iter().reduce(|worst, next| if next.class > worst.class { next } else { worst })
     }
 
-    /// The restart budget is full again: what was counted against the GPUs is forgiven.
+    /// The restart budget was refilled, so the counts against the GPUs are reset.
     pub fn refill(&mut self) {
         self.strikes.clear();
         self.unclear_strikes = 0;
     }
 
-    /// What came and how often, for the verdict.
+    /// All XIDs with their counts, for the verdict.
     pub fn history(&self) -> Vec<XidCount> {
         let count = |((gpu, xid), (count, _)): (&(GpuId, u64), &(u64, Duration))| XidCount {
             gpu: self.label(*gpu),
@@ -315,9 +315,10 @@ impl Ledger {
         self.counts.iter().map(count).collect()
     }
 
-    /// The class of an incident, or nothing while it is too early to say. `last` asks for what is known now.
+    /// The class of an incident; `None` while it is too early to decide. `last` requires a decision from the present
+    /// facts.
     fn class(&self, incident: &Incident, now: Duration, last: bool) -> Option<Class> {
-        let over = now >= incident.at + PATIENCE;
+        let over = now >= incident.at + DECIDE_WITHIN;
         let decided = last || over;
         let link = if self.several { Class::Leave } else { Class::Note };
         let class = match incident.action {
@@ -331,8 +332,8 @@ impl Ledger {
                 Rule::Unclear => Some(Class::Note),
                 Rule::Link => Some(link),
                 Rule::DoubleBit => self.double_bit(incident).or(decided.then_some(Class::Leave)),
-                // A 0 of the first moment acquits nobody.
-                Rule::LinkByAction | Rule::Action if action == Some(0) && (incident.settled || over) => {
+                // A 0 that was read too early does not clear the GPU.
+                Rule::LinkByAction | Rule::Action if action == Some(0) && (incident.is_settled || over) => {
                     Some(Class::Note)
                 }
                 Rule::LinkByAction => decided.then_some(link),
@@ -342,9 +343,9 @@ impl Ledger {
         class.map(|class| self.used(incident.gpu, class))
     }
 
-    /// What the neighbours of a double-bit error say of it.
+    /// Decides a double-bit error by the XIDs that accompany it.
     fn double_bit(&self, incident: &Incident) -> Option<Class> {
-        let near = |other: &&Incident| other.gpu == incident.gpu && other.at.abs_diff(incident.at) < PATIENCE;
+        let near = |other: &&Incident| other.gpu == incident.gpu && other.at.abs_diff(incident.at) < DECIDE_WITHIN;
         let beside: Vec<u64> = self.incidents.iter().filter(near).map(|other| other.xid).collect();
         match (beside.contains(&64) || beside.contains(&95), beside.contains(&94)) {
             (true, _) => Some(Class::Leave),
@@ -358,14 +359,14 @@ impl Ledger {
     }
 
     fn describe(&self, incident: &Incident) -> String {
-        format!("{}: {}", self.label(incident.gpu), self.what(incident))
+        format!("{}: {}", self.label(incident.gpu), self.incident_text(incident))
     }
 
-    fn what(&self, incident: &Incident) -> String {
-        let (what, _) = row(incident.xid);
+    fn incident_text(&self, incident: &Incident) -> String {
+        let (incident_text, _) = row(incident.xid);
         let action = incident.action.filter(|action| *action != 0);
         let action = action.map(|action| format!("; {}", recovery(action, self.several).1)).unwrap_or_default();
-        format!("XID {}, {what}{action}", incident.xid)
+        format!("XID {}, {incident_text}{action}", incident.xid)
     }
 
     fn label(&self, gpu: GpuId) -> String {

@@ -1,7 +1,8 @@
-//! The life of the watching probe: when to start one, when to kill it, what to believe while there is none.
+//! The life of the watching probe: when to start one, when to kill it, and what is known without one.
 //!
-//! Never two at once: a new one is started only after the last was reaped. Without a probe everything is `unknown`, which
-//! stops no job; one warning says so, and one line says that it is over. Deliberately absent: the process itself.
+//! There is never more than one: a new probe is started only after the last one was reaped. Without a probe everything
+//! is `unknown`, which stops no job; one warning reports the beginning of this state, and one line its end.
+//! Deliberately absent: the process itself.
 //!
 //! ```text
 //! Waiting ──order Spawn──> Running ──overrun: order Kill──> Dying
@@ -16,36 +17,36 @@ use super::answer::{self, Ending, Report, Site};
 use super::ledger::Finding;
 use super::protocol::{Findings, Limits, Line, Overrun, Reader};
 use super::watch::{Watch, WatchPolicy};
-use crate::rules::exit::End;
+use crate::process::exit::End;
 
-/// The pause after the first failure, unless the watch's interval is shorter; then it doubles.
+/// The pause after the first failure, unless the sample interval is shorter; then it doubles.
 const FIRST_BACKOFF: Duration = Duration::from_secs(10);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(600);
-/// A killed probe that has not gone after this is stuck in the kernel.
+/// A killed probe that survives this long is stuck in the kernel.
 const STUCK_AFTER: Duration = Duration::from_secs(2);
 
-/// What the owner of the process has to do.
+/// An order to the owner of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// Start a watching probe, then call [`Lifecycle::started`].
     Spawn,
-    /// Kill the one that runs (its whole process group) with SIGKILL; it is reaped when it is reaped.
+    /// Kill the probe (its whole process group) with SIGKILL. It is reaped later.
     Kill,
 }
 
-/// What there is to know.
+/// News about the GPUs.
 #[derive(Debug, Clone, PartialEq)]
 pub enum GpuEvent {
-    /// The GPUs have been found, for the first time (or none were); boxed for its size.
+    /// The first discovery is complete, with or without GPUs; boxed because of its size.
     Found(Box<Discovery>),
-    /// Each of them was sampled once more.
+    /// Every GPU was sampled once more.
     Round,
-    /// Something happened to one of them.
+    /// Something happened on a GPU.
     Finding(Finding),
-    /// Nothing can be known for now; the reason. Not said again until [`GpuEvent::Sighted`].
-    Blind(String),
-    /// Telemetry is back.
-    Sighted,
+    /// No readings are available at present; the reason. Not repeated until [`GpuEvent::Available`].
+    Unavailable(String),
+    /// Readings are available again.
+    Available,
 }
 
 #[derive(Debug)]
@@ -58,7 +59,7 @@ enum State {
         reader: Reader,
         findings: Findings,
     },
-    /// `stuck_at`: when to say that it does not go, until that is said.
+    /// `stuck_at`: when to report that it survives, unless that was reported.
     Dying {
         pid: i32,
         findings: Findings,
@@ -77,20 +78,20 @@ pub struct Lifecycle {
     site: Site,
     first_backoff: Duration,
     backoff: Duration,
-    /// A round of samples is under way.
-    sampled: bool,
-    /// The wait for events was announced and has not come back: it too may hang.
-    waiting: bool,
-    /// Why nothing is known, while that is so.
-    blind: Option<String>,
+    /// A round of samples has begun.
+    has_samples: bool,
+    /// The wait for events was announced and has not returned. It may hang, too.
+    awaits_events: bool,
+    /// Why no readings are available, if so.
+    unavailable: Option<String>,
     found: bool,
-    /// The probe was killed on purpose; the next may follow at once.
-    paused: bool,
+    /// The probe was killed on purpose, so the next one may start at once.
+    is_paused: bool,
     watch: Watch,
 }
 
 impl Lifecycle {
-    /// Wants a probe at once. `call_limit` is `--gpu-timeout`, `interval` is `--gpu-interval`.
+    /// A lifecycle that starts a probe at once. `call_limit` is `--gpu-timeout`, `interval` is `--gpu-interval`.
     pub fn new(call_limit: Duration, interval: Duration, site: Site, policy: WatchPolicy) -> Lifecycle {
         let state = State::Waiting { next: Duration::ZERO };
         let (first_backoff, watch) = (FIRST_BACKOFF.min(interval), Watch::new(policy));
@@ -101,26 +102,26 @@ impl Lifecycle {
             site,
             first_backoff,
             backoff,
-            sampled: false,
-            waiting: false,
-            blind: None,
+            has_samples: false,
+            awaits_events: false,
+            unavailable: None,
             found: false,
-            paused: false,
+            is_paused: false,
             watch,
         }
     }
 
-    /// What is known of the GPUs; also where a death is asked about.
+    /// The state of the GPUs, also for questions about a death.
     pub fn watch(&mut self) -> &mut Watch {
         &mut self.watch
     }
 
-    /// Why nothing is known of the GPUs for now.
-    pub fn blind(&self) -> Option<&str> {
-        self.blind.as_deref()
+    /// Why no readings are available at present.
+    pub fn unavailable(&self) -> Option<&str> {
+        self.unavailable.as_deref()
     }
 
-    /// What is known of the GPUs.
+    /// The state of the GPUs.
     pub fn watched(&self) -> &Watch {
         &self.watch
     }
@@ -133,20 +134,20 @@ impl Lifecycle {
         }
     }
 
-    /// What has to be done now, if anything. Each order is given once.
+    /// The next order, if any. Each order is returned once.
     pub fn order(&mut self, now: Duration) -> Option<Order> {
         match &self.state {
             State::Waiting { next } if now >= *next => Some(Order::Spawn),
             State::Running { reader, .. } => {
                 let overrun = reader.overrun(now)?;
-                self.die(now, Some(overrun));
+                self.kill(now, Some(overrun));
                 Some(Order::Kill)
             }
             State::Waiting { .. } | State::Dying { .. } | State::Off => None,
         }
     }
 
-    /// When to ask again for an order, or for what is [`Lifecycle::due`].
+    /// When to call [`Lifecycle::order`] or [`Lifecycle::due`] again.
     pub fn deadline(&self) -> Option<Duration> {
         let own = match &self.state {
             State::Waiting { next } => Some(*next),
@@ -157,30 +158,31 @@ impl Lifecycle {
         own.into_iter().chain(self.watch.deadline()).min()
     }
 
-    /// What only needed time to be decided.
+    /// Decides what only needed time.
     pub fn due(&mut self, now: Duration) -> Vec<GpuEvent> {
         let mut events: Vec<GpuEvent> = self.watch.due(now).into_iter().map(GpuEvent::Finding).collect();
-        events.extend(self.stuck(now));
+        events.extend(self.report_stuck(now));
         events
     }
 
-    /// No other can be started while it is there: that is said without waiting for its death, which may never come.
-    fn stuck(&mut self, now: Duration) -> Option<GpuEvent> {
+    /// No other probe can be started while a killed one exists. That is reported without waiting for its death, which
+    /// may never happen.
+    fn report_stuck(&mut self, now: Duration) -> Option<GpuEvent> {
         let State::Dying { last_call, overrun, stuck_at, .. } = &mut self.state else { return None };
         stuck_at.take_if(|at| now >= *at)?;
         let hung = overrun.clone().and_then(|overrun| {
-            let stuck = report(Findings::default(), Ending::Stuck(overrun), last_call.clone(), String::new());
-            answer::problem(&stuck, &self.site)
+            let report_stuck = report(Findings::default(), Ending::Stuck(overrun), last_call.clone(), String::new());
+            answer::problem(&report_stuck, &self.site)
         });
         let reason = hung.unwrap_or_else(|| "the GPU probe is stuck in the kernel and cannot be killed".to_owned());
-        self.blind.is_none().then(|| GpuEvent::Blind(self.blind.insert(reason).clone()))
+        self.unavailable.is_none().then(|| GpuEvent::Unavailable(self.unavailable.insert(reason).clone()))
     }
 
-    /// The order to spawn was carried out. Errors are the reason why it could not be.
+    /// The order to spawn was carried out. Errors are the reason for a failure.
     pub fn started(&mut self, now: Duration, probe: Result<i32, String>) -> Vec<GpuEvent> {
         match probe {
             Ok(pid) => {
-                self.waiting = false;
+                self.awaits_events = false;
                 self.watch.begin();
                 let reader = Reader::new(now, Limits::watch(self.call_limit));
                 self.state = State::Running { pid, reader, findings: Findings::default() };
@@ -193,17 +195,17 @@ impl Lifecycle {
         }
     }
 
-    /// The probe said something.
+    /// Adds output of the probe.
     pub fn feed(&mut self, now: Duration, bytes: &[u8]) -> Vec<GpuEvent> {
         let mut events = Vec::new();
         let State::Running { reader, findings, .. } = &mut self.state else { return events };
         let (mut is_round, mut is_well) = (false, false);
         for line in reader.feed(now, bytes) {
-            is_well |= std::mem::take(&mut self.waiting);
-            self.waiting = matches!(line, Line::Call { wait_ms: Some(_), .. });
-            // The second round begins: everything was heard once.
-            is_round |= self.waiting;
-            self.sampled |= matches!(line, Line::Gpu { sampled: true, .. } | Line::GpuError { .. });
+            is_well |= std::mem::take(&mut self.awaits_events);
+            self.awaits_events = matches!(line, Line::Call { wait_ms: Some(_), .. });
+            // The second round begins, so the first one is complete.
+            is_round |= self.awaits_events;
+            self.has_samples |= matches!(line, Line::Gpu { sampled: true, .. } | Line::GpuError { .. });
             events.extend(self.watch.line(now, &line).into_iter().map(GpuEvent::Finding));
             if !matches!(line, Line::Event { .. }) {
                 findings.add(line);
@@ -211,27 +213,27 @@ impl Lifecycle {
         }
         if is_well {
             self.backoff = self.first_backoff;
-            if self.blind.take().is_some() {
-                events.push(GpuEvent::Sighted);
+            if self.unavailable.take().is_some() {
+                events.push(GpuEvent::Available);
             }
         }
         if is_round && !std::mem::replace(&mut self.found, true) {
-            // The probe has not ended, and never will; what it said is complete all the same.
-            let heard = Findings { ended: true, ..std::mem::take(findings) };
-            let all = report(heard, Ending::Ended(End::Code(0)), String::new(), String::new());
-            events.push(GpuEvent::Found(Box::new(answer::conclude(all, None, &self.site))));
+            // A watching probe never ends, but its first round is complete.
+            let round = Findings { ended: true, ..std::mem::take(findings) };
+            let all = report(round, Ending::Ended(End::Code(0)), String::new(), String::new());
+            events.push(GpuEvent::Found(Box::new(answer::interpret(all, None, &self.site))));
         }
         if is_round {
             events.extend(self.watch.listed().into_iter().map(GpuEvent::Finding));
-            events.extend(std::mem::take(&mut self.sampled).then_some(GpuEvent::Round));
+            events.extend(std::mem::take(&mut self.has_samples).then_some(GpuEvent::Round));
         }
         events
     }
 
-    /// The probe was reaped; `words` is the last line it wrote to standard error.
+    /// The probe was reaped; `words` is the last line of its standard error.
     pub fn reaped(&mut self, now: Duration, end: End, words: String) -> Vec<GpuEvent> {
         let state = std::mem::replace(&mut self.state, State::Off);
-        if std::mem::take(&mut self.paused) {
+        if std::mem::take(&mut self.is_paused) {
             self.state = State::Waiting { next: now };
             return Vec::new();
         }
@@ -243,21 +245,21 @@ impl Lifecycle {
             State::Dying { findings, last_call, overrun: Some(overrun), .. } => {
                 (findings, Ending::Overrun(overrun), last_call)
             }
-            // One that was paused was passed over above.
+            // A paused probe was handled above.
             State::Dying { overrun: None, .. } | State::Waiting { .. } | State::Off => return Vec::new(),
         };
         self.ended(now, report(findings, ending, last_call, words))
     }
 
-    /// No probe for now. The next is due as soon as the one that is to be killed is reaped.
+    /// Stops the probe. The next one is due when the killed one was reaped.
     pub fn pause(&mut self, now: Duration) -> Option<Order> {
         let State::Running { .. } = self.state else { return None };
-        self.paused = true;
-        self.die(now, None);
+        self.is_paused = true;
+        self.kill(now, None);
         Some(Order::Kill)
     }
 
-    fn die(&mut self, now: Duration, overrun: Option<Overrun>) {
+    fn kill(&mut self, now: Duration, overrun: Option<Overrun>) {
         self.state = match std::mem::replace(&mut self.state, State::Off) {
             State::Running { pid, reader, findings } => {
                 let (last_call, stuck_at) = (reader.last_call().to_owned(), Some(now.saturating_add(STUCK_AFTER)));
@@ -267,7 +269,7 @@ impl Lifecycle {
         };
     }
 
-    /// A probe is gone that should not be: why, and when to try again.
+    /// A probe ended unexpectedly: reports why, and sets the time of the next one.
     fn ended(&mut self, now: Duration, report: Report) -> Vec<GpuEvent> {
         let mut events = Vec::new();
         let problem = answer::problem(&report, &self.site);
@@ -276,16 +278,17 @@ impl Lifecycle {
             events.extend(self.watch.refused(&call, code).into_iter().map(GpuEvent::Finding));
         }
         if !self.found && report.findings.error.is_some() && !self.site.control_node {
-            // No GPU is here and none was promised: there is nothing to watch, and nothing to warn of but a bad setting.
+            // No GPU exists here and none is expected, so there is nothing to watch. Only a wrong setting causes a
+            // warning.
             self.found = true;
-            events.push(GpuEvent::Found(Box::new(answer::conclude(report, None, &self.site))));
+            events.push(GpuEvent::Found(Box::new(answer::interpret(report, None, &self.site))));
             return events;
         }
         self.state = State::Waiting { next: now.saturating_add(self.backoff) };
         self.backoff = self.backoff.saturating_mul(2).min(LONGEST_BACKOFF);
         let reason = problem.unwrap_or_else(|| "the GPU probe ended".to_owned());
-        if self.blind.replace(reason.clone()).is_none() {
-            events.push(GpuEvent::Blind(reason));
+        if self.unavailable.replace(reason.clone()).is_none() {
+            events.push(GpuEvent::Unavailable(reason));
         }
         events
     }

@@ -7,17 +7,18 @@
 //! Bus Location:   0000:00:04.0
 //! Device Minor:   0
 //! ```
-//! `/proc` may list GPUs that are not ours; a device node that opens decides. Deliberately absent: opening them.
+//! `/proc` may list GPUs of other containers; only those with an accessible device node count. Deliberately absent:
+//! opening them.
 
 use super::Gpu;
 
-/// The N of a device node `nvidiaN`, or nothing for any other name.
+/// The N of a device node `nvidiaN`; `None` for any other name.
 pub fn minor_of(name: &str) -> Option<u32> {
     let digits = name.strip_prefix("nvidia")?;
     (digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok()).flatten()
 }
 
-/// What one `information` file says; the index is not known yet. `Unknown` and question marks are no model, no UUID.
+/// Reads an `information` file; the index is unknown. `Unknown` and question marks are not a model or UUID.
 pub fn read_information(text: &str) -> Gpu {
     let value = |key: &str| {
         let found = text.lines().filter_map(|line| line.split_once(':')).find(|(name, _)| name.trim() == key);
@@ -32,8 +33,8 @@ pub fn read_information(text: &str) -> Gpu {
     }
 }
 
-/// The GPUs whose nodes open, with what `/proc` says of each, in PCI order as NVML has it (by minor where the bus is not
-/// known).
+/// The GPUs with accessible nodes and their data from `/proc`, in PCI order like NVML (by minor number if the bus is
+/// unknown).
 pub fn join(minors: &[u32], mut known: Vec<Gpu>) -> Vec<Gpu> {
     let mut gpus: Vec<Gpu> = minors
         .iter()
@@ -69,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_does_not_know_yet_leaves_nulls() {
+    fn values_unknown_to_the_driver_are_none() {
         let gpu = read_information("Model: \t Unknown\nGPU UUID: \t GPU-????????-????\nDevice Minor: x\njunk\n");
         assert_eq!(gpu, Gpu::default());
         assert_eq!(read_information(""), Gpu::default());
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn the_device_node_decides_and_the_order_is_the_buss() {
+    fn the_device_node_decides_and_the_order_is_that_of_the_bus() {
         let information =
             |minor: u32, bus: &str| Gpu { minor: Some(minor), pci_bus_id: Some(bus.to_owned()), ..Gpu::default() };
         let known =

@@ -1,8 +1,8 @@
-//! What the GPU probe says on its standard output: one JSON object a line, `t` names the kind, and the reader of it.
+//! The output of the GPU probe, and its reader: one JSON object on each line, with the kind in `t`.
 //!
-//! A `call` line comes before every NVML call, so that the one that hangs can be named:
-//! `{"t":"call","fn":"nvmlInit_v2"}`. Silence beyond the deadline is a hang. Deliberately absent: the process and the
-//! clock; bytes and the time are handed in, so that a supervisor can feed it from its own loop.
+//! A `call` line comes before every NVML call, so that a hanging call can be named: `{"t":"call","fn":"nvmlInit_v2"}`.
+//! Silence beyond the deadline is a hang. Deliberately absent: the process and the clock; bytes and times are
+//! arguments, so that a supervisor can call this from its own loop.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,54 +11,54 @@ use serde::{Deserialize, Serialize};
 
 use super::Gpu;
 
-/// A line longer than this ends the probe.
+/// A longer line ends the probe.
 pub const LINE_LIMIT_BYTES: usize = 64 * 1024;
 
-/// More GPUs than any machine has; a probe that names higher indices is not believed.
+/// More GPUs than any machine has. Higher indices are ignored.
 pub const INDEX_LIMIT: u32 = 1024;
 
-/// One line. Kinds and fields that are newer than we are, are ignored.
+/// One line. Unknown kinds and fields are ignored.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "t", rename_all = "snake_case")]
 pub enum Line {
-    /// The probe runs.
+    /// The probe has started.
     Hello {
         /// trainit's version.
         version: String,
     },
-    /// A call that may block is about to be made.
+    /// A call that may block follows.
     Call {
         /// Its name.
         #[serde(rename = "fn")]
         function: String,
-        /// How long it is meant to block, beside the deadline (the event wait).
+        /// The time that it may block in addition to the deadline (the wait for events).
         #[serde(skip_serializing_if = "Option::is_none")]
         wait_ms: Option<u32>,
     },
-    /// The driver; in a watch repeated with every round of samples.
+    /// The driver. In a watch this is repeated with every round of samples.
     Driver {
         /// `550.54.15`.
         driver_version: Option<String>,
         /// `12.4`.
         cuda_version: Option<String>,
-        /// How many GPUs NVML lists.
+        /// The number of GPUs that NVML lists.
         count: Option<u32>,
     },
-    /// A GPU; a later line of the same index replaces an earlier one.
+    /// A GPU. A later line with the same index replaces an earlier one.
     Gpu {
-        /// Whether more than its identity and memory was asked.
+        /// Whether it has more than identity and memory.
         sampled: bool,
-        /// What is known.
+        /// The values.
         #[serde(flatten)]
         gpu: Box<Gpu>,
     },
-    /// A GPU that cannot be asked (any more).
+    /// A GPU that cannot be queried, or no longer.
     GpuError {
         /// NVML's index.
         index: u32,
-        /// If it was known before.
+        /// The UUID, if it was known before.
         uuid: Option<String>,
-        /// Which call failed.
+        /// The failed call.
         #[serde(rename = "fn")]
         function: String,
         /// NVML's return value.
@@ -66,42 +66,42 @@ pub enum Line {
     },
     /// Something happened on a GPU (watch only).
     Event {
-        /// NVML's index, if the GPU is one of those listed.
+        /// NVML's index, if the GPU is listed.
         index: Option<u32>,
         /// One of [`event`].
         kind: u64,
         /// The XID, for an XID.
         data: u64,
-        /// MIG: which instance.
+        /// The MIG instance.
         gpu_instance: Option<u32>,
-        /// Field 230, read right after the event.
+        /// Field 230, read directly after the event.
         recovery_action: Option<u32>,
     },
-    /// What happens on the GPUs cannot be heard (watch only).
-    Deaf {
-        /// Which call failed.
+    /// Events on the GPUs cannot be received (watch only).
+    EventsUnavailable {
+        /// The failed call.
         #[serde(rename = "fn")]
         function: String,
         /// NVML's return value.
         code: u32,
     },
-    /// Nothing can be asked at all.
+    /// No query is possible.
     Error {
-        /// Which call failed: `dlopen`, `exec`, or NVML's.
+        /// The failed call: `dlopen`, `exec`, or an NVML call.
         #[serde(rename = "fn")]
         function: String,
         /// NVML's return value (for `exec` errno).
         code: Option<u32>,
-        /// What the loader said.
+        /// The loader's message.
         message: Option<String>,
     },
-    /// All was said.
+    /// The discovery is complete.
     End,
-    /// Newer than this reader.
+    /// Unknown to this version.
     Unknown,
 }
 
-/// A line but for its GPU, all kinds in one: read kind by kind it would be a dozen times as much code.
+/// All fields of all kinds except the GPU. A separate type for each kind would need much more code.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Fields {
@@ -125,7 +125,7 @@ struct Fields {
 }
 
 impl Line {
-    /// Reads a line. `None`: it is none.
+    /// Reads a line; `None` if it is invalid.
     pub fn read(text: &[u8]) -> Option<Line> {
         let it: Fields = serde_json::from_slice(text).ok()?;
         Some(match it.t.as_str() {
@@ -145,7 +145,7 @@ impl Line {
                 let (index, gpu_instance, recovery_action) = (it.index, it.gpu_instance, it.recovery_action);
                 Line::Event { index, kind: it.kind?, data: it.data, gpu_instance, recovery_action }
             }
-            "deaf" => Line::Deaf { function: it.function, code: it.code? },
+            "events_unavailable" => Line::EventsUnavailable { function: it.function, code: it.code? },
             "error" => Line::Error { function: it.function, code: it.code, message: it.message },
             "end" => Line::End,
             "" => return None,
@@ -154,7 +154,7 @@ impl Line {
     }
 }
 
-/// NVML's bits for what an event tells.
+/// NVML's bits for kinds of events.
 pub mod event {
     /// An XID.
     pub const XID: u64 = 0x8;
@@ -164,22 +164,22 @@ pub mod event {
     pub const RECOVERY_ACTION: u64 = 0x8000;
 }
 
-/// How long the probe may be silent, and how long it may take in all.
+/// The limits for the probe's silence and for its total time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// For one call.
+    /// The limit for one call.
     pub call: Duration,
-    /// For everything; `None` in a watch.
+    /// The limit for the total time; `None` in a watch.
     pub whole: Option<Duration>,
 }
 
 impl Limits {
-    /// For a discovery: one call, and three times that for all of them.
+    /// For a discovery: the limit for one call, and three times that in total.
     pub fn discovery(call: Duration) -> Limits {
         Limits { call, whole: Some(call.saturating_mul(3)) }
     }
 
-    /// For a watch: there is no end to it, but each call has its deadline.
+    /// For a watch: no total limit, but a limit for each call.
     pub fn watch(call: Duration) -> Limits {
         Limits { call, whole: None }
     }
@@ -192,25 +192,25 @@ pub enum Overrun {
     Call {
         /// Its name; empty before the first line.
         function: String,
-        /// The limit that passed.
+        /// The exceeded limit.
         limit: Duration,
     },
-    /// Every call returned, but all together took too long.
+    /// Every call returned, but the total time was too long.
     Whole {
-        /// The limit that passed.
+        /// The exceeded limit.
         limit: Duration,
     },
-    /// A line had no end.
+    /// A line was too long.
     LongLine,
 }
 
-/// Reads a probe's output as it comes. Times are since any one origin.
+/// Reads a probe's output in pieces. Times have any common origin.
 #[derive(Debug)]
 pub struct Reader {
     limits: Limits,
     started: Duration,
-    /// When the last line came, and what was announced on it.
-    heard: Duration,
+    /// When the last line arrived, and the time that it announced.
+    last_line_at: Duration,
     call: String,
     wait: Duration,
     partial: Vec<u8>,
@@ -218,14 +218,14 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// For a probe started now.
+    /// A reader for a probe that starts now.
     pub fn new(now: Duration, limits: Limits) -> Reader {
         let (call, wait) = (String::new(), Duration::ZERO);
-        Reader { limits, started: now, heard: now, call, wait, partial: Vec::new(), long: false }
+        Reader { limits, started: now, last_line_at: now, call, wait, partial: Vec::new(), long: false }
     }
 
-    /// Takes what was read and returns the lines in it, calls included. Lines that are no JSON of a known kind (a
-    /// library that prints) are dropped and do not count as a sign of life.
+    /// Adds output and returns the lines in it, calls included. Lines that are not JSON of a known kind (a library that
+    /// prints) are dropped, and are not a sign of life.
     pub fn feed(&mut self, now: Duration, bytes: &[u8]) -> Vec<Line> {
         let mut lines = Vec::new();
         for piece in bytes.split_inclusive(|b| *b == b'\n') {
@@ -238,15 +238,15 @@ impl Reader {
             if piece.ends_with(b"\n")
                 && let Some(line) = Line::read(&std::mem::take(&mut self.partial))
             {
-                self.hear(now, &line);
+                self.note_line(now, &line);
                 lines.push(line);
             }
         }
         lines
     }
 
-    fn hear(&mut self, now: Duration, line: &Line) {
-        self.heard = now;
+    fn note_line(&mut self, now: Duration, line: &Line) {
+        self.last_line_at = now;
         self.wait = Duration::ZERO;
         if let Line::Call { function, wait_ms } = line {
             self.call.clone_from(function);
@@ -254,21 +254,21 @@ impl Reader {
         }
     }
 
-    /// When the probe has to be killed if nothing is heard before.
+    /// When the probe must be killed, if it stays silent.
     pub fn deadline(&self) -> Duration {
-        let call = self.heard.saturating_add(self.wait).saturating_add(self.limits.call);
+        let call = self.last_line_at.saturating_add(self.wait).saturating_add(self.limits.call);
         match self.limits.whole {
             Some(whole) => call.min(self.started.saturating_add(whole)),
             None => call,
         }
     }
 
-    /// Whether it has to be killed now, and why.
+    /// Why the probe must be killed now, if so.
     pub fn overrun(&self, now: Duration) -> Option<Overrun> {
         if self.long {
             return Some(Overrun::LongLine);
         }
-        let call = self.heard.saturating_add(self.wait).saturating_add(self.limits.call);
+        let call = self.last_line_at.saturating_add(self.wait).saturating_add(self.limits.call);
         if now >= call {
             return Some(Overrun::Call { function: self.call.clone(), limit: self.limits.call });
         }
@@ -282,22 +282,22 @@ impl Reader {
     }
 }
 
-/// What the lines of a discovery add up to.
+/// The combined lines of a discovery.
 #[derive(Debug, Default)]
 pub struct Findings {
     /// See [`Line::Driver`].
     pub driver_version: Option<String>,
     /// See [`Line::Driver`].
     pub cuda_version: Option<String>,
-    /// How many GPUs NVML lists, once it said so.
+    /// The number of GPUs that NVML lists, once known.
     pub count: Option<u32>,
     /// By index, with whether each was sampled.
     pub gpus: BTreeMap<u32, (Gpu, bool)>,
     /// By index: the call that failed and its return value.
     pub gpu_errors: BTreeMap<u32, (String, u32)>,
-    /// The call that ended it all, NVML's return value, the loader's words.
+    /// The failed call that ended the discovery, NVML's return value, the loader's message.
     pub error: Option<(String, Option<u32>, Option<String>)>,
-    /// Whether the probe said that it was through.
+    /// Whether the probe reported that it is complete.
     pub ended: bool,
 }
 
@@ -318,7 +318,11 @@ impl Findings {
             }
             Line::Error { function, code, message } => self.error = Some((function, code, message)),
             Line::End => self.ended = true,
-            Line::Hello { .. } | Line::Call { .. } | Line::Event { .. } | Line::Deaf { .. } | Line::Unknown => {}
+            Line::Hello { .. }
+            | Line::Call { .. }
+            | Line::Event { .. }
+            | Line::EventsUnavailable { .. }
+            | Line::Unknown => {}
         }
     }
 }
@@ -334,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_whole_however_the_bytes_are_cut() {
+    fn lines_are_complete_for_any_pieces() {
         let text = b"{\"t\":\"hello\",\"version\":\"1\"}\n{\"t\":\"call\",\"fn\":\"nvmlInit_v2\"}\n{\"t\":\"end\"}\n";
         for cut in 0..text.len() {
             let mut reader = reader();
@@ -352,13 +356,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_what_is_read() {
+    fn a_written_line_reads_back() {
         let gpu = Gpu { index: 1, name: Some("x\u{fffd}\"".into()), power_watts: Some(71.5), ..Gpu::default() };
         let lines = [
             Line::Gpu { sampled: true, gpu: Box::new(gpu) },
             Line::Event { index: Some(0), kind: 8, data: 79, gpu_instance: None, recovery_action: Some(1) },
             Line::Call { function: "f".into(), wait_ms: Some(3) },
-            Line::Deaf { function: "f".into(), code: 999 },
+            Line::EventsUnavailable { function: "f".into(), code: 999 },
         ];
         for line in lines {
             let mut text = serde_json::to_vec(&line).unwrap();
@@ -378,14 +382,14 @@ mod tests {
     }
 
     #[test]
-    fn noise_is_no_sign_of_life() {
+    fn noise_is_not_a_sign_of_life() {
         let mut reader = reader();
         reader.feed(4 * SECOND, b"still here\n");
         assert!(reader.overrun(5 * SECOND).is_some());
     }
 
     #[test]
-    fn many_slow_calls_are_cut_off_at_three_times_the_limit() {
+    fn many_slow_calls_end_at_three_times_the_limit() {
         let mut reader = reader();
         for second in (0..15).step_by(4) {
             reader.feed(second * SECOND, b"{\"t\":\"call\",\"fn\":\"f\"}\n");
@@ -412,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_counts_and_indices_are_not_believed() {
+    fn absurd_counts_and_indices_are_ignored() {
         let text = b"{\"t\":\"driver\",\"count\":4294967295}\n{\"t\":\"gpu\",\"index\":1024}\n\
             {\"t\":\"gpu_error\",\"index\":70000,\"fn\":\"f\",\"code\":15}\n{\"t\":\"event\",\"index\":70000,\"kind\":8,\"data\":79}\n\
             {\"t\":\"gpu_error\",\"index\":1023,\"fn\":\"f\",\"code\":15}\n";

@@ -1,13 +1,13 @@
-//! The GPUs as a table for people. Deliberately absent: colours, and anything a script should read (that is `--json`).
+//! The GPUs as a table for people. Deliberately absent: colours, and values for scripts, which use `--json`.
 
 use super::ledger::XidCount;
 use super::{Discovery, Evidence, Gpu, Health, throttle_names};
-use crate::rules::plain::plain;
+use crate::text::safe_text::printable;
 
 const HEADER: [&str; 12] =
     ["GPU", "NAME", "UUID", "MEMORY", "UTIL", "TEMP", "POWER", "ECC", "THROTTLE", "MIG", "NVLINK", "HEALTH"];
 
-/// Aligned columns, one line a GPU; then the driver, and what is wrong.
+/// Aligned columns with one line for each GPU; then the driver, and the problem.
 pub fn render(discovery: &Discovery) -> String {
     let mut lines = Vec::new();
     if !discovery.gpus.is_empty() {
@@ -20,13 +20,13 @@ pub fn render(discovery: &Discovery) -> String {
             lines.push(cells.collect::<Vec<_>>().join("  ").trim_end().to_owned());
         }
     }
-    let driver = discovery.driver_version.as_ref().map(|version| format!("driver {}", plain(version)));
-    let cuda = discovery.cuda_version.as_ref().map(|version| format!("CUDA {}", plain(version)));
+    let driver = discovery.driver_version.as_ref().map(|version| format!("driver {}", printable(version)));
+    let cuda = discovery.cuda_version.as_ref().map(|version| format!("CUDA {}", printable(version)));
     let about: Vec<String> = [driver, cuda].into_iter().flatten().collect();
     match (discovery.gpus.len(), discovery.source) {
         (0, _) => {
             let why = discovery.problem.as_ref().or(discovery.absence.as_ref());
-            lines.push(why.map_or("no GPUs".to_owned(), |why| format!("no GPUs: {}", plain(why))));
+            lines.push(why.map_or("no GPUs".to_owned(), |why| format!("no GPUs: {}", printable(why))));
         }
         (_, Evidence::Procfs) => lines.push("from the device nodes, without NVML".to_owned()),
         _ => {}
@@ -36,18 +36,18 @@ pub fn render(discovery: &Discovery) -> String {
     }
     for gpu in &discovery.gpus {
         if let Some(reason) = gpu.health_reason.as_ref().filter(|reason| Some(*reason) != discovery.problem.as_ref()) {
-            lines.push(format!("GPU {}: {}", gpu.index, plain(reason)));
+            lines.push(format!("GPU {}: {}", gpu.index, printable(reason)));
         }
     }
     if let Some(problem) = discovery.problem.as_ref().filter(|_| !discovery.gpus.is_empty()) {
-        lines.push(format!("problem: {}", plain(problem)));
+        lines.push(format!("problem: {}", printable(problem)));
     }
     lines.join("\n") + "\n"
 }
 
-/// A line for each XID that came on a GPU.
+/// A line for each XID on a GPU.
 pub fn xids(xids: &[XidCount]) -> String {
-    xids.iter().map(|count| format!("XID {} x {} on {}\n", count.xid, count.count, plain(&count.gpu))).collect()
+    xids.iter().map(|count| format!("XID {} x {} on {}\n", count.xid, count.count, printable(&count.gpu))).collect()
 }
 
 fn row(gpu: &Gpu) -> [String; 12] {
@@ -73,8 +73,8 @@ fn row(gpu: &Gpu) -> [String; 12] {
     };
     [
         gpu.index.to_string(),
-        or_dash(gpu.name.as_deref().map(plain)),
-        or_dash(gpu.uuid.as_deref().map(plain)),
+        or_dash(gpu.name.as_deref().map(printable)),
+        or_dash(gpu.uuid.as_deref().map(printable)),
         memory,
         or_dash(gpu.utilization_percent.map(|percent| format!("{percent}%"))),
         or_dash(gpu.temperature_celsius.map(|celsius| format!("{celsius}C"))),
@@ -99,13 +99,14 @@ mod tests {
             cuda_version: None,
             source: Evidence::Nvml,
             problem,
+            unusable: None,
             absence: None,
             driver: Health::Ok,
         }
     }
 
     #[test]
-    fn the_columns_line_up_and_what_is_not_known_is_a_dash() {
+    fn the_columns_are_aligned_and_an_unknown_value_is_a_dash() {
         let gpu = |index, name: &str| Gpu { index, name: Some(name.to_owned()), ..Gpu::default() };
         let text = render(&discovery(vec![gpu(0, "T4"), gpu(1, "A100-SXM4-40GB")], None));
         let lines: Vec<&str> = text.lines().collect();
@@ -123,12 +124,12 @@ mod tests {
     }
 
     #[test]
-    fn no_gpu_is_said_in_words() {
+    fn no_gpu_is_reported_in_words() {
         assert_eq!(render(&discovery(Vec::new(), None)), "no GPUs\ndriver 550.54\n");
     }
 
     #[test]
-    fn no_gpu_is_said_in_one_line_with_why() {
+    fn no_gpu_is_reported_on_one_line_with_the_reason() {
         let refused = discovery(Vec::new(), Some("nvmlInit_v2 failed with 9"));
         assert_eq!(render(&refused), "no GPUs: nvmlInit_v2 failed with 9\ndriver 550.54\n");
         let none = Discovery { absence: Some("no driver library".into()), ..discovery(Vec::new(), None) };

@@ -1,36 +1,36 @@
-//! XIDs: the driver's error numbers, and what each means for a job in a container that can neither reset a GPU nor reboot
-//! a node: note it, restart the trainer here, or leave for another machine.
+//! XIDs: the driver's error numbers, and the reaction of a job in a container that can neither reset a GPU nor reboot a
+//! node: note it, restart the trainer here, or leave for another machine.
 //!
-//! After NVIDIA's XID catalogue for Ampere and newer (October 2025). Deliberately absent: time, and what came before; that
-//! is [`super::ledger`].
+//! Source: NVIDIA's XID catalogue for Ampere and newer (October 2025). Deliberately absent: time and history
+//! ([`super::ledger`]).
 
-/// What to do about something that happened on a GPU.
+/// The reaction to an incident on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// Say it, do nothing.
+    /// Report it, and do nothing.
     Note,
-    /// The process is damaged, the GPU is not: when the trainer dies of it, restart it here.
+    /// The process is damaged, but the GPU is not: restart the trainer here if it dies of it.
     Restart,
-    /// This GPU or node is no place to go on.
+    /// The GPU or node is unfit for training.
     Leave,
 }
 
 /// How a row of the table decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
-    /// Always this.
+    /// Always this class.
     Always(Class),
-    /// Mostly a bug of the program: restart, but leave when it comes back on one GPU and on no other.
+    /// Usually a bug of the program: restart, but leave if it recurs on one GPU and on no other.
     Program,
     /// Double-bit ECC: contained (94 follows) is restart; uncontained (64, 95) or alone is leave.
     DoubleBit,
-    /// NVLink: leave when the job uses several GPUs, else note.
+    /// NVLink: leave if the job uses several GPUs, else note.
     Link,
-    /// As the recovery action says; where the driver has none, as [`Rule::Link`].
+    /// According to the recovery action; without one, like [`Rule::Link`].
     LinkByAction,
-    /// As the recovery action says, else note.
+    /// According to the recovery action, else note.
     Action,
-    /// No action known: note; when the trainer dies of it, restart once, then leave.
+    /// No known action: note. If the trainer dies of it, restart once, then leave.
     Unclear,
 }
 
@@ -38,7 +38,7 @@ const NOTE: Rule = Rule::Always(Class::Note);
 const RESTART: Rule = Rule::Always(Class::Restart);
 const LEAVE: Rule = Rule::Always(Class::Leave);
 
-/// First and last XID of a range, what it is, what to do. No two ranges overlap.
+/// The first and last XID of a range, its meaning, and its rule. No two ranges overlap.
 const TABLE: &[(u32, u32, &str, Rule)] = &[
     (8, 8, "GPU stopped processing", RESTART),
     (11, 11, "invalid or corrupted push buffer", RESTART),
@@ -48,7 +48,12 @@ const TABLE: &[(u32, u32, &str, Rule)] = &[
     (32, 32, "corrupted push buffer stream", RESTART),
     (37, 38, "driver firmware error", NOTE),
     (39, 41, "copy engine exception", RESTART),
-    (43, 43, "GPU stopped processing, fault of the program", NOTE),
+    (
+        43,
+        43,
+        "GPU stopped processing, fault of the program, which may now hang instead of ending: see --hang-timeout",
+        NOTE,
+    ),
     (44, 44, "context switch fault", NOTE),
     (45, 45, "preemptive cleanup after another error or a killed process", NOTE),
     (46, 46, "GPU stopped processing, timeout", LEAVE),
@@ -103,7 +108,7 @@ const TABLE: &[(u32, u32, &str, Rule)] = &[
     (162, 165, "power smoothing hardware", NOTE),
 ];
 
-/// What an XID is, and how it decides.
+/// The meaning of an XID, and its rule.
 pub fn row(xid: u64) -> (&'static str, Rule) {
     TABLE
         .iter()
@@ -111,7 +116,7 @@ pub fn row(xid: u64) -> (&'static str, Rule) {
         .map_or(("error without a known action", Rule::Unclear), |(.., what, rule)| (what, *rule))
 }
 
-/// `--xid CODE=note|restart|leave`. Errors: what was expected.
+/// `--xid CODE=note|restart|leave`. Errors: the expected form.
 pub fn parse_override(text: &str) -> Result<(u64, Class), String> {
     let expected = || format!("expected CODE=note, CODE=restart or CODE=leave, found {text:?}");
     let (code, class) = text.split_once('=').ok_or_else(expected)?;

@@ -1,26 +1,30 @@
-//! What the child sees of trainit beside the frameworks' variables.
+//! trainit's own variables for the child, apart from the frameworks' variables.
 
 use super::event::Resume;
-use crate::rules::env::Changes;
+use crate::gang::Generation;
+use crate::process::env::Changes;
 
-/// Facts of one `run` that each attempt's child is told. Paths as text.
+/// Facts about a `run` that are the same for every attempt. Paths as text.
 #[derive(Debug, Clone, Default)]
 pub struct ChildFacts {
     /// Where the trainer writes its checkpoints.
     pub checkpoint_dir: Option<String>,
     /// The store's number for this `run`.
     pub incarnation: Option<u64>,
-    /// Appears when a preemption is known.
+    /// The gang's common start.
+    pub generation: Option<Generation>,
+    /// This file appears when a preemption is announced.
     pub preemption_file: Option<String>,
-    /// Its mtime says that the trainer is alive.
+    /// The mtime of this file is the trainer's heartbeat.
     pub heartbeat_file: Option<String>,
-    /// Where the run tells its status.
+    /// The status socket.
     pub socket: Option<String>,
     /// GPUs in this container.
     pub gpu_count: usize,
 }
 
-/// The variables of one attempt. What does not hold now is removed, so that nothing is inherited from a trainit above.
+/// The variables of one attempt. A variable without a present value is removed, so that the child does not inherit it
+/// from an outer trainit.
 pub fn child_variables(facts: &ChildFacts, attempt: u32, resume: Option<&Resume>) -> Changes {
     let mut changes = Changes::default();
     let mut put = |name: &str, value: Option<String>| match value {
@@ -28,6 +32,7 @@ pub fn child_variables(facts: &ChildFacts, attempt: u32, resume: Option<&Resume>
         None => changes.remove(name),
     };
     put("TRAINIT_ATTEMPT", Some(attempt.to_string()));
+    put("TRAINIT_GENERATION", facts.generation.map(|n| n.to_string()));
     put("TRAINIT_INCARNATION", facts.incarnation.map(|n| n.to_string()));
     put("TRAINIT_CHECKPOINT_DIR", facts.checkpoint_dir.clone());
     put("TRAINIT_RESUME_FROM", resume.map(|r| r.from.clone()));
@@ -52,7 +57,7 @@ mod tests {
 
     #[test]
     fn a_checkpoint_without_a_step_is_resumed_without_a_step() {
-        let resume = Resume { from: "/ck/last.ckpt".into(), step: None, written_ns: 0 };
+        let resume = Resume { from: "/ck/last.ckpt".into(), step: None };
         let changes = child_variables(&ChildFacts::default(), 1, Some(&resume));
         assert_eq!(changes.set["TRAINIT_RESUME_FROM"], "/ck/last.ckpt");
         assert!(changes.removed.contains("TRAINIT_RESUME_STEP"));

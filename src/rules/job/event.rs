@@ -1,227 +1,241 @@
-//! What can happen to a job, and what can be done about it.
+//! The events of a job, and the actions that answer them.
 
 use std::time::Duration;
 
-use super::hang::Pulse;
-use crate::rules::exit::End;
-use crate::rules::signal::Signal;
+use super::hang::LivenessSample;
+use super::tree_stop::Grace;
+use crate::gang::message::{Choice, Offer};
+use crate::gang::{Generation, member};
+use crate::process::exit::End;
+use crate::process::signal::Signal;
 
-/// Time since trainit started, monotonic.
+/// Time since trainit started, on a monotonic clock.
 pub type Uptime = Duration;
 
-/// Where the trainer goes on from.
+/// The checkpoint that the trainer resumes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resume {
-    /// What the framework loads: a file, a directory or a common prefix (`TRAINIT_RESUME_FROM`).
+    /// The path that the framework loads: a file, a directory or a common prefix (`TRAINIT_RESUME_FROM`).
     pub from: String,
-    /// The training step, where the name or the manifest tells it.
+    /// The training step, if its format, `--step-regex` or a heartbeat tells it.
     pub step: Option<u64>,
-    /// When it was written, nanoseconds since 1970: tells it from another of the same name.
-    pub written_ns: i64,
 }
 
-/// How the last commit went.
+/// The result of the last commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Flushed {
-    /// Everything complete is in the store, or there was nothing to commit.
+    /// The store has everything that was written last, or there was nothing to commit, or a log line says what is
+    /// missing.
     Done {
         /// The newest step in the store.
         step: Option<u64>,
     },
-    /// As that, with a newest checkpoint whose name has no step.
+    /// The store has everything that was written last, and the step is unknown.
     Stepless,
-    /// A commit was owed and could not be made; the text says why and what to do.
+    /// A necessary commit failed; the text says why and what to do.
     Failed(String),
-    /// There was no time for it; what was committed before stands.
+    /// The time was too short for it; earlier commits are kept.
     OutOfTime(String),
 }
 
-/// News of the commits of a run, the last one and those between two attempts too.
+/// News about the commits of a run, including the last commit and commits between two attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mirrored {
-    /// How many steps the newest complete checkpoint is ahead of the store; 0: the store has it; `None`: the steps are not
-    /// known.
+    /// Steps that the newest checkpoint is ahead of the store; 0: the store has it; `None`: the steps are unknown.
     Behind(Option<u64>),
-    /// A commit is through.
+    /// A commit is complete.
     Committed {
         /// Bytes of its files.
         bytes: u64,
-        /// How long that took.
+        /// Its duration.
         took: Duration,
     },
-    /// None came of an attempt; in one word, why.
+    /// A commit failed; the cause in one word.
     Failed(&'static str),
 }
 
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// Life begins.
+    /// The first event of a job.
     Started,
-    /// The restore, or the look for the newest checkpoint between two attempts, is done.
+    /// The restore, or the scan for the newest checkpoint between two attempts, is complete.
     Restored {
-        /// Where to go on from; `None` is the beginning.
+        /// The checkpoint to resume from; `None` is a start from scratch.
         resume: Option<Resume>,
-        /// The newest step in the store, if there is one.
+        /// The newest step in the store, if known.
         committed: Option<u64>,
-        /// Whether one of an earlier step lies in the directory, too.
+        /// Whether the store has an older commit, too.
         older: bool,
+        /// Without a store: whether the attempt left new content.
+        is_further: bool,
     },
-    /// The restore has found a commit that is good, before anything of it is fetched; or the last commit was cut short, and
-    /// this one stands.
+    /// The restore has found a valid commit, and fetches it next; or the last commit was cut short, and this earlier
+    /// one is the newest.
     Found {
-        /// Its step; `None` also when the one before was no good after all.
+        /// Its step; also `None` when a commit that was reported before is invalid.
         committed: Option<u64>,
     },
     /// Another trainit on this node keeps the checkpoints, and has restored them.
     KeptBeside,
-    /// No attempt can be made: the code (125, 204 or 205) and why.
+    /// No attempt can be made: the exit code (125, 204 or 205) and the reason.
     NotRestored {
         /// The exit code.
         code: u8,
-        /// What, where, why it matters, what to do.
+        /// What failed, where, why it matters, and what to do.
         detail: String,
     },
-    /// The peers that were to be waited for can be reached.
+    /// All awaited peers can be reached.
     PeersReached,
-    /// They could not be reached in time.
+    /// A peer could not be reached in time.
     PeersMissing {
-        /// Who, why, what to do.
+        /// Which peer, why, and what to do.
         detail: String,
     },
-    /// The command is running (exec succeeded), as often as it was to be started.
+    /// The command runs (exec succeeded); every process of the attempt is started.
     Spawned {
         /// The main children, by local rank.
         pids: Vec<i32>,
     },
-    /// The command could not be started: the code (125, 126 or 127) and why.
+    /// The command could not be started: the exit code (125, 126 or 127) and the reason.
     NotSpawned {
         /// The exit code.
         code: u8,
-        /// What, why, what to do.
+        /// What failed, why, and what to do.
         detail: String,
-        /// The cause may be gone soon, as a lack of processes or memory.
-        passes: bool,
+        /// The cause may go away, such as a lack of processes or memory.
+        is_transient: bool,
         /// Other processes of the attempt were started.
         others: bool,
     },
     /// A main child ended.
     MainEnded {
-        /// Which.
+        /// Its local rank.
         local_rank: u32,
-        /// How.
+        /// How it ended.
         end: End,
-        /// The memory limit's own counter of kills rose lately, during this attempt; `None`: nobody counts.
+        /// The memory limit's counter of kills rose recently, during this attempt; `None`: no counter.
         oom: Option<bool>,
     },
-    /// Some other process of the tree ended.
+    /// An explanation for the end of a main child, which the next event reports: a clause with advice.
+    Clue(String),
+    /// Another process of the tree ended.
     Reaped {
-        /// Which.
+        /// Its process id.
         pid: i32,
-        /// How.
+        /// How it ended.
         end: End,
     },
     /// No process of the tree is left.
     TreeEmpty,
     /// A signal arrived.
     Signal {
-        /// Which.
+        /// The signal.
         signal: Signal,
         /// The sending process; `None` when the kernel sent it.
         sender: Option<u32>,
     },
-    /// A preemption is known.
+    /// A preemption was announced.
     Preempted {
-        /// What tells this announcement from others, for its withdrawal.
+        /// The id of this announcement, which its withdrawal names.
         id: String,
-        /// Who said so, as `gce preempted`.
+        /// The source, such as `gce preempted`.
         source: String,
-        /// How long until the machine goes away.
+        /// The time until the machine goes away.
         lead: Duration,
     },
-    /// An announced end will not come.
+    /// An announced preemption was cancelled.
     Withdrawn {
-        /// Which: as it was announced.
+        /// The id of the announcement.
         id: String,
-        /// Who said so.
+        /// The source.
         source: String,
     },
-    /// The machine may go away or be slow before long; no reason to stop.
+    /// The machine may go away or be slow soon. This is no reason to stop.
     Warned {
         /// One line about it.
         why: String,
     },
-    /// The machine will stand still; silence is no hang meanwhile.
+    /// The machine will freeze, so silence does not count as a hang until it runs again.
     Frozen {
-        /// From now on.
+        /// The time from now to the end of the freeze.
         length: Duration,
         /// One line about it.
         why: String,
     },
-    /// What the trainer did since the last look at it.
-    Pulse(Pulse),
-    /// A timer that was armed is due.
+    /// The trainer's activity since the previous sample.
+    LivenessSampled(LivenessSample),
+    /// A timer that was set has expired.
     Due(Timer),
-    /// A checkpoint was committed while training went on.
+    /// A checkpoint was committed while the command ran.
     Committed {
-        /// What the framework loads of it.
+        /// The path that the framework loads.
         unit: String,
-        /// Its step, where known.
+        /// Its step, if known.
         step: Option<u64>,
-        /// How long that took.
+        /// The duration of the commit.
         took: Duration,
-        /// From when it was seen complete until it was safe.
+        /// The time from the first complete sight of the checkpoint to the end of the commit.
         lag: Duration,
+        /// Whether it has new content, which counts as progress of the job.
+        is_progress: bool,
     },
-    /// A long transfer moved on.
+    /// A long transfer made progress.
     Transferring,
-    /// The last commit waits for nothing but the other processes of the node, so long at most; `None`: it does no more.
+    /// The last commit waits only for the other processes of the node, for at most this time; `None`: this wait is
+    /// over.
     AwaitsOthers(Option<Duration>),
-    /// The last commit is through; what need not stay is being deleted.
+    /// The last commit is complete, and old commits are being deleted.
     Tidying,
-    /// How the commits go; for who asks, and nothing else.
+    /// News about the commits, for the status only.
     Mirrored(Mirrored),
-    /// The last commit is through.
+    /// The last commit has ended.
     Flushed(Flushed),
-    /// A GPU is no place to go on: the job leaves as if preempted, for another machine.
+    /// A GPU is unfit for training: the job stops as for a preemption, to run on another machine.
     GpuFailed {
-        /// Which GPU, where, what happened.
+        /// Which GPU, where, and what happened.
         detail: String,
     },
+    /// What the gang's member on this replica wants.
+    Gang(member::Action),
+    /// What can be restored, while the tree is empty.
+    Surveyed(Offer),
     /// A newer incarnation of this job owns the store.
     Fenced {
-        /// What to say about it.
+        /// A sentence for the verdict.
         detail: String,
     },
 }
 
-/// The alarms a machine can set; arming one again replaces it.
+/// The timers of the machine. Setting a timer again replaces it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Timer {
-    /// The stop's one deadline: SIGKILL for all that is left.
+    /// The deadline of a stop: SIGKILL for all remaining processes.
     Grace,
-    /// What SIGKILL could not end within the bound is stuck in the kernel.
+    /// Processes that survived SIGKILL for this long are stuck in the kernel.
     Stuck,
-    /// Look again for descendants that were not there at the last look.
+    /// Time to scan the tree again: for processes that are next to get SIGTERM, and for new descendants.
     Sweep,
-    /// The pause before a restart is over.
+    /// The pause before a restart.
     Backoff,
-    /// The last commit makes no progress, or its time is up.
+    /// The last commit makes no progress, or its time has run out.
     FlushLimit,
-    /// The end that was announced long ago is near.
+    /// An end that was announced long before is near.
     Leave,
-    /// It is time to look whether the trainer is alive.
-    Pulse,
+    /// Time to check whether the trainer is alive.
+    SampleLiveness,
+    /// The chief has finished, and the time to end by itself is over.
+    Finish,
 }
 
 impl Timer {
-    /// Whether it only matters while processes of the tree are left.
+    /// Whether the timer matters only while processes of the tree are left.
     pub fn is_for_the_tree(self) -> bool {
         matches!(self, Timer::Grace | Timer::Stuck | Timer::Sweep)
     }
 }
 
-/// Who gets a signal.
+/// The receiver of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
     /// Each main child.
@@ -230,85 +244,91 @@ pub enum Target {
     Group,
 }
 
-/// Something to do.
+/// An order to the supervisor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Restore the newest complete checkpoint; answer with `Restored` or `NotRestored`.
     Restore,
-    /// Between attempts: commit what is complete and find the newest; answer with `Restored` or `NotRestored`.
+    /// Between attempts: commit complete checkpoints and find the newest; answer with `Restored` or `NotRestored`.
     Refresh,
-    /// The checkpoint of the last attempts does it no good: find and restore the next older one; answer as to `Refresh`.
+    /// The checkpoint of the previous attempts seems bad: find and restore the next older one; answer as for `Refresh`.
     FallBack,
+    /// Commit what is complete and find out what can be restored; answer with `Surveyed` or `NotRestored`.
+    Survey,
+    /// Put exactly this in place; answer with `Restored` or `NotRestored`.
+    RestoreStep(Choice),
+    /// Hand this to the gang's member on this replica.
+    Tell(member::Event),
     /// Wait until the peers can be reached; answer with `PeersReached` or `PeersMissing`.
     AwaitPeers,
-    /// Start the command, once for each of the policy's processes; answer with `Spawned` or `NotSpawned`.
+    /// Start the command, once for each process of the policy; answer with `Spawned` or `NotSpawned`.
     Spawn {
         /// From 1.
         attempt: u32,
-        /// Where to go on from.
+        /// The gang's common start, if there is a gang.
+        generation: Option<Generation>,
+        /// The checkpoint to resume from.
         resume: Option<Resume>,
     },
-    /// Tell the child by file that the end is near; the deadline is in uptime.
-    Announce {
-        /// When whatever is left gets SIGKILL.
+    /// Write the preemption file for the child; the deadline is in uptime.
+    WritePreemptionFile {
+        /// When the remaining processes get SIGKILL.
         deadline: Uptime,
     },
     /// Send a signal.
     Signal {
-        /// To whom.
+        /// The receiver.
         target: Target,
-        /// Which.
+        /// The signal.
         signal: Signal,
     },
-    /// Stop ourselves until somebody continues us; never as PID 1.
+    /// Stop this process until it gets SIGCONT; never as PID 1.
     Suspend {
-        /// Now; else when the command has stopped of the signal that was sent last.
+        /// At once; otherwise only when the command has been stopped by the signal that was sent last.
         at_once: bool,
     },
-    /// Send SIGTERM to every process of the tree that has not had one from us yet.
-    TermTree,
+    /// Send SIGTERM to the processes of the tree that are next, except those that have had it from trainit.
+    TermTree(Grace),
     /// Send SIGKILL to every process of the tree.
     KillTree,
-    /// Look whether the trainer is alive; answer with `Pulse`.
-    Feel,
-    /// Say where every process of the tree waits.
+    /// Check whether the trainer is alive; answer with `LivenessSampled`.
+    SampleLiveness,
+    /// Log where every process of the tree waits.
     DumpStacks,
     /// Send SIGABRT to every process of the tree.
     AbortTree,
-    /// Say which processes are stuck in the kernel.
+    /// Log the processes that are stuck in the kernel.
     NameStuck,
-    /// Set an alarm.
+    /// Set a timer.
     Arm(Timer, Uptime),
-    /// Take an alarm back.
+    /// Clear a timer.
     Disarm(Timer),
     /// Commit the newest complete checkpoint; answer with `Flushed`.
     Flush {
-        /// When it must be through, if that is known.
+        /// The deadline of the commit, if there is one.
         deadline: Option<Uptime>,
-        /// Whether the job was told to stop: then nothing old is deleted.
+        /// The job was told to stop, so old commits are not deleted.
         leaving: bool,
-        /// Whether the command failed: then nobody's end is waited for before.
+        /// The command failed, so the commit does not wait for other processes first.
         failed: bool,
     },
-    /// The trainer was cut off: what it may have been writing then is no checkpoint, unless that shows that it is whole.
-    Doubt {
-        /// When it was.
+    /// The trainer was killed, perhaps in the middle of a save.
+    MarkUnsure {
+        /// The time of the kill.
         at: Uptime,
-        /// What was written longer before is not in doubt.
-        most: Duration,
     },
     /// Copy the finished model; answer with `Flushed`.
     Publish,
-    /// The commit under way must be through earlier than was said.
-    Hurry {
-        /// By when.
+    /// Bring the deadline of the present commit forward.
+    SetCommitDeadline {
+        /// The new deadline.
         deadline: Uptime,
     },
-    /// Look for a checkpoint to commit at once, and often from now on.
-    Hasten {
-        /// The end is near: what is complete is taken after a short rest already.
+    /// Scan for a checkpoint to commit now, and often from now on.
+    CommitSoon {
+        /// The end is near: commit a complete checkpoint after a shorter settling time.
         notice: bool,
     },
-    /// Leave.
+    /// Exit.
     Exit(Box<super::Outcome>),
 }

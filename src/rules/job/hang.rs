@@ -1,61 +1,62 @@
-//! When silence is a hang.
+//! Decides when silence of the trainer is a hang.
 //!
-//! Signs of life are the heartbeat file, bytes of output, a commit, and what the process tree does: threads that work,
-//! bytes that it reads or writes. A thread that never sleeps is none, for so a rank waits for a peer that is gone. Once a
-//! trainer beats, its output and its threads count no more: it has said what to go by.
+//! Signs of life are the heartbeat file, output, a commit, and activity of the process tree: working threads, and bytes
+//! that it reads or writes. A thread that never sleeps is not a sign of life, because a rank that waits for a lost peer
+//! spins. Once the trainer has used the heartbeat file, its output and its threads no longer count.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::event::Uptime;
 
-/// Between two looks, at most and at least; else an eighth of the timeout.
+/// The limits for the time between two samples; inside of them it is an eighth of the timeout.
 const LONGEST_TICK: Duration = Duration::from_secs(30);
 const SHORTEST_TICK: Duration = Duration::from_millis(10);
-/// A machine that was announced to stand still may be a while late.
+/// An announced freeze of the machine may end this much late.
 const AFTER_FREEZE: Duration = Duration::from_secs(30);
-/// Of a thread that does anything: parts of the time that it runs. Below it polls, above it spins or computes.
-const WORKS: std::ops::Range<f64> = 0.05..0.95;
-/// So many threads of one process that never sleep compute; a waiting rank has its own and its network's.
-const COMPUTES: usize = 3;
-/// Bytes a second (and so many at least) that are no mere bookkeeping; a process's own include those of its dead children.
-const MOVES: f64 = 65536.0;
+/// The share of time that a working thread runs. Below it a thread polls, above it a thread spins or computes.
+const WORKING_SHARE: std::ops::Range<f64> = 0.05..0.95;
+/// So many threads of one process that never sleep are computing; a waiting rank has one of its own and one of its
+/// network library.
+const COMPUTING_THREADS: usize = 3;
+/// Bytes a second, and at least so many, that are more than bookkeeping. A process's count includes its dead children.
+const IO_BYTES_PER_SECOND: f64 = 65536.0;
 
-/// What was asked for.
+/// The settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hang {
     /// Silence for this long is a hang.
     pub timeout: Duration,
-    /// Nothing is one before this much of an attempt is over, unless the heart has begun to beat.
+    /// No hang is reported before this time of an attempt has passed, unless there was a heartbeat.
     pub startup: Duration,
 }
 
-/// One thread of the tree: its process, itself, and when the process started.
+/// A thread of the tree: process id, thread id, and start of the process.
 pub(super) type ThreadId = (i32, i32, u64);
 
-/// What the tree looked like at one instant; counters only ever rise.
+/// The counters of the tree at one time; they never decrease.
 #[derive(Debug, Clone, Default)]
 pub struct Sample {
-    /// When.
+    /// The time of the sample.
     pub at: Uptime,
-    /// The heartbeat file's modification time in nanoseconds; `None`: it is not there.
+    /// The mtime of the heartbeat file in nanoseconds; `None` if the file does not exist.
     pub beat: Option<i128>,
-    /// The step that it names.
+    /// The step in the heartbeat file.
     pub step: Option<u64>,
     /// Bytes of output so far.
     pub output: u64,
-    /// Nanoseconds that each thread has been running or ready to.
+    /// The running or runnable time of each thread in nanoseconds.
     pub threads: BTreeMap<ThreadId, u64>,
-    /// Bytes that each process (pid and start) has read and written.
+    /// The bytes that each process (pid and start) has read and written.
     pub moved: BTreeMap<(i32, u64), u64>,
-    /// Some process of the tree is stopped: somebody looks at it.
+    /// A process of the tree is stopped, by a user or a debugger.
     pub stopped: bool,
 }
 
-/// What happened between two samples.
+/// The activity between two samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[allow(missing_docs, reason = "each is the sign of that name")]
-pub struct Pulse {
+pub struct LivenessSample {
     pub beat: bool,
     /// The step in the heartbeat file.
     pub step: Option<u64>,
@@ -66,28 +67,29 @@ pub struct Pulse {
 }
 
 impl Sample {
-    /// What happened since `before`.
-    pub fn since(&self, before: &Sample) -> Pulse {
+    /// The activity since `before`.
+    pub fn since(&self, before: &Sample) -> LivenessSample {
         let time = self.at.saturating_sub(before.at).as_secs_f64().max(1e-3);
-        // What a process reads to start is no life: a loop of a shell's starts many.
+        // Only processes of both samples count: the bytes that a process reads to start are no sign of life, and a
+        // shell loop starts many.
         let old = self.moved.iter().filter_map(|(id, now)| Some((now, before.moved.get(id)?)));
         let moved: u64 = old.map(|(now, then)| now.saturating_sub(*then)).sum();
-        let mut ceaseless: BTreeMap<i32, usize> = BTreeMap::new();
+        let mut never_asleep: BTreeMap<i32, usize> = BTreeMap::new();
         let mut worked = false;
         for (id, now) in &self.threads {
             let Some(then) = before.threads.get(id) else { continue };
             let share = now.saturating_sub(*then) as f64 / 1e9 / time;
-            worked |= WORKS.contains(&share);
-            if share >= WORKS.end {
-                *ceaseless.entry(id.0).or_default() += 1;
+            worked |= WORKING_SHARE.contains(&share);
+            if share >= WORKING_SHARE.end {
+                *never_asleep.entry(id.0).or_default() += 1;
             }
         }
-        Pulse {
+        LivenessSample {
             beat: self.beat.is_some() && self.beat != before.beat,
             step: self.step,
             output: self.output > before.output,
-            moved: moved as f64 >= MOVES * time.max(1.0),
-            worked: worked || ceaseless.values().any(|threads| *threads >= COMPUTES),
+            moved: moved as f64 >= IO_BYTES_PER_SECOND * time.max(1.0),
+            worked: worked || never_asleep.values().any(|threads| *threads >= COMPUTING_THREADS),
             stopped: self.stopped,
         }
     }
@@ -95,24 +97,24 @@ impl Sample {
 
 /// Watches one attempt.
 #[derive(Debug, Clone)]
-pub(super) struct Watch {
+pub(super) struct Watchdog {
     hang: Hang,
     started: Uptime,
     last: Uptime,
-    /// What was seen last.
+    /// The last sign of life.
     sign: &'static str,
     beats: bool,
     next: Uptime,
 }
 
-impl Watch {
-    pub(super) fn begin(hang: Hang, now: Uptime) -> Watch {
-        let mut watch = Watch { hang, started: now, last: now, sign: "its start", beats: false, next: now };
+impl Watchdog {
+    pub(super) fn begin(hang: Hang, now: Uptime) -> Watchdog {
+        let mut watch = Watchdog { hang, started: now, last: now, sign: "its start", beats: false, next: now };
         watch.next_look(now);
         watch
     }
 
-    /// When to look next.
+    /// Sets the time of the next sample.
     pub(super) fn next_look(&mut self, now: Uptime) -> Uptime {
         self.next = (now + self.tick()).min(self.due().max(now + SHORTEST_TICK));
         self.next
@@ -122,8 +124,8 @@ impl Watch {
         (self.hang.timeout / 8).clamp(SHORTEST_TICK, LONGEST_TICK)
     }
 
-    /// It is time to look. Where we come much too late we stood still ourselves (a frozen container), and so did the
-    /// trainer: that is no silence.
+    /// The time of a sample has come. If it comes much too late, this process was frozen, and so was the trainer: that
+    /// time does not count as silence.
     pub(super) fn wake(&mut self, now: Uptime) {
         let late = now.saturating_sub(self.next);
         if late > self.tick() {
@@ -132,32 +134,32 @@ impl Watch {
         }
     }
 
-    /// What a look has shown.
-    pub(super) fn hear(&mut self, now: Uptime, pulse: &Pulse) {
-        self.beats |= pulse.beat;
+    /// Evaluates a sample.
+    pub(super) fn on_sample(&mut self, now: Uptime, sample: &LivenessSample) {
+        self.beats |= sample.beat;
         let signs = [
-            (pulse.beat, "a heartbeat"),
-            (pulse.output && !self.beats, "output"),
-            (pulse.moved, "reading or writing"),
-            (pulse.worked && !self.beats, "a thread at work"),
-            (pulse.stopped, "that somebody had stopped it"),
+            (sample.beat, "a heartbeat"),
+            (sample.output && !self.beats, "output"),
+            (sample.moved, "reading or writing"),
+            (sample.worked && !self.beats, "a working thread"),
+            (sample.stopped, "that it was stopped"),
         ];
         if let Some((_, sign)) = signs.into_iter().find(|(seen, _)| *seen) {
             self.alive(now, sign);
         }
     }
 
-    /// A sign that no look is needed for.
+    /// A sign of life that needs no sample.
     pub(super) fn alive(&mut self, now: Uptime, sign: &'static str) {
         self.last = self.last.max(now);
         self.sign = sign;
     }
 
-    /// The machine stands still until then, which may be past.
+    /// The machine is frozen until then. The time may be in the past.
     pub(super) fn frozen(&mut self, until: Uptime) {
         let over = until + AFTER_FREEZE;
         if over > self.last {
-            self.alive(over, "that the machine stood still");
+            self.alive(over, "that the machine was frozen");
         }
     }
 
@@ -166,12 +168,12 @@ impl Watch {
         if self.beats { silent } else { silent.max(self.started + self.hang.startup) }
     }
 
-    /// Why it hangs, if it does.
+    /// Why the attempt hangs, if it does.
     pub(super) fn verdict(&self, now: Uptime) -> Option<String> {
         (now >= self.due()).then(|| {
-            let heart = if self.beats { " and no heartbeat" } else { "" };
+            let heartbeat = if self.beats { " and no heartbeat" } else { "" };
             let silent = now.saturating_sub(self.last).as_secs_f64();
-            format!("no sign of life{heart} for {silent:.1} s, the last was {}", self.sign)
+            format!("no sign of life{heartbeat} for {silent:.1} s, the last was {}", self.sign)
         })
     }
 }
@@ -184,19 +186,20 @@ mod tests {
         Duration::from_secs_f64(s)
     }
 
-    fn watch() -> Watch {
-        Watch::begin(Hang { timeout: secs(80.0), startup: secs(200.0) }, secs(0.0))
+    fn watch() -> Watchdog {
+        Watchdog::begin(Hang { timeout: secs(80.0), startup: secs(200.0) }, secs(0.0))
     }
 
-    const OUTPUT: Pulse = Pulse { beat: false, step: None, output: true, moved: false, worked: false, stopped: false };
-    const BEAT: Pulse = Pulse { beat: true, output: false, ..OUTPUT };
+    const OUTPUT: LivenessSample =
+        LivenessSample { beat: false, step: None, output: true, moved: false, worked: false, stopped: false };
+    const BEAT: LivenessSample = LivenessSample { beat: true, output: false, ..OUTPUT };
 
-    /// Looks as often as it is told to until the verdict, with no sign of life.
-    fn silent_until(watch: &mut Watch, mut now: Uptime) -> Uptime {
+    /// Takes samples without a sign of life until there is a verdict.
+    fn silent_until(watch: &mut Watchdog, mut now: Uptime) -> Uptime {
         while watch.verdict(now).is_none() {
             now = watch.next_look(now);
             watch.wake(now);
-            watch.hear(now, &Pulse::default());
+            watch.on_sample(now, &LivenessSample::default());
             assert!(now < secs(100_000.0));
         }
         now
@@ -206,28 +209,28 @@ mod tests {
     fn start_up_has_its_own_longer_limit_and_silence_counts_from_the_last_sign() {
         assert_eq!(silent_until(&mut watch(), secs(0.0)), secs(200.0));
         let mut watch = watch();
-        watch.hear(secs(190.0), &OUTPUT);
+        watch.on_sample(secs(190.0), &OUTPUT);
         assert_eq!(silent_until(&mut watch, secs(190.0)), secs(270.0));
         assert!(watch.verdict(secs(270.0)).is_some_and(|why| why.contains("80.0 s") && why.contains("output")));
     }
 
     #[test]
-    fn a_heart_that_beats_ends_the_start_up_and_then_output_and_work_count_no_more() {
+    fn after_a_heartbeat_the_startup_limit_output_and_threads_no_longer_count() {
         let mut watch = watch();
-        watch.hear(secs(5.0), &BEAT);
+        watch.on_sample(secs(5.0), &BEAT);
         for second in 6..85 {
-            watch.hear(secs(f64::from(second)), &Pulse { worked: true, ..OUTPUT });
+            watch.on_sample(secs(f64::from(second)), &LivenessSample { worked: true, ..OUTPUT });
         }
         assert_eq!(watch.verdict(secs(84.9)), None);
         assert!(watch.verdict(secs(85.0)).is_some_and(|why| why.contains("no heartbeat")));
-        watch.hear(secs(84.0), &Pulse { moved: true, ..Pulse::default() });
-        assert_eq!(watch.verdict(secs(86.0)), None, "a checkpoint being written is life");
+        watch.on_sample(secs(84.0), &LivenessSample { moved: true, ..LivenessSample::default() });
+        assert_eq!(watch.verdict(secs(86.0)), None, "writing a checkpoint is a sign of life");
     }
 
     #[test]
-    fn a_supervisor_that_stood_still_itself_calls_nothing_a_hang() {
+    fn a_supervisor_that_was_frozen_reports_no_hang() {
         let mut watch = watch();
-        watch.hear(secs(300.0), &OUTPUT);
+        watch.on_sample(secs(300.0), &OUTPUT);
         let next = watch.next_look(secs(300.0));
         let late = next + secs(3600.0);
         watch.wake(late);
@@ -236,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frozen_machine_is_given_its_time_and_half_a_minute() {
+    fn a_frozen_machine_gets_its_announced_time_and_30_s_more() {
         let mut watch = watch();
         watch.frozen(secs(200.0 + 9.0));
         assert_eq!(silent_until(&mut watch, secs(200.0)), secs(200.0 + 9.0 + 30.0 + 80.0));
@@ -254,13 +257,13 @@ mod tests {
         assert!(!worked(0.0, 0.1, 0.2), "asleep, or polling");
         assert!(!worked(10.0, 10.0, 0.0), "a rank and its network wait for a peer");
         assert!(worked(10.0, 10.0, 10.0), "many threads compute");
-        assert!(worked(10.0, 0.0, 5.0), "one works in pieces");
+        assert!(worked(10.0, 0.0, 5.0), "one thread works and sleeps");
         let other = sample(10.0, &[(7, 7, 10.0), (8, 8, 10.0), (9, 9, 10.0)]);
         assert!(!other.since(&sample(0.0, &[(7, 7, 0.0), (8, 8, 0.0), (9, 9, 0.0)])).worked, "three ranks wait");
     }
 
     #[test]
-    fn bookkeeping_is_no_life_and_a_checkpoint_on_its_way_is() {
+    fn bookkeeping_is_no_sign_of_life_and_writing_a_checkpoint_is() {
         let moved = |bytes| {
             let after = Sample { at: secs(10.0), moved: [((7, 0), bytes)].into(), ..Sample::default() };
             after.since(&Sample { moved: [((7, 0), 100)].into(), ..Sample::default() }).moved
@@ -269,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heartbeat_is_a_change_of_the_file_whatever_the_clock_says() {
+    fn a_heartbeat_is_any_change_of_the_mtime() {
         let at = |beat| Sample { beat, ..Sample::default() };
         assert!(at(Some(5)).since(&at(None)).beat && at(Some(4)).since(&at(Some(5))).beat);
         assert!(!at(Some(5)).since(&at(Some(5))).beat && !at(None).since(&at(Some(5))).beat);

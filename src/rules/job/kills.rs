@@ -1,43 +1,45 @@
-//! Whether a command ended for want of memory: the kernel counts the kills of the cgroup, and says neither whom nor when.
+//! Whether a command ended because of an out-of-memory kill. The cgroup counts kills, but reports neither the process
+//! nor the time.
 
 use std::time::Duration;
 
 use super::event::Uptime;
 
-/// A command that fails because one of its processes was killed does so by then: the others wait for it in a collective for
-/// half an hour at most by default (gloo's time-out), and a launcher gives them a while. One that fails later has lived with it.
-const LATELY: Duration = Duration::from_secs(40 * 60);
+/// A command that fails because one of its processes was killed fails within this time: the other ranks wait for the
+/// dead one in a collective for at most half an hour by default (gloo's timeout), and a launcher allows some more. A
+/// later failure has another cause.
+const RECENT: Duration = Duration::from_secs(40 * 60);
 
-/// What was seen of the count since an attempt began.
+/// The count of kills during one attempt.
 #[derive(Debug, Default)]
 pub struct Kills {
-    /// `None`: nobody counts.
+    /// `None` if there is no counter.
     count: Option<u64>,
-    /// When it was seen to have risen, the last time.
-    risen: Option<Uptime>,
+    /// When the count was last seen to rise.
+    rose_at: Option<Uptime>,
 }
 
 impl Kills {
-    /// An attempt begins, and so many were killed before.
+    /// A new attempt, with the count at its start.
     pub fn since(count: Option<u64>) -> Kills {
-        Kills { count, risen: None }
+        Kills { count, rose_at: None }
     }
 
-    /// So many were killed by now.
+    /// The count now.
     pub fn note(&mut self, now: Uptime, count: Option<u64>) {
         let Some((before, count)) = self.count.zip(count) else {
             self.count = None;
             return;
         };
         if count > before {
-            self.risen = Some(now);
+            self.rose_at = Some(now);
         }
         self.count = Some(count);
     }
 
-    /// Whether somebody was killed so recently that a command which ends now may end of it; `None`: nobody counts.
-    pub fn lately(&self, now: Uptime) -> Option<bool> {
-        self.count.map(|_| self.risen.is_some_and(|risen| now.saturating_sub(risen) <= LATELY))
+    /// Whether a kill is so recent that it may be the cause of an end now; `None` if there is no counter.
+    pub fn is_recent(&self, now: Uptime) -> Option<bool> {
+        self.count.map(|_| self.rose_at.is_some_and(|rose_at| now.saturating_sub(rose_at) <= RECENT))
     }
 }
 
@@ -50,24 +52,24 @@ mod tests {
     }
 
     #[test]
-    fn a_kill_that_the_command_outlived_for_long_is_not_what_it_dies_of() {
+    fn a_kill_long_before_the_death_is_not_its_cause() {
         let mut kills = Kills::since(Some(4));
-        assert_eq!(kills.lately(secs(1)), Some(false), "those of earlier attempts are not its own");
+        assert_eq!(kills.is_recent(secs(1)), Some(false), "kills during earlier attempts do not count");
         kills.note(secs(60), Some(5));
         kills.note(secs(120), Some(5));
-        assert_eq!((kills.lately(secs(120)), kills.lately(secs(60 + 1800))), (Some(true), Some(true)));
-        assert_eq!(kills.lately(secs(60 + 2401)), Some(false));
+        assert_eq!((kills.is_recent(secs(120)), kills.is_recent(secs(60 + 1800))), (Some(true), Some(true)));
+        assert_eq!(kills.is_recent(secs(60 + 2401)), Some(false));
         kills.note(secs(7200), Some(6));
-        assert_eq!(kills.lately(secs(7200)), Some(true), "nobody looked before it died");
+        assert_eq!(kills.is_recent(secs(7200)), Some(true), "the count was not read before the death");
     }
 
     #[test]
-    fn where_nobody_counts_nothing_is_said() {
+    fn without_a_counter_the_answer_is_unknown() {
         let mut kills = Kills::since(None);
         kills.note(secs(1), Some(1));
-        assert_eq!(kills.lately(secs(1)), None);
+        assert_eq!(kills.is_recent(secs(1)), None);
         let mut kills = Kills::since(Some(1));
         kills.note(secs(1), None);
-        assert_eq!(kills.lately(secs(1)), None);
+        assert_eq!(kills.is_recent(secs(1)), None);
     }
 }

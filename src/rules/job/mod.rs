@@ -1,21 +1,24 @@
-//! The life of one replica's job, as rules: events in, actions out, time as data.
+//! The rules for one job: events in, actions out, time as data.
 //!
-//! Deliberately absent: processes, clocks, descriptors, and which cloud this is.
+//! Deliberately absent: processes, clocks, descriptors, and knowledge of clouds.
 
 mod budget;
 mod child;
+pub mod clues;
 mod event;
 mod hang;
 mod kills;
 mod machine;
 mod policy;
 mod restart;
+pub mod tree_stop;
 mod verdict;
 
 pub use child::{ChildFacts, child_variables};
 pub use event::{Action, Event, Flushed, Mirrored, Resume, Target, Timer, Uptime};
-pub use hang::{Hang, Pulse, Sample};
+pub use hang::{Hang, LivenessSample, Sample};
 pub use kills::Kills;
-pub use machine::{COPY_AGAIN, Machine, STATES, State, Told};
-pub use policy::{Policy, Processes, StoppedCode};
+pub use machine::{COPY_AGAIN, Machine, STATES, Snapshot, State};
+pub use policy::{InGang, Policy, Processes, StoppedCode};
+pub use tree_stop::Grace;
 pub use verdict::{KILLED_FOR_MEMORY, Outcome, Reason};

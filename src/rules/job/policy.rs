@@ -1,21 +1,22 @@
-//! What was asked for: the settings that decide about a job's life, as plain data.
+//! The settings that decide about a job, as plain data.
 
 use std::time::Duration;
 
 use super::event::Target;
 use super::hang::Hang;
-use crate::rules::signal::Signal;
+use crate::gang::seat::Seat;
+use crate::process::signal::Signal;
 
-/// Which code a stopped job leaves with.
+/// The exit code of a stopped job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoppedCode {
-    /// 143 whatever the child left with: a 0 would be taken for finished.
+    /// 143 for any code of the child, because 0 would look like a finished job.
     Always143,
     /// The child's own.
     Child,
 }
 
-/// The processes of one attempt: so many main children, each with a rank of its own.
+/// The processes of one attempt: a number of main children with consecutive ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Processes {
     /// At least one.
@@ -24,75 +25,88 @@ pub struct Processes {
     pub first_rank: u32,
 }
 
-/// The rules of one `run`.
+/// The part of a replica in its gang.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InGang {
+    /// Its seat.
+    pub seat: Seat,
+    /// From SIGTERM to SIGKILL if the gang halts the command.
+    pub stop_grace: Duration,
+}
+
+/// The settings of one `run`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     /// From the first SIGTERM, or from the main child's end, to SIGKILL.
     pub stop_grace: Duration,
-    /// Who gets forwarded signals.
+    /// The receiver of forwarded signals.
     pub signal_target: Target,
-    /// A stop from a terminal stops us too: at the signal, else only if the command stops of it.
+    /// When a terminal stop also stops trainit: at the signal, or else only if the command stops because of it.
     pub suspend_at_signal: bool,
-    /// Forwarded as; `None` drops. The first match wins.
+    /// Replacements for forwarded signals; `None` drops the signal. The first match wins.
     pub rewrite: Vec<(Signal, Option<Signal>)>,
-    /// Exit codes replaced at the very end. The first match wins.
+    /// Replacements for trainit's exit code, applied last. The first match wins.
     pub remap_exit: Vec<(u8, u8)>,
-    /// Which code a stopped job leaves with.
+    /// The exit code of a stopped job.
     pub stopped_code: StoppedCode,
-    /// What the trainer gets when the job is stopped or preempted; `None`: only the file tells it.
+    /// The signal that tells the trainer of a stop or a preemption; `None`: only the file tells it.
     pub preempt_signal: Option<Signal>,
-    /// Signals that announce the machine's end, and how long before it.
+    /// Signals that announce the machine's end, and the time before it.
     pub preempt_on: Vec<(Signal, Duration)>,
-    /// Signals that are passed on and mean a checkpoint soon, too.
+    /// Signals that ask for a checkpoint soon, and are also passed on.
     pub checkpoint_on: Vec<Signal>,
-    /// Restarts without a newer checkpoint in between.
+    /// The limit of restarts without progress.
     pub max_restarts: u32,
-    /// Pause before the first restart; doubled each time.
+    /// The pause before the first restart, doubled each time.
     pub backoff_first: Duration,
     /// The longest pause.
     pub backoff_max: Duration,
-    /// There is a checkpoint directory: restore first, look for the newest between attempts.
+    /// There is a checkpoint directory: restore before the first attempt, and scan for the newest checkpoint between
+    /// attempts.
     pub checkpoints: bool,
-    /// There is a store: a last commit is owed at the end.
+    /// There is a store: the job ends with a last commit.
     pub store: bool,
-    /// Who must be reachable before the first start, in words; `None`: nobody.
+    /// The peers that must be reachable before the first start, in words; `None`: no peers.
     pub peers: Option<String>,
-    /// What is started.
+    /// The processes of an attempt.
     pub processes: Processes,
-    /// Where the model of a finished job is to be copied, in words; `None`: it leaves none.
+    /// Where the model of a finished job is copied, in words; `None`: it has no model.
     pub model: Option<String>,
-    /// Spreads the pauses of many jobs; `None`: each is exact.
+    /// The seed that spreads the pauses of many jobs; `None`: exact pauses.
     pub seed: Option<u64>,
     /// When silence is a hang; `None`: never.
     pub hang: Option<Hang>,
-    /// The child shares our terminal, and has it whenever we could: then its signals reach the child without us.
+    /// The child has trainit's terminal whenever trainit could have it, so the terminal's signals reach the child
+    /// directly.
     pub child_has_terminal: bool,
-    /// HUP was ignored when we were started, as nohup has it: it is passed on, and nobody asks to leave by it.
+    /// The replicas of the job start and stop together; `None`: this replica is supervised alone.
+    pub gang: Option<InGang>,
+    /// HUP was ignored when trainit started, as nohup does: it is passed on, and is not a request to leave.
     pub outlives_hangup: bool,
 }
 
 impl Policy {
-    /// What a signal is forwarded as; `None` drops it.
+    /// The signal to forward instead; `None` drops it.
     pub fn rewritten(&self, signal: Signal) -> Option<Signal> {
         let asked = self.rewrite.iter().find(|(from, _)| *from == signal).map(|(_, to)| *to);
-        // In a session of its own nobody could continue what a terminal's stop has stopped, so the kernel drops those.
+        // In a session of its own a stopped process could not be continued, so the kernel drops stops by a terminal.
         let own_session = self.signal_target == Target::Group && !self.child_has_terminal;
         let as_it_is = if own_session && signal.stops_a_job() { Signal::STOP } else { signal };
         asked.unwrap_or(Some(as_it_is))
     }
 
-    /// Whether somebody who sends this wants the job to end.
+    /// Whether this signal asks the job to end.
     pub fn asks_to_leave(&self, signal: Signal) -> bool {
         signal.asks_to_leave() && !(self.outlives_hangup && signal == Signal::HUP)
     }
 
-    /// The code trainit leaves with where it would leave with `code`.
+    /// The exit code after the replacements.
     pub fn remapped(&self, code: u8) -> u8 {
         self.remap_exit.iter().find(|(from, _)| *from == code).map_or(code, |(_, to)| *to)
     }
 }
 
-/// Built-in defaults, the same as the settings'.
+/// Built-in defaults, the same as those of the settings.
 impl Default for Policy {
     fn default() -> Policy {
         Policy {
@@ -116,6 +130,7 @@ impl Default for Policy {
             seed: None,
             hang: None,
             child_has_terminal: false,
+            gang: None,
             outlives_hangup: false,
         }
     }

@@ -1,47 +1,47 @@
-//! Whether a crashed attempt is worth another one.
+//! Decides whether a crashed attempt is followed by another one.
 
 use std::time::Duration;
 
 use super::policy::Policy;
-use crate::rules::exit::{self, End};
+use crate::process::exit;
+use crate::process::exit::End;
 
-/// An attempt that failed sooner than this, without a new checkpoint, looks like a crash loop.
+/// An attempt that failed sooner than this without a new checkpoint looks like a crash loop.
 const QUICK: Duration = Duration::from_secs(60);
-/// So many quick failures in a row end it.
+/// So many quick failures in a row end the job.
 const QUICK_LIMIT: u32 = 3;
-/// Wrong usage, as most programs report it.
+/// The usual exit code for wrong usage.
 const USAGE: u8 = 2;
-/// What TensorFlow's preemption handler leaves with: it saved and asks for a restart.
+/// The exit codes of TensorFlow's preemption handler, which has saved and asks for a restart.
 const ASKS_FOR_RESTART: [u8; 2] = [42, exit::STOPPED];
-/// What passes: EX_TEMPFAIL, and SIGINT from somebody else.
-const PASSES: [u8; 2] = [75, 130];
-/// ILL, BUS and FPE come from the program or from a full disk; a second time they come from the program.
-const ONCE: [u8; 3] = [132, 135, 136];
-const BUS: u8 = 135;
-/// By SIGKILL: as a shell says it, and as Composer's launcher does, which leaves with Python's -9.
-const KILLED: [u8; 2] = [137, 247];
-/// A trainer that ran for so long before it failed is started again at once.
+/// Transient failures: EX_TEMPFAIL, and SIGINT from another process.
+const TRANSIENT: [u8; 2] = [75, 130];
+/// The codes of ILL, BUS and FPE. Their cause is the program or a full disk; at the second time it is the program.
+const RETRIED_ONCE: [u8; 3] = [132, 135, 136];
+/// The codes of SIGKILL in a shell and in Composer's launcher, which exits with Python's -9.
+const KILLED_CODES: [u8; 2] = [137, 247];
+/// A trainer that ran this long before it failed is restarted at once.
 const HEALTHY: Duration = Duration::from_secs(600);
-/// Dead so soon after going on from a checkpoint, it may be the checkpoint's fault.
-const POISONED: Duration = Duration::from_secs(300);
-/// So often from the same one.
-const POISONED_LIMIT: u32 = 2;
+/// A death this soon after a resume may be the checkpoint's fault.
+const SUSPECT_WITHIN: Duration = Duration::from_secs(300);
+/// So many such deaths after the same checkpoint make trainit fall back to an older one.
+const SUSPECT_LIMIT: u32 = 2;
 
 /// A failed attempt.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Failure {
     pub(super) end: End,
     pub(super) oom: bool,
-    /// We ended it because it showed no sign of life.
+    /// trainit ended it because it showed no sign of life.
     pub(super) hung: bool,
-    /// From exec to the end.
+    /// The time from exec to the end.
     pub(super) lasted: Duration,
-    /// The newest step there is to go on from.
+    /// The step that the next attempt would resume from, if its format, an expression or a heartbeat tells it.
     pub(super) step: Option<u64>,
-    /// It went on from a checkpoint, and there is still no newer one.
-    pub(super) stuck: bool,
-    /// There is another checkpoint than the one it went on from.
-    pub(super) saved: bool,
+    /// It resumed from a checkpoint, and committed nothing new.
+    pub(super) without_progress: bool,
+    /// It committed something new.
+    pub(super) with_progress: bool,
 }
 
 impl Failure {
@@ -53,88 +53,86 @@ impl Failure {
         }
     }
 
-    /// By its exit code: a shell around the trainer passes the signal on as a code.
+    /// By SIGKILL from outside. The code counts, because a shell around the trainer turns the signal into a code.
     fn is_killed_from_outside(&self) -> bool {
-        KILLED.contains(&self.end.code()) && !self.oom && !self.hung
+        KILLED_CODES.contains(&self.end.code()) && !self.oom && !self.hung
     }
 
-    /// Whether another try is asked for, or may end otherwise, however often it came at this step: no checkpoint is to blame.
-    fn is_passing(&self) -> bool {
+    /// Whether the trainer asks for a restart, or its failure is transient. The checkpoint is not to blame, however
+    /// often this happens at one step.
+    fn is_transient(&self) -> bool {
         let code = self.end.code();
-        !self.oom && !self.hung && (ASKS_FOR_RESTART.contains(&code) || PASSES.contains(&code))
+        !self.oom && !self.hung && (ASKS_FOR_RESTART.contains(&code) || TRANSIENT.contains(&code))
     }
 }
 
-/// The answer.
+/// The decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Answer {
-    /// Start again after this pause.
-    After(Duration),
-    /// The same after this pause, but from an older checkpoint, if there is one.
-    Older(Duration),
-    /// Give up; the clause says why.
-    No(String),
+pub(super) enum Decision {
+    /// Restart after this pause.
+    Restart(Duration),
+    /// Restart after this pause, from an older checkpoint if there is one.
+    FallBack(Duration),
+    /// Do not restart; the clause says why.
+    GiveUp(String),
 }
 
-/// What is remembered from attempt to attempt.
+/// The history of attempts.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Memory {
-    /// Restarts in all.
+pub(super) struct RestartBudget {
+    /// All restarts.
     restarts: u32,
-    /// Those since the last progress.
+    /// Restarts since the last progress.
     used: u32,
-    quick: u32,
+    quick_failures: u32,
     last: Option<(String, Option<u64>)>,
-    /// Failures that are tried once more only, since the last progress.
-    once: Vec<String>,
-    /// Deaths soon after going on from the same checkpoint.
-    poisoned: u32,
+    /// Failures that get only one retry, since the last progress.
+    retried: Vec<String>,
+    /// Deaths soon after resuming from the same checkpoint.
+    suspect_failures: u32,
     fell_back: bool,
-    /// This run made one checkpoint after another, or several lie there: there is an older one to go back to.
+    /// The store has an older commit to fall back to.
     has_older: bool,
     /// There was progress since the last failure.
-    fresh: bool,
+    has_progressed: bool,
     best_step: Option<u64>,
-    /// The best step before an older checkpoint was gone back to.
-    peak: Option<u64>,
-    /// The highest step that a heartbeat named.
-    best_beat: Option<u64>,
+    /// The highest step before the fallback to an older checkpoint.
+    step_before_fallback: Option<u64>,
+    /// The highest step in a heartbeat.
+    best_heartbeat_step: Option<u64>,
 }
 
-impl Memory {
-    /// A checkpoint was seen or committed: a newer one than any before refills the budget.
+impl RestartBudget {
+    /// A commit has new content: refills the budget, for any step.
     pub(super) fn progressed(&mut self, step: Option<u64>) {
-        if step > self.best_step {
-            self.has_older |= self.best_step.is_some();
-            self.best_step = step;
-            self.refill();
-        }
+        self.best_step = self.best_step.max(step);
+        self.refill();
     }
 
-    /// Whether another lies beside the newest: an attempt may have made several between two looks, or without a store none
-    /// that was heard of.
-    pub(super) fn sees_older(&mut self, is_there: bool) {
+    /// Whether the store has an older commit than the newest.
+    pub(super) fn note_older_commit(&mut self, is_there: bool) {
         self.has_older |= is_there;
     }
 
     fn refill(&mut self) {
-        *self = Memory {
-            // Once, until training is beyond where it went back from: else it might go to and fro for ever.
-            fell_back: self.fell_back && self.best_step <= self.peak,
+        *self = RestartBudget {
+            // Only one fallback until a step beyond its starting point is known. Otherwise the job could alternate for
+            // ever.
+            fell_back: self.fell_back && self.best_step <= self.step_before_fallback,
             has_older: self.has_older,
-            peak: self.peak,
+            step_before_fallback: self.step_before_fallback,
             best_step: self.best_step,
-            best_beat: self.best_beat,
+            best_heartbeat_step: self.best_heartbeat_step,
             restarts: self.restarts,
-            fresh: true,
-            ..Memory::default()
+            has_progressed: true,
+            ..RestartBudget::default()
         };
     }
 
-    /// A heartbeat named this step: one above any before is progress, too.
-    pub(super) fn beaten(&mut self, step: Option<u64>) {
-        if step > self.best_beat {
-            self.best_beat = step;
+    /// A heartbeat has this step. A new highest step is progress, too.
+    pub(super) fn heartbeat_step(&mut self, step: Option<u64>) {
+        if step > self.best_heartbeat_step {
+            self.best_heartbeat_step = step;
             self.refill();
         }
     }
@@ -144,120 +142,114 @@ impl Memory {
         self.used
     }
 
-    /// The step to start from is known: what is there already is no progress.
+    /// The step of the first attempt is known.
     pub(super) fn starts_from(&mut self, step: Option<u64>) {
         self.best_step = self.best_step.max(step);
     }
 
-    /// The next attempt goes on from an older checkpoint, and what is newer than that is progress.
-    pub(super) fn goes_back_to(&mut self, step: Option<u64>) {
-        self.peak = self.peak.max(self.best_step);
+    /// The next attempt resumes from an older checkpoint.
+    pub(super) fn fell_back_to(&mut self, step: Option<u64>) {
+        self.step_before_fallback = self.step_before_fallback.max(self.best_step);
         self.best_step = step;
     }
 
-    /// Whether to restart after `failure`. `progressed` must have been told of its step first.
-    pub(super) fn judge(&mut self, policy: &Policy, failure: Failure) -> Answer {
+    /// Decides about `failure`. Call `progressed` for its commits first.
+    pub(super) fn decide(&mut self, policy: &Policy, failure: Failure) -> Decision {
         if policy.max_restarts == 0 {
-            return Answer::No(String::new());
-        }
-        // Where no step tells, only time does: a trainer may save what it went on from again at once, and crash on.
-        if failure.saved && failure.step.is_none() && failure.lasted >= HEALTHY {
-            self.refill();
+            return Decision::GiveUp(String::new());
         }
         if let End::Code(code @ (USAGE | exit::NOT_STARTED | exit::NOT_EXECUTABLE | exit::NOT_FOUND)) = failure.end
             && !failure.hung
         {
-            return Answer::No(format!("exit code {code} is one that a restart does not cure"));
+            return Decision::GiveUp(format!("a restart does not help against exit code {code}"));
         }
         let outside = failure.is_killed_from_outside();
         let asks = matches!(failure.end, End::Code(code) if ASKS_FOR_RESTART.contains(&code));
-        let is_suspect = failure.stuck && failure.lasted < POISONED && !outside && !failure.is_passing();
-        self.poisoned = if is_suspect { self.poisoned + 1 } else { 0 };
+        let is_suspect =
+            failure.without_progress && failure.lasted < SUSPECT_WITHIN && !outside && !failure.is_transient();
+        self.suspect_failures = if is_suspect { self.suspect_failures + 1 } else { 0 };
         let may_fall_back = !self.fell_back && self.used < policy.max_restarts;
-        let falls_back = self.poisoned >= POISONED_LIMIT && may_fall_back;
-        // The death after which the checkpoint was new says nothing of it; a second one from it does.
+        let falls_back = self.suspect_failures >= SUSPECT_LIMIT && may_fall_back;
+        // The first death after a new checkpoint does not prove that the checkpoint is bad; a second one does.
         let is_open = is_suspect && self.has_older && may_fall_back;
         let this = (failure.name(), failure.step);
         let again = self.last.replace(this.clone()).as_ref() == Some(&this);
         if falls_back {
             self.fell_back = true;
-            return Answer::Older(self.pause(policy, failure.lasted, asks));
+            return Decision::FallBack(self.pause(policy, failure.lasted, asks));
         }
         if again
             && !is_open
-            && let Some(step) = failure.step.filter(|_| !outside && !failure.is_passing())
+            && let Some(step) = failure.step.filter(|_| !outside && !failure.is_transient() && !failure.with_progress)
         {
-            return Answer::No(format!(
-                "it failed the same way ({}) twice at step {step}, so another attempt would, too",
+            return Decision::GiveUp(format!(
+                "it failed the same way ({}) twice at step {step}, so another attempt would fail, too",
                 this.0
             ));
         }
-        if let Some(why) = self.is_once_too_often(failure) {
-            return Answer::No(why);
+        if let Some(why) = self.used_its_only_retry(failure) {
+            return Decision::GiveUp(why);
         }
-        self.quick = if failure.lasted < QUICK && !self.fresh { self.quick + 1 } else { 0 };
-        if self.quick >= QUICK_LIMIT && self.used > 0 {
-            return Answer::No(format!("{} failures in a row within {} s of the start", self.quick, QUICK.as_secs()));
+        self.quick_failures = if failure.lasted < QUICK && !self.has_progressed { self.quick_failures + 1 } else { 0 };
+        if self.quick_failures >= QUICK_LIMIT && self.used > 0 {
+            return Decision::GiveUp(format!(
+                "{} failures in a row within {} s of the start",
+                self.quick_failures,
+                QUICK.as_secs()
+            ));
         }
         if self.used >= policy.max_restarts {
-            return Answer::No(spent(policy));
+            return Decision::GiveUp(budget_used_up(policy));
         }
-        Answer::After(self.pause(policy, failure.lasted, asks))
+        Decision::Restart(self.pause(policy, failure.lasted, asks))
     }
 
-    /// Whether to try again to start what could not be started for a cause that passes: it is no crash, only the budget
-    /// ends it.
-    pub(super) fn judge_start(&mut self, policy: &Policy) -> Answer {
+    /// Decides about a failed start with a transient cause. It is not a crash, so only the budget limits it.
+    pub(super) fn decide_start(&mut self, policy: &Policy) -> Decision {
         if policy.max_restarts == 0 {
-            return Answer::No(String::new());
+            return Decision::GiveUp(String::new());
         }
         if self.used >= policy.max_restarts {
-            return Answer::No(spent(policy));
+            return Decision::GiveUp(budget_used_up(policy));
         }
-        Answer::After(self.pause(policy, Duration::ZERO, false))
+        Decision::Restart(self.pause(policy, Duration::ZERO, false))
     }
 
-    fn is_once_too_often(&mut self, failure: Failure) -> Option<String> {
+    fn used_its_only_retry(&mut self, failure: Failure) -> Option<String> {
         let name = failure.name();
-        if !(failure.oom || ONCE.contains(&failure.end.code()) && !failure.hung) {
+        if !(failure.oom || RETRIED_ONCE.contains(&failure.end.code()) && !failure.hung) {
             return None;
         }
-        if !self.once.contains(&name) {
-            self.once.push(name);
+        if !self.retried.contains(&name) {
+            self.retried.push(name);
             return None;
         }
-        let is_bus = failure.end.code() == BUS && !failure.oom;
-        let hint = if is_bus {
-            "; a full /dev/shm does that: give the container more of it (docker run --shm-size)"
-        } else {
-            ""
-        };
-        Some(format!("{name} twice without progress{hint}"))
+        Some(format!("{name} twice without progress"))
     }
 
-    /// Counts the restart, and says how long to wait for it: doubled each time, up to a fifth more or less, so that a
-    /// thousand jobs that died of one cause do not come back at one instant. `asks`: the trainer wants the restart.
+    /// Counts the restart and returns the pause before it: doubled each time, varied by up to 20 %, so that a thousand
+    /// jobs that died of one cause do not restart at the same time. `asks`: the trainer asks for the restart.
     fn pause(&mut self, policy: &Policy, lasted: Duration, asks: bool) -> Duration {
-        let fresh = std::mem::take(&mut self.fresh);
+        let has_progressed = std::mem::take(&mut self.has_progressed);
         self.restarts += 1;
         if self.used == 0 && lasted >= HEALTHY {
             self.used = 1;
             return Duration::ZERO;
         }
-        let doubled = policy.backoff_first.saturating_mul(1u32.checked_shl(self.used.min(16)).unwrap_or(u32::MAX));
-        if !(asks && fresh) {
+        let backoff = policy.backoff_first.saturating_mul(1u32.checked_shl(self.used.min(16)).unwrap_or(u32::MAX));
+        if !(asks && has_progressed) {
             self.used += 1;
         }
-        let pause = doubled.min(policy.backoff_max);
+        let pause = backoff.min(policy.backoff_max);
         policy.seed.map_or(pause, |seed| pause.mul_f64(0.8 + 0.4 * fraction(seed, self.restarts)))
     }
 }
 
-fn spent(policy: &Policy) -> String {
-    format!("the restart budget ({}) is spent", policy.max_restarts)
+fn budget_used_up(policy: &Policy) -> String {
+    format!("the restart budget ({}) is used up", policy.max_restarts)
 }
 
-/// From 0 to 1, as good as random: SplitMix64 of the seed and a count.
+/// A pseudo-random number from 0 to 1: SplitMix64 of the seed and a count.
 fn fraction(seed: u64, count: u32) -> f64 {
     let mut z = seed.wrapping_add(u64::from(count).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,8 +1,8 @@
-//! How a job's life ended, in the words of the verdict.
+//! How a job ended, for the verdict.
 
-use crate::rules::exit::End;
+use crate::process::exit::End;
 
-/// Why trainit left.
+/// Why trainit exited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each is the verdict's word of that name")]
 pub enum Reason {
@@ -39,32 +39,32 @@ impl Reason {
         }
     }
 
-    /// Whether somebody has to look into it.
+    /// Whether a person has to look into it.
     pub fn is_failure(self) -> bool {
         !matches!(self, Reason::Finished | Reason::Stopped | Reason::Preempted)
     }
 }
 
-/// Of an end after the kernel's killing in the same attempt.
+/// The clause for an end after an out-of-memory kill in the same attempt.
 pub const KILLED_FOR_MEMORY: &str = "the kernel killed a process of the job for memory during this attempt";
 
-/// The end of a job, as far as the machine knows it.
+/// The end of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// trainit's own exit code, remapped already.
+    /// trainit's exit code, after the replacements.
     pub exit_code: u8,
-    /// How the main child of the last attempt ended (of several the first that failed); `None` when there was none, or it
-    /// could not be killed.
+    /// How the main child of the last attempt ended (of several, the first that failed); `None` if there was none, or
+    /// it could not be killed.
     pub child: Option<End>,
-    /// The rank of that child, where there were several.
+    /// The rank of that child, if there were several.
     pub rank: Option<u32>,
-    /// The cgroup counted an out-of-memory kill during the last attempt; `None`: nobody knows.
+    /// The cgroup counted an out-of-memory kill during the last attempt; `None` if that is unknown.
     pub oom: Option<bool>,
-    /// Starts of the command.
+    /// The number of starts of the command.
     pub attempts: u32,
-    /// The step that the last attempt went on from.
+    /// The step that the last attempt resumed from.
     pub resumed_step: Option<u64>,
     /// The step of the newest commit.
     pub committed_step: Option<u64>,

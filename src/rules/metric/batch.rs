@@ -1,7 +1,7 @@
-//! Many reports as text, one a line: `tag value [step]`, or a JSON object with `tag`, `value` (number or string), `step` and
-//! `checkpoint_path`. An example: `{"tag": "loss", "value": 0.3, "step": 10}`.
+//! Reads many reports from text, one for each line: `tag value [step]`, or a JSON object with `tag`, `value` (number or
+//! string), `step` and `checkpoint_path`. An example: `{"tag": "loss", "value": 0.3, "step": 10}`.
 //!
-//! A line that is no report is named and holds no other one back.
+//! An invalid line is reported, and does not affect the other lines.
 
 use std::borrow::Cow;
 
@@ -10,16 +10,16 @@ use serde_json::value::RawValue;
 
 use super::line::Report;
 use super::number::{parse_any_step, parse_float, parse_step};
-use crate::rules::plain::counted;
+use crate::text::safe_text::counted;
 
-/// Mistakes named at most; the rest are counted.
+/// The limit for mistakes that are listed; the rest are counted.
 const MISTAKES_SHOWN: usize = 10;
 
-/// The longest line that is taken.
+/// The limit for the length of a line.
 pub const LONGEST_LINE_BYTES: usize = 1 << 20;
 
-/// Reads every line; blank ones are skipped. `tag` is for objects without one. With the reports come the mistakes: one text
-/// for each bad line, with its number from 1, where so many lines came `before` these.
+/// Reads every line. Blank lines are skipped. `tag` is the tag of objects without one. Returns the reports and one text
+/// for each invalid line, with its number. Line numbers start at `before` + 1.
 pub fn parse(text: &[u8], tag: &str, before: usize) -> (Vec<Report>, Vec<String>) {
     let mut reports = Vec::new();
     let mut mistakes = Vec::new();
@@ -41,7 +41,7 @@ pub fn parse(text: &[u8], tag: &str, before: usize) -> (Vec<Report>, Vec<String>
     (reports, mistakes)
 }
 
-/// One line; `None` when it is blank.
+/// Reads one line; `None` if it is blank.
 fn one(line: &[u8], tag: &str) -> Result<Option<Report>, String> {
     if line.len() > LONGEST_LINE_BYTES {
         return Err("longer than 1 MiB".to_owned());
@@ -72,7 +72,7 @@ fn one(line: &[u8], tag: &str) -> Result<Option<Report>, String> {
 struct Object<'a> {
     #[serde(borrow)]
     tag: Option<Cow<'a, str>>,
-    /// Kept as text: a JSON library's floats are not always the nearest, and have no room for a large step.
+    /// Kept as text: a JSON library does not always round floats to the nearest, and cannot hold a large step.
     #[serde(borrow)]
     value: &'a RawValue,
     #[serde(borrow)]
@@ -89,22 +89,23 @@ fn object(line: &str, tag: &str) -> Result<Report, String> {
         Some(value) => parse_float(&value),
         None => None,
     };
-    let value = value.ok_or_else(|| format!("the value {} is no number", object.value))?;
+    let value = value.ok_or_else(|| format!("the value {} is not a number", object.value))?;
     let step = match object.step.map(|raw| (raw.get(), scalar(raw.get()))) {
         None => Some("0".to_owned()),
         Some((raw, Some(text))) if raw.starts_with('"') => parse_step(&text),
-        // A float is cut toward zero, as the library does.
+        // A float is truncated, as the library does.
         Some((_, Some(text))) => parse_any_step(&text),
         Some((_, None)) => None,
     };
-    let step = step
-        .ok_or_else(|| format!("the step {} is no whole number", object.step.map(RawValue::get).unwrap_or_default()))?;
+    let step = step.ok_or_else(|| {
+        format!("the step {} is not a whole number", object.step.map(RawValue::get).unwrap_or_default())
+    })?;
     let tag = object.tag.as_deref().filter(|t| !t.is_empty()).unwrap_or(tag);
     Report::new(tag, value, step, object.checkpoint_path.as_deref().unwrap_or_default())
         .map_err(|wrong| wrong.to_string())
 }
 
-/// The text of a JSON string or number; `None` for anything else.
+/// The text of a JSON string or number; `None` for any other value.
 pub(super) fn scalar(raw: &str) -> Option<Cow<'_, str>> {
     match raw.as_bytes().first()? {
         b'"' => serde_json::from_str(raw).ok().map(Cow::Owned),
@@ -113,7 +114,7 @@ pub(super) fn scalar(raw: &str) -> Option<Cow<'_, str>> {
     }
 }
 
-/// Python's `json.dumps` writes bare `NaN`, `Infinity` and `-Infinity`, which are no JSON: here they become strings.
+/// Python's `json.dumps` writes bare `NaN`, `Infinity` and `-Infinity`, which are not JSON. This puts them in quotes.
 pub(super) fn with_constants_quoted(line: &str) -> Cow<'_, str> {
     if !line.contains("NaN") && !line.contains("Infinity") {
         return Cow::Borrowed(line);
@@ -129,7 +130,7 @@ pub(super) fn with_constants_quoted(line: &str) -> Cow<'_, str> {
                 word.len()
             }
             None => {
-                // An escape is two characters, so that `\"` does not end the string.
+                // An escape is two characters, so `\"` does not end the string.
                 let taken =
                     if in_string && c == '\\' { rest.chars().take(2).map(char::len_utf8).sum() } else { c.len_utf8() };
                 in_string ^= c == '"';
@@ -171,12 +172,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_at_all_is_no_report() {
+    fn empty_text_has_no_report() {
         assert_eq!(parse(b"\n \n", "", 0), (vec![], vec![]));
     }
 
     #[test]
-    fn an_object_takes_numbers_and_strings_alike() {
+    fn an_object_may_have_numbers_or_strings() {
         reads(r#"{"value": "1e-5", "step": "007"}"#, report("standard", 1e-5, "7", ""));
         reads(r#"{"value": 1e400, "tag": "", "step": null}"#, report("standard", f64::INFINITY, "0", ""));
         reads(r#"{"value": 1, "step": 9223372036854775808}"#, report("standard", 1.0, "9223372036854775808", ""));
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_json_number_is_read_to_the_nearest_float() {
+    fn a_json_number_is_rounded_to_the_nearest_float() {
         reads(r#"{"value": 9007199254740993.0000001}"#, report("standard", 9007199254740994.0, "0", ""));
         reads(r#"{"value": 122.416294033786585}"#, report("standard", 122.41629403378658, "0", ""));
     }
@@ -206,18 +207,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_report_is_refused_with_its_reason() {
+    fn an_invalid_line_is_refused_with_the_reason() {
         refuses("loss", "1 field;");
         refuses("loss 1 2 3", "4 fields");
-        refuses("loss abc", "\"abc\" is no number");
-        refuses("loss 1 1.5", "\"1.5\" is no whole number");
+        refuses("loss abc", "\"abc\" is not a number");
+        refuses("loss 1 1.5", "\"1.5\" is not a whole number");
         refuses("timestamp 1", "choose another tag");
         refuses(r#"{"tag": "a"}"#, "value");
-        refuses(r#"{"value": true}"#, "the value true is no number");
-        refuses(r#"{"value": "0x10"}"#, "is no number");
-        refuses(r#"{"value": 1, "step": "1e3"}"#, "is no whole number");
-        refuses(r#"{"value": 1, "step": NaN}"#, "is no whole number");
-        refuses(r#"{"value": 1, "step": [1]}"#, "is no whole number");
+        refuses(r#"{"value": true}"#, "the value true is not a number");
+        refuses(r#"{"value": "0x10"}"#, "is not a number");
+        refuses(r#"{"value": 1, "step": "1e3"}"#, "is not a whole number");
+        refuses(r#"{"value": 1, "step": NaN}"#, "is not a whole number");
+        refuses(r#"{"value": 1, "step": [1]}"#, "is not a whole number");
         refuses(r#"{"value": 1, "global_step": 1}"#, "global_step");
         refuses(r#"{"tag": "a", "value": 1"#, "not a JSON object");
         refuses(r#"{"tag": "global_step", "value": 1}"#, "choose another tag");

@@ -1,14 +1,14 @@
-//! A regular expression as it was written for Katib (Go's RE2) or SageMaker (Python) -> the same one as the regex crate reads
-//! it. An example is Katib's own default: `{metricName: ([\w|-]+), metricValue: ((-?\d+)(\.\d+)?)}`.
+//! Translates a regular expression for Katib (Go's RE2) or SageMaker (Python) into the syntax of the regex crate. An
+//! example is Katib's default: `{metricName: ([\w|-]+), metricValue: ((-?\d+)(\.\d+)?)}`.
 //!
-//! To the crate `{` always begins a repetition and `[` a set within a set; to the others only where the rest fits. Deliberately
-//! absent: look-around and back-references, which no search in one pass has.
+//! In the crate `{` always begins a repetition, and `[` within a class begins a nested set; in the other syntaxes only
+//! if the rest fits. Deliberately absent: look-around and back-references, which a search in one pass cannot support.
 
-/// Writes it anew. Errors: what is in it that is not taken, and what to write instead.
+/// Translates it. Errors: the unsupported part, and what to write instead.
 pub(super) fn translated(text: &str) -> Result<String, String> {
     let mut out = String::with_capacity(text.len() + 8);
     let mut rest = text;
-    // In a class: whether something stands in it already, so that `]` ends it.
+    // Set within a class: whether the class has content, so that `]` ends it.
     let mut class = None;
     while let Some(c) = rest.chars().next() {
         let taken = match (c, class) {
@@ -21,7 +21,7 @@ pub(super) fn translated(text: &str) -> Result<String, String> {
                 class = None;
                 keep("]", &mut out)
             }
-            // Twice they would be operators on sets.
+            // Two of them would be a set operator.
             ('&' | '~', Some(_)) => literal(c, &mut out),
             ('[', None) => {
                 class = Some(false);
@@ -32,10 +32,10 @@ pub(super) fn translated(text: &str) -> Result<String, String> {
             ('{', None) if !repeats(rest) => literal(c, &mut out),
             ('(', None) => {
                 if ["(?=", "(?!", "(?<=", "(?<!"].iter().any(|look| rest.starts_with(look)) {
-                    return Err(not_taken(text, "look-around"));
+                    return Err(unsupported(text, "look-around"));
                 }
                 if rest.starts_with("(?P=") {
-                    return Err(not_taken(text, "a back-reference"));
+                    return Err(unsupported(text, "a back-reference"));
                 }
                 keep("(", &mut out)
             }
@@ -47,16 +47,16 @@ pub(super) fn translated(text: &str) -> Result<String, String> {
     Ok(out)
 }
 
-/// What begins with a backslash.
+/// Translates an escape sequence.
 fn escape(rest: &str, in_class: bool, out: &mut String) -> Result<usize, String> {
     let Some(c) = rest[1..].chars().next() else { return Ok(keep(rest, out)) };
     let both = 1 + c.len_utf8();
     match c {
         // Python's end of the text.
         'Z' if !in_class => out.push_str("\\z"),
-        // Ends of words to the crate alone.
+        // These are ends of words only in the crate.
         '<' | '>' => out.push(c),
-        '1'..='9' | 'k' if !in_class => return Err(not_taken(&rest[..both], "a back-reference")),
+        '1'..='9' | 'k' if !in_class => return Err(unsupported(&rest[..both], "a back-reference")),
         'x' | 'u' | 'U' | 'p' | 'P' if rest[both..].starts_with('{') => {
             return Ok(keep(&rest[..rest.find('}').map_or(rest.len(), |end| end + 1)], out));
         }
@@ -85,10 +85,10 @@ fn literal(c: char, out: &mut String) -> usize {
     c.len_utf8()
 }
 
-fn not_taken(text: &str, what: &str) -> String {
+fn unsupported(text: &str, what: &str) -> String {
     format!(
-        "{text:?} has {what}, which is not taken, so nothing would be found; write it in RE2's syntax: have the pattern match \
-         what stands around the value too, and put the value alone in parentheses, as in loss: ([0-9.]+)"
+        "{text:?} has {what}, which is not supported, so nothing would be found; use RE2's syntax: let the pattern match \
+         the text around the value too, and put only the value in parentheses, as in loss: ([0-9.]+)"
     )
 }
 
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_brace_that_begins_no_repetition_stands_for_itself() {
+    fn a_brace_that_begins_no_repetition_is_literal() {
         reads(r"{a: (\d+)}", r"\{a: (\d+)}");
         reads(r"({|x{)", r"(\{|x\{)");
         reads(r"a{,3}b{1,x}c{1 }d{}", r"a\{,3}b\{1,x}c\{1 }d\{}");
@@ -120,29 +120,29 @@ mod tests {
     }
 
     #[test]
-    fn a_class_holds_no_class_and_no_operator() {
+    fn a_class_contains_no_class_and_no_operator() {
         reads(r"[^[]+[[:alpha:]_[]", r"[^\[]+[[:alpha:]_\[]");
         reads(r"[&&~~]&&", r"[\&\&\~\~]&&");
     }
 
     #[test]
-    fn the_end_of_the_text_is_pythons_too_and_an_escaped_angle_is_no_end_of_a_word() {
+    fn pythons_end_of_the_text_is_supported_and_an_escaped_angle_is_literal() {
         reads(r"a\Z\\Z[\Z]", r"a\z\\Z[\Z]");
         reads(r"\<a\>", "<a>");
     }
 
     #[test]
-    fn what_is_not_taken_is_said_with_what_to_write_instead() {
+    fn an_unsupported_part_is_named_with_advice() {
         for text in ["(?=a)", "(?!a)", "(?<=a)", "(?<!a)", "(a)\\1", "(?P<n>a)(?P=n)", "\\k<n>"] {
             let error = translated(text).expect_err(text);
-            assert!(error.contains("is not taken") && error.contains("RE2"), "{error}");
+            assert!(error.contains("is not supported") && error.contains("RE2"), "{error}");
         }
         reads(r"(?P<value>a)(?<step>b)[(?=\]]\(?=", r"(?P<value>a)(?<step>b)[(?=\]]\(?=");
     }
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic_and_what_both_read_alike_stays(text in "[a{}\\[\\]\\\\(?=<,1Zxpé&^:-]{0,16}", plain in "[a-z0-9.*+?|()]{0,12}") {
+        fn no_text_causes_a_panic_and_common_syntax_is_unchanged(text in "[a{}\\[\\]\\\\(?=<,1Zxpé&^:-]{0,16}", plain in "[a-z0-9.*+?|()]{0,12}") {
             let _ = translated(&text);
             if regex::Regex::new(&plain).is_ok() {
                 prop_assert_eq!(translated(&plain), Ok(plain));

@@ -1,10 +1,10 @@
-//! The scalars of one record of a TensorBoard event file: a protocol buffer, `tensorflow.Event`
-//! (tensorflow/core/util/event.proto, core/framework/summary.proto, tensor.proto and types.proto). An example, in text form:
-//! `wall_time: 1700000000.5 step: 10 summary { value { tag: "loss" simple_value: 0.25 } }`.
+//! Reads the scalars in one record of a TensorBoard event file: a protocol buffer, `tensorflow.Event`
+//! (tensorflow/core/util/event.proto, core/framework/summary.proto, tensor.proto and types.proto). An example, in text
+//! form: `wall_time: 1700000000.5 step: 10 summary { value { tag: "loss" simple_value: 0.25 } }`.
 //!
-//! Both forms are read: `simple_value` (TensorFlow 1, tensorboardX, torch) and a tensor of rank 0 (TensorFlow 2, Keras).
-//! Deliberately absent: everything else in a summary (histograms, images, text, graphs, what plugins other than `scalars`
-//! keep there), and the fields that a scalar has no need of.
+//! Both forms are supported: `simple_value` (TensorFlow 1, tensorboardX, torch) and a tensor of rank 0 (TensorFlow 2,
+//! Keras). Deliberately absent: all other content of a summary (histograms, images, text, graphs, data of plugins other
+//! than `scalars`), and the fields that a scalar does not need.
 
 use thiserror::Error;
 
@@ -21,12 +21,12 @@ pub struct Scalar {
     pub wall_time: f64,
 }
 
-/// The bytes are no protocol buffer.
+/// The bytes are not a protocol buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("not a protocol buffer")]
 pub struct Malformed;
 
-/// Reads an event's scalars, in order; most events have none or one. Errors: what is no event.
+/// Reads an event's scalars, in order; most events have none or one. Errors: the bytes are not an event.
 pub fn scalars(event: &[u8]) -> Result<Vec<Scalar>, Malformed> {
     let mut scalars = Vec::new();
     let (mut wall_time, mut step) = (0.0, 0);
@@ -62,7 +62,7 @@ fn named_value(value: &[u8]) -> Result<Option<(String, f64)>, Malformed> {
     Ok(number.filter(|_| is_scalar && !tag.is_empty()).map(|number| (tag.to_owned(), number)))
 }
 
-/// Whether a `SummaryMetadata` names the plugin for scalars, or none.
+/// Whether a `SummaryMetadata` names the plugin for scalars, or no plugin.
 fn is_of_scalars(metadata: &[u8]) -> Result<bool, Malformed> {
     for field in Message(metadata) {
         if let (1, Field::Bytes(plugin)) = field? {
@@ -92,7 +92,7 @@ mod types {
     pub(super) const UINT64: u64 = 23;
 }
 
-/// The number in a `TensorProto` of rank 0; `None` for any other shape, and for what is no number.
+/// The number in a `TensorProto` of rank 0; `None` for any other shape or type.
 fn tensor(tensor: &[u8]) -> Result<Option<f64>, Malformed> {
     let (mut dtype, mut content, mut listed, mut has_rank_0) = (0, &[][..], None, true);
     for field in Message(tensor) {
@@ -120,32 +120,32 @@ fn tensor(tensor: &[u8]) -> Result<Option<f64>, Malformed> {
         _ => return Ok(None),
     };
     if content.is_empty() {
-        // A tensor that lists no value is one of zeros.
+        // A tensor without values contains zeros.
         return Ok(Some(listed.unwrap_or(0.0)));
     }
     let mut bytes = [0; 8];
     bytes.get_mut(..content.len()).filter(|b| b.len() == size).ok_or(Malformed)?.copy_from_slice(content);
-    Ok(Some(of_type(dtype, u64::from_le_bytes(bytes))))
+    Ok(Some(number_of_type(dtype, u64::from_le_bytes(bytes))))
 }
 
-/// The first of the values that a tensor lists: alone, or many packed together. Floats have a width of their own, integers
-/// (halves too, as their bits) are varints.
+/// The first of the values in a tensor's field, which may be single or packed. Floats have a fixed width; integers, and
+/// the bits of halves, are varints.
 fn first(field: &Field<'_>, dtype: u64) -> Result<Option<f64>, Malformed> {
     Ok(match (field, dtype) {
         (Field::Fixed32(bytes), _) => Some(f64::from(f32::from_le_bytes(*bytes))),
         (Field::Fixed64(bytes), _) => Some(f64::from_le_bytes(*bytes)),
-        (Field::Varint(bits), _) => Some(of_type(dtype, *bits)),
+        (Field::Varint(bits), _) => Some(number_of_type(dtype, *bits)),
         (Field::Bytes([]), _) => None,
         (Field::Bytes(packed), types::FLOAT) => {
             Some(f64::from(f32::from_le_bytes(*packed.first_chunk().ok_or(Malformed)?)))
         }
         (Field::Bytes(packed), types::DOUBLE) => Some(f64::from_le_bytes(*packed.first_chunk().ok_or(Malformed)?)),
-        (Field::Bytes(packed), _) => Some(of_type(dtype, varint(&mut &packed[..])?)),
+        (Field::Bytes(packed), _) => Some(number_of_type(dtype, varint(&mut &packed[..])?)),
     })
 }
 
-/// A number out of the low bits that a type has.
-fn of_type(dtype: u64, bits: u64) -> f64 {
+/// The number in the low bits of a varint, according to its type.
+fn number_of_type(dtype: u64, bits: u64) -> f64 {
     match dtype {
         types::FLOAT => f64::from(f32::from_bits(bits as u32)),
         types::DOUBLE => f64::from_bits(bits),
@@ -194,7 +194,7 @@ impl<'a> Message<'a> {
                 Field::Bytes(bytes)
             }
             5 => Field::Fixed32(self.chunk()?),
-            // Groups, which none of these messages has.
+            // Groups, which these messages do not contain.
             _ => return Err(Malformed),
         };
         Ok((key >> 3, field))
@@ -222,7 +222,7 @@ impl<'a> Iterator for Message<'a> {
     }
 }
 
-/// Seven bits a byte, the lowest first; at most ten bytes.
+/// Seven bits in each byte, lowest first; at most ten bytes.
 fn varint(bytes: &mut &[u8]) -> Result<u64, Malformed> {
     let mut number = 0;
     for shift in (0..70).step_by(7) {
@@ -269,7 +269,7 @@ mod tests {
         [time, varint_field(2, 10), bytes_field(5, &summary)].concat()
     }
 
-    /// The value of a lone tensor with these fields.
+    /// The value of a tensor with these fields.
     fn tensor_value(fields: &[Vec<u8>]) -> Option<f64> {
         let value = [bytes_field(1, b"loss"), bytes_field(8, &fields.concat())].concat();
         let all = scalars(&event(&[value])).expect("an event");
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_negative_step_is_read_as_it_was_written() {
+    fn a_negative_step_is_read() {
         let summary = bytes_field(5, &bytes_field(1, &simple("a", 1.0)));
         let event = [varint_field(2, -3i64 as u64), summary].concat();
         assert_eq!(scalars(&event).map(|all| all[0].step), Ok(-3));
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_are_read_to_the_last_bit() {
+    fn halves_are_read_exactly() {
         let expected =
             [(0, 0.0), (1, 5.960464477539063e-8), (0x3c00, 1.0), (0x7bff, 65504.0), (0xfc00, f64::NEG_INFINITY)];
         for (bits, value) in expected {
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_scalar_is_left_out() {
+    fn other_content_is_skipped() {
         let vector = bytes_field(2, &bytes_field(2, &varint_field(1, 1)));
         let float = bytes_field(5, &0.5f32.to_le_bytes());
         assert_eq!(tensor_value(&[varint_field(1, types::FLOAT), vector, float.clone()]), None);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_event_is_an_error() {
+    fn invalid_bytes_are_an_error() {
         for bytes in
             [&b"\x0a\x7f"[..], b"\x09\0", b"\x0b", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", b"\x2a\x02\x0a\x05"]
         {

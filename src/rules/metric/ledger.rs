@@ -1,34 +1,51 @@
-//! What was measured so far: the last value of each tag, and the steps of tags that count their own.
+//! The measurements of a run: the last value of each tag, its step, and the searched sources.
 //!
-//! Deliberately absent: where a measurement came from, and the file it goes to.
+//! Deliberately absent: the origin of a measurement, and the file that it is written to.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::contract;
-use super::line::{Report, Wrong, refused_step};
+use super::line::{Report, Wrong, non_finite_warning, refused_step_warning};
 use super::number::repr;
 use super::pattern::Found;
+use super::sources::Sources;
 
-/// Names that are remembered, beside those that are selected.
-const TAGS: usize = 10_000;
+/// The limits for remembered tags, apart from selected ones: their number, their total bytes, and the bytes of one.
+pub(super) const MOST_TAGS: usize = 10_000;
+pub(super) const TAGS_BYTES: usize = 1 << 20;
+const LONGEST_TAG_BYTES: usize = 1 << 10;
 
-/// What is told of the last values, in names and in bytes: the verdict is one log line, and a driver of logs cuts it at
-/// 16 KiB.
-const LAST_VALUES: usize = 200;
+/// Longer steps are ignored.
+const LONGEST_STEP_BYTES: usize = 64;
+
+/// The part of an omitted tag that a warning quotes.
+const SHOWN_CHARS: usize = 80;
+
+/// The limits for the reported last values, in tags and bytes: the verdict is one log line, and log drivers cut lines
+/// at 16 KiB.
+const MOST_LAST_VALUES: usize = 200;
 const LAST_VALUES_BYTES: usize = 8 << 10;
 
-/// One for a whole run: counts go on through its attempts.
+/// One ledger for a whole run: counts continue through its attempts.
 #[derive(Debug, Clone, Default)]
 pub struct Ledger {
+    /// The searched sources.
+    pub sources: Sources,
     tags: BTreeMap<Arc<str>, Tag>,
-    /// The tags that are reported; none named: all.
+    /// The tags that are reported; if empty, all tags.
     selected: Vec<String>,
-    /// It was told that there are too many names.
-    is_full: bool,
+    /// The total bytes of all tags.
+    bytes: usize,
+    /// There was a warning about too many tags.
+    has_warned_of_full: bool,
+    /// There was a warning about a long tag.
+    has_warned_of_long_tag: bool,
+    /// There was a warning about a value that is not finite.
+    has_warned_of_non_finite: bool,
 }
 
-/// A measurement that has its place. Small, since of a flood only the last ones are ever written.
+/// A measurement with its step. It is small, because only the last ones of a flood are written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
     tag: Arc<str>,
@@ -43,7 +60,7 @@ enum Step {
 }
 
 impl Measured {
-    /// As it is reported. Errors: a tag that no report can have.
+    /// The measurement as a report. Errors: a tag that a report cannot have.
     pub fn report(&self) -> Result<Report, Wrong> {
         let step = match &self.step {
             Step::Counted(count) => count.to_string(),
@@ -58,26 +75,35 @@ struct Tag {
     count: u64,
     value: f64,
     step: i128,
-    /// The last step that was told.
-    told: Option<String>,
-    step_went_back: bool,
-    step_was_refused: bool,
+    /// The last step that a source gave.
+    given_step: Option<String>,
+    has_warned_of_decrease: bool,
+    has_warned_of_refused_step: bool,
 }
 
 impl Ledger {
-    /// One that reports only these tags, or all where none is named.
-    pub fn reporting(selected: Vec<String>) -> Ledger {
+    /// A ledger that reports only these tags; if empty, all tags.
+    pub fn with_selected(selected: Vec<String>) -> Ledger {
         Ledger { selected, ..Ledger::default() }
     }
 
-    /// Enters a measurement; without a step it has the last one that was told of the tag, or, before any was, the number of
-    /// the tag's measurements, from 1. Gives what is to be reported, and a warning the first time that a reported tag's
-    /// steps go back, that one is such as a tuner refuses, or that there are too many tags.
-    pub fn enter(&mut self, tag: &str, found: Found) -> (Option<Measured>, Option<String>) {
-        if self.tags.len() >= TAGS && !self.tags.contains_key(tag) && !self.is_selected(tag) {
-            let is_first = !std::mem::replace(&mut self.is_full, true);
-            return (None, is_first.then(|| too_many(tag)));
+    /// Records a measurement. Without a step it gets the last given step of its tag, or, before the first one, the
+    /// number of the tag's measurements, from 1. Returns the measurement if it is reported, and a warning at the first
+    /// of each of these: steps of a reported tag decrease; a step would be refused by a tuner; there are too many tags
+    /// or a long one; a value is not finite.
+    pub fn record(&mut self, tag: &str, mut found: Found) -> (Option<Measured>, Option<String>) {
+        if !self.tags.contains_key(tag) && !self.is_selected(tag) {
+            if tag.len() > LONGEST_TAG_BYTES {
+                let is_first = !std::mem::replace(&mut self.has_warned_of_long_tag, true);
+                return (None, is_first.then(|| too_long(tag)));
+            }
+            if self.tags.len() >= MOST_TAGS || self.bytes + tag.len() > TAGS_BYTES {
+                let is_first = !std::mem::replace(&mut self.has_warned_of_full, true);
+                return (None, is_first.then(|| too_many(tag)));
+            }
+            self.bytes += tag.len();
         }
+        found.step = found.step.filter(|step| step.len() <= LONGEST_STEP_BYTES);
         let name = match self.tags.get_key_value(tag) {
             Some((name, _)) => Arc::clone(name),
             None => Arc::from(tag),
@@ -86,31 +112,39 @@ impl Ledger {
             count: 0,
             value: 0.0,
             step: i128::MIN,
-            told: None,
-            step_went_back: false,
-            step_was_refused: false,
+            given_step: None,
+            has_warned_of_decrease: false,
+            has_warned_of_refused_step: false,
         };
         let entry = self.tags.entry(Arc::clone(&name)).or_insert_with(new);
         entry.count += 1;
         entry.value = found.value;
-        let (number, step) = match (found.step, &entry.told) {
+        let (number, step) = match (found.step, &entry.given_step) {
             (None, None) => (i128::from(entry.count), Step::Counted(entry.count)),
-            (None, Some(told)) => (entry.step, Step::Given(told.clone())),
+            (None, Some(given_step)) => (entry.step, Step::Given(given_step.clone())),
             (Some(text), _) => {
-                entry.told = Some(text.clone());
+                entry.given_step = Some(text.clone());
                 (text.parse().unwrap_or(entry.step), Step::Given(text))
             }
         };
         let refused = match &step {
-            Step::Given(text) if !entry.step_was_refused => refused_step(text),
+            Step::Given(text) if !entry.has_warned_of_refused_step => refused_step_warning(text),
             _ => None,
         };
-        entry.step_was_refused |= refused.is_some();
-        let goes_back = refused.is_none() && number < entry.step && !entry.step_went_back;
-        entry.step_went_back |= goes_back;
+        entry.has_warned_of_refused_step |= refused.is_some();
+        let decreases = refused.is_none() && number < entry.step && !entry.has_warned_of_decrease;
+        entry.has_warned_of_decrease |= decreases;
         let warning = match refused {
             Some(why) => Some(format!("the metric {tag:?}: {why}")),
-            None => goes_back.then(|| contract::steps_go_back(tag, entry.step, number)),
+            None => decreases.then(|| contract::steps_decrease(tag, entry.step, number)),
+        };
+        let is_relevant = self.selected.is_empty() || self.selected.iter().any(|selected| selected == tag);
+        let not_finite = non_finite_warning(found.value).filter(|_| is_relevant && !self.has_warned_of_non_finite);
+        self.has_warned_of_non_finite |= not_finite.is_some();
+        let warning = match (warning, not_finite) {
+            (Some(one), Some(other)) => Some(format!("{one}; the metric {tag:?}: {other}")),
+            (None, Some(other)) => Some(format!("the metric {tag:?}: {other}")),
+            (warning, None) => warning,
         };
         entry.step = number;
         if !self.selected.is_empty() && !self.is_selected(tag) {
@@ -123,14 +157,19 @@ impl Ledger {
         self.selected.iter().any(|selected| selected == tag)
     }
 
-    /// Nothing was measured.
+    /// Whether there is no measurement.
     pub fn is_empty(&self) -> bool {
         self.tags.is_empty()
     }
 
-    /// The tag was measured.
+    /// Whether the tag has a measurement.
     pub fn has(&self, tag: &str) -> bool {
         self.tags.contains_key(tag)
+    }
+
+    /// Whether any report had a step.
+    pub fn has_steps(&self) -> bool {
+        self.tags.values().any(|tag| tag.given_step.is_some())
     }
 
     /// What was measured.
@@ -138,7 +177,7 @@ impl Ledger {
         self.tags.keys().map(AsRef::as_ref)
     }
 
-    /// The last value of each tag, as it was reported; of too many, those of the selected first.
+    /// The last value of each tag, as it was reported. If there are too many, the selected ones come first.
     pub fn last_values(&self) -> BTreeMap<String, String> {
         let selected = self.selected.iter().filter_map(|tag| self.tags.get_key_value(tag.as_str()));
         let others = self.tags.iter().filter(|(tag, _)| !self.is_selected(tag));
@@ -149,14 +188,23 @@ impl Ledger {
             left.is_some()
         };
         let all = selected.chain(others).map(|(tag, entry)| (tag.to_string(), repr(entry.value)));
-        all.filter(|pair| fits(pair)).take(LAST_VALUES).collect()
+        all.filter(|pair| fits(pair)).take(MOST_LAST_VALUES).collect()
     }
 }
 
 fn too_many(tag: &str) -> String {
     format!(
-        "there are more than {TAGS} names of metrics, so {tag:?} and all further ones are left out, of the metrics file too; \
-         have no step or other number in a name, or choose with --report"
+        "there are more than {MOST_TAGS} names of metrics, or they have more than {TAGS_BYTES} bytes together, so {tag:?} and all \
+         further ones are omitted, also from the metrics file; use names without a step or other number, or select with --report",
+    )
+}
+
+fn too_long(tag: &str) -> String {
+    let begin: String = tag.chars().take(SHOWN_CHARS).collect();
+    format!(
+        "the name of a metric has {} bytes, more than {LONGEST_TAG_BYTES}, so it is omitted, also from the metrics file; it \
+         begins with {begin:?}; give it a shorter name, or select with --report",
+        tag.len()
     )
 }
 
@@ -169,22 +217,22 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_without_steps_counts_its_own() {
+    fn a_tag_without_steps_counts_its_measurements() {
         let mut ledger = Ledger::default();
         let mut step = |tag: &str| {
-            let measured = ledger.enter(tag, found(0.5, None)).0.expect("all are reported");
+            let measured = ledger.record(tag, found(0.5, None)).0.expect("all tags are reported");
             measured.report().expect("a report").step
         };
         assert_eq!([step("a"), step("b"), step("a"), step("a")], ["1", "1", "2", "3"]);
     }
 
     #[test]
-    fn a_measurement_without_a_step_belongs_to_the_last_one_that_was_told() {
+    fn a_measurement_without_a_step_gets_the_last_given_step() {
         let mut ledger = Ledger::default();
         let mut step = |given: Option<&str>| {
-            let (measured, warning) = ledger.enter("a", found(0.5, given));
+            let (measured, warning) = ledger.record("a", found(0.5, given));
             assert_eq!(warning, None);
-            measured.expect("all are reported").report().expect("a report").step
+            measured.expect("all tags are reported").report().expect("a report").step
         };
         assert_eq!(
             [step(None), step(None), step(Some("100")), step(None), step(Some("200")), step(None)],
@@ -193,61 +241,97 @@ mod tests {
     }
 
     #[test]
-    fn the_last_value_of_each_tag_stays() {
+    fn the_first_non_finite_value_causes_a_warning_and_is_written() {
+        let mut ledger = Ledger::with_selected(vec!["a".to_owned(), "b".to_owned()]);
+        let mut warning = |tag, value| ledger.record(tag, found(value, None)).1.unwrap_or_default();
+        assert_eq!(warning("c", f64::NAN), "", "it is not reported");
+        assert!(warning("a", f64::NAN).contains("the metric \"a\": the value is nan"));
+        assert_eq!([warning("a", f64::NAN), warning("b", f64::INFINITY)], ["", ""]);
+        assert_eq!(ledger.last_values()["b"], "inf");
+    }
+
+    #[test]
+    fn the_last_value_of_each_tag_is_kept() {
         let mut ledger = Ledger::default();
         for (tag, value) in [("a", 0.5), ("b", 1e-5), ("a", 0.25)] {
-            assert_eq!(ledger.enter(tag, found(value, None)).1, None);
+            assert_eq!(ledger.record(tag, found(value, None)).1, None);
         }
         let expected = [("a", "0.25"), ("b", "1e-05")].map(|(t, v)| (t.to_owned(), v.to_owned()));
         assert_eq!(ledger.last_values(), BTreeMap::from(expected));
     }
 
     #[test]
-    fn of_a_flood_of_names_memory_and_the_last_values_stay_small_and_the_selected_ones_come_first() {
-        let mut ledger = Ledger::reporting(vec!["zz".to_owned(), "z".to_owned()]);
-        ledger.enter("zz", found(0.5, None));
+    fn a_flood_of_tags_is_bounded_and_selected_tags_come_first() {
+        let mut ledger = Ledger::with_selected(vec!["zz".to_owned(), "z".to_owned()]);
+        ledger.record("zz", found(0.5, None));
         let warnings: Vec<String> =
-            (0..3 * TAGS).filter_map(|n| ledger.enter(&format!("{n}"), found(0.5, None)).1).collect();
+            (0..3 * MOST_TAGS).filter_map(|n| ledger.record(&format!("{n}"), found(0.5, None)).1).collect();
         assert!(warnings.len() == 1 && warnings[0].contains("--report"), "{warnings:?}");
-        assert!(ledger.enter("z", found(0.25, None)).0.is_some(), "a selected one always has its place");
-        assert_eq!(ledger.tags.len(), TAGS + 1);
-        let told = ledger.last_values();
-        assert_eq!((told.len(), told["z"].as_str(), told["zz"].as_str()), (LAST_VALUES, "0.25", "0.5"));
+        assert!(ledger.record("z", found(0.25, None)).0.is_some(), "a selected tag is always recorded");
+        assert_eq!(ledger.tags.len(), MOST_TAGS + 1);
+        let given_step = ledger.last_values();
+        assert_eq!(
+            (given_step.len(), given_step["z"].as_str(), given_step["zz"].as_str()),
+            (MOST_LAST_VALUES, "0.25", "0.5")
+        );
     }
 
     #[test]
-    fn long_names_are_told_as_far_as_a_log_line_has_room() {
+    fn the_last_values_fit_into_a_log_line() {
         let mut ledger = Ledger::default();
-        ledger.enter(&"a".repeat(LAST_VALUES_BYTES), found(0.5, None));
-        (0..LAST_VALUES).for_each(|n| drop(ledger.enter(&format!("{n:0100}"), found(0.5, None))));
+        (0..7).for_each(|n| drop(ledger.record(&n.to_string().repeat(LONGEST_TAG_BYTES), found(0.5, None))));
+        (0..MOST_LAST_VALUES).for_each(|n| drop(ledger.record(&format!("{n:0100}"), found(0.5, None))));
         let bytes = ledger.last_values().iter().map(|(tag, value)| tag.len() + value.len()).sum::<usize>();
         assert!((LAST_VALUES_BYTES - 200..=LAST_VALUES_BYTES).contains(&bytes), "{bytes}");
     }
 
     #[test]
-    fn of_all_that_is_measured_only_the_selected_tags_are_reported() {
-        let mut ledger = Ledger::reporting(vec!["acc".to_owned()]);
-        let mut is_reported = |tag| ledger.enter(tag, found(0.5, None)).0.is_some();
+    fn the_bytes_of_all_tags_and_of_one_tag_are_bounded() {
+        let mut ledger = Ledger::default();
+        let long = |n: usize| format!("{n:01000}");
+        let warnings: Vec<String> = (0..6000).filter_map(|n| ledger.record(&long(n), found(0.5, None)).1).collect();
+        assert!(warnings.len() == 1 && warnings[0].contains("bytes together"), "{warnings:?}");
+        assert!(ledger.names().map(str::len).sum::<usize>() <= TAGS_BYTES);
+        assert!(ledger.record(&long(1), found(0.25, None)).0.is_some(), "a known tag is still recorded");
+        let (measured, warning) = ledger.record(&"y".repeat(30_000), found(0.5, None));
+        let warning = warning.expect("there is a warning");
+        assert!(measured.is_none() && warning.contains("has 30000 bytes") && warning.len() < 500, "{warning}");
+        assert_eq!(ledger.record(&"z".repeat(30_000), found(0.5, None)), (None, None), "once");
+        let mut ledger = Ledger::with_selected(vec!["x".repeat(30_000)]);
+        assert!(ledger.record(&"x".repeat(30_000), found(0.5, None)).0.is_some(), "a selected tag is always recorded");
+    }
+
+    #[test]
+    fn a_step_of_very_many_digits_is_ignored() {
+        let mut ledger = Ledger::default();
+        let measured = ledger.record("a", found(0.5, Some(&"9".repeat(100_000)))).0.expect("it is reported");
+        assert_eq!(measured.report().expect("a report").step, "1");
+    }
+
+    #[test]
+    fn only_the_selected_tags_are_reported() {
+        let mut ledger = Ledger::with_selected(vec!["acc".to_owned()]);
+        let mut is_reported = |tag| ledger.record(tag, found(0.5, None)).0.is_some();
         assert_eq!([is_reported("loss"), is_reported("acc")], [false, true]);
         assert_eq!(ledger.last_values().len(), 2);
     }
 
     #[test]
-    fn steps_that_go_back_are_warned_of_once_for_each_tag() {
+    fn decreasing_steps_cause_one_warning_for_each_tag() {
         let mut ledger = Ledger::default();
-        let mut warns = |tag, step| ledger.enter(tag, found(1.0, Some(step))).1.is_some();
+        let mut warns = |tag, step| ledger.record(tag, found(1.0, Some(step))).1.is_some();
         assert_eq!([warns("a", "5"), warns("a", "5"), warns("b", "1"), warns("a", "9")], [false; 4]);
         assert_eq!([warns("a", "4"), warns("a", "3"), warns("b", "0")], [true, false, true]);
     }
 
     #[test]
-    fn a_step_that_a_tuner_refuses_is_warned_of_once_for_each_tag_beside_steps_that_go_back() {
+    fn a_step_that_a_tuner_refuses_causes_one_warning_for_each_tag() {
         let mut ledger = Ledger::default();
-        let mut warning = |tag, step| ledger.enter(tag, found(1.0, Some(step))).1.unwrap_or_default();
+        let mut warning = |tag, step| ledger.record(tag, found(1.0, Some(step))).1.unwrap_or_default();
         let negative = warning("a", "-3");
         assert!(negative.contains("\"a\"") && negative.contains("-3 is negative"), "{negative}");
         assert_eq!(warning("a", "-2"), "");
-        assert!(warning("a", "-5").contains("go back"), "the other one is told yet");
+        assert!(warning("a", "-5").contains("decrease"), "the other warning still comes");
         assert!(warning("b", "9223372036854775808").contains("beyond 64 bits"));
         assert_eq!(warning("c", "9223372036854775807"), "");
     }

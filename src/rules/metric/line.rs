@@ -1,7 +1,7 @@
-//! One report as the exact bytes of a line in the metrics file: what cloudml-hypertune 0.1.0.dev6 writes. An example:
+//! Writes one report as a line of the metrics file, byte for byte like cloudml-hypertune 0.1.0.dev6. An example:
 //! `{"accuracy": "0.93", "checkpoint_path": "", "global_step": "100", "timestamp": 1700000000.5, "trial": "0"}`
 //!
-//! Written by hand because a JSON library escapes otherwise (raw UTF-8, raw 0x7f). Deliberately absent: where the file is.
+//! A JSON library would escape differently (raw UTF-8, raw 0x7f). Deliberately absent: the path of the file.
 
 use std::fmt::Write as _;
 
@@ -9,13 +9,13 @@ use thiserror::Error;
 
 use super::number::{parse_float, parse_step, repr};
 
-/// The tag where none is given.
+/// The tag of a report without one.
 pub const DEFAULT_TAG: &str = "training/hptuning/metric";
 
-/// The keys that every line has beside its tag.
+/// The other keys of every line.
 pub(super) const KEYS: [&str; 4] = ["checkpoint_path", "global_step", "timestamp", "trial"];
 
-/// One measurement, checked.
+/// A valid measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
     tag: String,
@@ -24,18 +24,18 @@ pub struct Report {
     checkpoint_path: String,
 }
 
-/// Why a report cannot be written.
+/// Why a report is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Wrong {
-    /// No float.
+    /// The value is not a float.
     #[error(
-        "the value {0:?} is no number, so there is nothing to report; expected one as Python's float() reads it, such as 0.93 or 1e-5"
+        "the value {0:?} is not a number, so it cannot be reported; expected a number in the form of Python's float(), such as 0.93 or 1e-5"
     )]
     Value(String),
-    /// No integer.
-    #[error("the step {0:?} is no whole number, so the metric would have no place; expected one such as 100")]
+    /// The step is not an integer.
+    #[error("the step {0:?} is not a whole number, so the metric cannot be reported; expected one such as 100")]
     Step(String),
-    /// A tag that would overwrite another key of the line.
+    /// The tag would replace another key of the line.
     #[error(
         "the tag {0:?} is a key of every line in the metrics file, and a reader would lose the metric; choose another tag"
     )]
@@ -43,14 +43,14 @@ pub enum Wrong {
 }
 
 impl Report {
-    /// Reads value and step as Python would; an empty tag is the default one. Errors: whichever of the three is wrong.
+    /// Reads value and step like Python. An empty tag means the default one. Errors: the invalid part.
     pub fn parse(tag: &str, value: &str, step: &str, checkpoint_path: &str) -> Result<Report, Wrong> {
         let value = parse_float(value).ok_or_else(|| Wrong::Value(shown(value)))?;
         let step = parse_step(step).ok_or_else(|| Wrong::Step(shown(step)))?;
         Report::new(tag, value, step, checkpoint_path)
     }
 
-    /// With a value and a step (decimal text) that are numbers already.
+    /// A report from a value and a step (decimal text) that are valid numbers.
     pub fn new(tag: &str, value: f64, step: String, checkpoint_path: &str) -> Result<Report, Wrong> {
         let tag = if tag.is_empty() { DEFAULT_TAG } else { tag };
         match KEYS.contains(&tag) {
@@ -59,20 +59,21 @@ impl Report {
         }
     }
 
-    /// What the tuning service is likely to refuse, though the library would write it. One line each.
+    /// Warnings for what the tuning service is likely to refuse, although the library would write it. One line each.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.tag.chars().any(char::is_whitespace) {
             warnings.push(format!(
-                "the tag {:?} has white space, which no metricId of a study may have; written as it is",
+                "the tag {:?} has white space, which a metricId of a study must not have; it is written unchanged",
                 shown(&self.tag)
             ));
         }
-        warnings.extend(refused_step(&self.step));
+        warnings.extend(non_finite_warning(self.value));
+        warnings.extend(refused_step_warning(&self.step));
         warnings
     }
 
-    /// Appends the line, its newline included. `timestamp` is in seconds since 1970 (see [`super::number::timestamp`]).
+    /// Appends the line with its newline. `timestamp` is in seconds since 1970 (see [`super::number::timestamp`]).
     pub fn write(&self, timestamp: f64, trial: &str, into: &mut Vec<u8>) {
         let mut fields = [
             (self.tag.as_str(), quoted(&repr(self.value))),
@@ -93,17 +94,28 @@ impl Report {
     }
 }
 
-/// A warning for a step (decimal text) that the tuning service is likely to refuse.
-pub(super) fn refused_step(step: &str) -> Option<String> {
+/// The warning for a value that is not finite.
+pub(super) fn non_finite_warning(value: f64) -> Option<String> {
+    (!value.is_finite()).then(|| {
+        format!(
+            "the value is {}, so the training may have diverged, and a tuning service may mark the trial INFEASIBLE; it is \
+             written as cloudml-hypertune would write it, without further warnings",
+            repr(value)
+        )
+    })
+}
+
+/// The warning for a step (decimal text) that the tuning service is likely to refuse.
+pub(super) fn refused_step_warning(step: &str) -> Option<String> {
     let what = match step.parse::<i64>() {
         _ if step.starts_with('-') => "negative",
         Ok(_) => return None,
         Err(_) => "beyond 64 bits",
     };
-    Some(format!("the step {} is {what}, which a tuning service refuses; written as it is", shown(step)))
+    Some(format!("the step {} is {what}, which a tuning service refuses; it is written unchanged", shown(step)))
 }
 
-/// A JSON string as Python's `json.dumps` writes it: ASCII only, lower-case hex, surrogate pairs.
+/// A JSON string in the form of Python's `json.dumps`: ASCII only, lower-case hex, surrogate pairs.
 fn quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
@@ -129,7 +141,7 @@ fn quoted(text: &str) -> String {
     quoted
 }
 
-/// At most 60 characters of what somebody typed.
+/// At most 60 characters of foreign text.
 pub(super) fn shown(text: &str) -> String {
     match text.char_indices().nth(60) {
         Some((at, _)) => format!("{}...", &text[..at]),
@@ -153,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_what_the_library_writes() {
+    fn a_line_is_equal_to_the_librarys() {
         assert_eq!(
             line("training/hptuning/metric", "0.5", "3", "gs://b/ckpt", "0"),
             "{\"checkpoint_path\": \"gs://b/ckpt\", \"global_step\": \"3\", \"timestamp\": 1700000000.5, \
@@ -162,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tag_moves_with_the_order_of_its_code_points() {
+    fn the_tag_is_sorted_by_code_points() {
         for (tag, place) in [("Accuracy", 0), ("accuracy", 0), ("loss", 2), ("trial_acc", 4), ("val_loss", 4), ("é", 4)]
         {
             let text = line(tag, "1", "", "", "");
@@ -192,17 +204,21 @@ mod tests {
     }
 
     #[test]
-    fn what_a_tuning_service_refuses_is_warned_of() {
+    fn values_that_a_tuning_service_refuses_cause_warnings() {
         let warnings = |tag: &str, step: &str| Report::parse(tag, "1", step, "").expect("a good report").warnings();
         assert!(warnings("a b", "1")[0].contains("white space"));
         assert!(warnings("a", "-1")[0].contains("negative"));
         assert!(warnings("a", "9223372036854775808")[0].contains("64 bits"));
+        let odd = |value: &str| Report::parse("a", value, "1", "").expect("a good report").warnings();
+        assert!(
+            odd("nan")[0].contains("the value is nan") && odd("-inf")[0].contains("-inf") && odd("1e308").is_empty()
+        );
         assert_eq!(warnings("a/b", "9223372036854775807"), Vec::<String>::new());
     }
 
     proptest! {
         #[test]
-        fn every_line_is_one_line_of_ascii_and_parses_to_what_went_in(
+        fn every_line_is_one_line_of_ascii_and_parses_back(
             tag in "\\PC*|[\\x00-\\x7f]*", value in any::<f64>(), step in any::<i64>(), path in "\\PC*", trial in "\\PC*",
         ) {
             prop_assume!(!KEYS.contains(&tag.as_str()));

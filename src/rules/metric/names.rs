@@ -1,29 +1,28 @@
-//! Which of TensorBoard's tags are measurements, and under which name. A tag's full name has the folder of its event file
-//! before it, as TensorBoard shows it as a run of its own: `validation/epoch_loss` is `epoch_loss` in `DIR/validation`.
+//! Decides which of TensorBoard's tags are measurements, and their names. The full name of a tag starts with the
+//! directory of its event file, which TensorBoard shows as a run: `validation/epoch_loss` is `epoch_loss` in
+//! `DIR/validation`.
 //!
-//! Deliberately absent: the files.
+//! Deliberately absent: reading the files.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use regex::{Regex, RegexBuilder};
 
+use super::ledger::{MOST_TAGS, TAGS_BYTES};
 use super::line::{Report, Wrong};
 
-/// Tags that are remembered; what others are called is found anew each time.
-const TAGS: usize = 10_000;
-
-/// `GLOB`, or `TAG=GLOB` for another name. An example: `val_loss=validation/epoch_*`.
+/// `GLOB`, or `TAG=GLOB` to rename. An example: `val_loss=validation/epoch_*`.
 #[derive(Debug, Clone)]
 pub struct Choice {
     name: Option<String>,
-    /// With its wildcards, if there are any.
+    /// The glob, which may have no wildcards.
     glob: String,
     regex: Regex,
 }
 
 impl Choice {
-    /// Reads it: `*` is any text, `?` any character, `[ab]` and `[!ab]` one of a set. Errors: what is wrong with it.
+    /// Reads it: `*` is any text, `?` any character, `[ab]` and `[!ab]` a character of a set. Errors: the mistake.
     pub fn parse(text: &str) -> Result<Choice, String> {
         let (name, glob) = match text.split_once('=') {
             Some((name, glob)) => (Some(name.trim()), glob),
@@ -40,17 +39,16 @@ impl Choice {
             return Err(format!("the tag {name:?} is a key of every line in the metrics file; choose another tag"));
         }
         let regex = RegexBuilder::new(&as_regex(glob)).dot_matches_new_line(true).build();
-        let regex =
-            regex.map_err(|_| format!("the glob {glob:?} has a set that makes no sense; expected one such as [ab]"))?;
+        let regex = regex.map_err(|_| format!("the glob {glob:?} has an invalid set; expected one such as [ab]"))?;
         Ok(Choice { name: name.map(str::to_owned), glob: glob.to_owned(), regex })
     }
 
-    /// Under which name it is reported, where that is known beforehand.
+    /// The reported name, if it does not depend on the files.
     pub fn tag(&self) -> Option<&str> {
         self.name.as_deref().or_else(|| (!self.glob.contains(['*', '?', '['])).then_some(&self.glob))
     }
 
-    /// The name for a tag, by its full name or by itself.
+    /// The reported name for a tag, which may match by its full name or by its own.
     fn name<'a>(&'a self, full: &'a str, tag: &'a str) -> Option<&'a str> {
         let matches = |text: &str| text == self.glob || self.regex.is_match(text);
         let found = [full, tag].into_iter().find(|text| matches(text))?;
@@ -85,44 +83,47 @@ fn as_regex(glob: &str) -> String {
     regex
 }
 
-/// The choices of a run, the first that matches decides; none at all: every tag, under its full name.
+/// The choices of a run; the first that matches decides. Without choices, every tag is reported with its full name.
 #[derive(Debug, Default)]
 pub struct Names {
     choices: Vec<Choice>,
-    /// By folder and tag.
+    /// The names found so far, by directory and tag.
     known: HashMap<String, HashMap<String, Option<String>>>,
+    /// The number of remembered names and their total bytes; beyond the limit, names are computed each time.
     remembered: usize,
-    /// The full name that first had a reported name; empty once it was told that there are several.
+    remembered_bytes: usize,
+    /// The first full name for each reported name; empty after the warning about several.
     first: BTreeMap<String, String>,
 }
 
 impl Names {
-    /// With these choices.
+    /// Names with these choices.
     pub fn new(choices: Vec<Choice>) -> Names {
         Names { choices, ..Names::default() }
     }
 
-    /// The name for a tag in an event file of this folder (relative, empty for the top), and a warning the first time that
-    /// one name is given to what is not one thing.
-    pub fn name(&mut self, folder: &str, tag: &str) -> (Option<Cow<'_, str>>, Option<String>) {
+    /// The name for a tag in an event file of this directory (relative, empty for the top), and a warning the first
+    /// time that one name is used for several tags.
+    pub fn name(&mut self, directory: &str, tag: &str) -> (Option<Cow<'_, str>>, Option<String>) {
         let mut warning = None;
-        if self.known.get(folder).is_none_or(|tags| !tags.contains_key(tag)) {
-            let full = if folder.is_empty() { tag.to_owned() } else { format!("{folder}/{tag}") };
+        if self.known.get(directory).is_none_or(|tags| !tags.contains_key(tag)) {
+            let full = if directory.is_empty() { tag.to_owned() } else { format!("{directory}/{tag}") };
             let name = match self.choices.is_empty() {
                 true => Some(full.as_str()),
                 false => self.choices.iter().find_map(|choice| choice.name(&full, tag)),
             };
             let name = name.map(str::to_owned);
-            if self.remembered >= TAGS {
+            if self.remembered >= MOST_TAGS || self.remembered_bytes + full.len() > TAGS_BYTES {
                 return (name.map(Cow::Owned), None);
             }
             if let Some(name) = &name {
                 warning = Self::note(&mut self.first, name, &full);
             }
-            self.known.entry(folder.to_owned()).or_default().insert(tag.to_owned(), name);
+            self.known.entry(directory.to_owned()).or_default().insert(tag.to_owned(), name);
             self.remembered += 1;
+            self.remembered_bytes += full.len();
         }
-        (self.known.get(folder).and_then(|tags| tags.get(tag)?.as_deref()).map(Cow::Borrowed), warning)
+        (self.known.get(directory).and_then(|tags| tags.get(tag)?.as_deref()).map(Cow::Borrowed), warning)
     }
 
     fn note(firsts: &mut BTreeMap<String, String>, name: &str, full: &str) -> Option<String> {
@@ -131,8 +132,8 @@ impl Names {
             return None;
         }
         let warning = format!(
-            "the metric {name:?} is made of {first:?} and of {full:?}, so its values and steps are mixed; if they are not one \
-             thing, name one of them with its folder"
+            "the metric {name:?} has values of {first:?} and of {full:?}, so its values and steps are mixed; if they are different \
+             metrics, select one of them with its directory"
         );
         first.clear();
         Some(warning)
@@ -148,12 +149,12 @@ mod tests {
         Names::new(choices.iter().map(|text| Choice::parse(text).expect(text)).collect())
     }
 
-    fn name(choices: &[&str], folder: &str, tag: &str) -> Option<String> {
-        names(choices).name(folder, tag).0.map(Cow::into_owned)
+    fn name(choices: &[&str], directory: &str, tag: &str) -> Option<String> {
+        names(choices).name(directory, tag).0.map(Cow::into_owned)
     }
 
     #[test]
-    fn without_a_choice_every_tag_is_taken_with_its_folder() {
+    fn without_a_choice_every_tag_is_reported_with_its_directory() {
         assert_eq!(name(&[], "", "loss").as_deref(), Some("loss"));
         assert_eq!(name(&[], "validation", "epoch_loss").as_deref(), Some("validation/epoch_loss"));
     }
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn globs_know_stars_question_marks_and_sets() {
+    fn globs_support_stars_question_marks_and_sets() {
         let matches = |glob: &str, tag: &str| name(&[&format!("x={glob}")], "", tag).is_some();
         assert!(matches("a*c", "abbc") && matches("a*c", "ac") && !matches("a*c", "acd") && matches("*", "a/b"));
         assert!(matches("a?", "ab") && matches("a?", "aé") && !matches("a?", "a"));
@@ -178,36 +179,36 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_known_beforehand_unless_it_depends_on_the_files() {
+    fn a_name_is_known_at_the_start_unless_it_depends_on_the_files() {
         let tag = |text: &str| Choice::parse(text).expect(text).tag().map(str::to_owned);
         assert_eq!((tag("a=*"), tag("loss"), tag("l*")), (Some("a".into()), Some("loss".into()), None));
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn an_invalid_choice_is_refused() {
         for (text, reason) in
             [("", "expected a tag"), ("=x", "expected"), ("a=", "expected"), ("trial=x", "another tag")]
         {
             assert!(Choice::parse(text).is_err_and(|error| error.contains(reason)), "{text}");
         }
-        assert!(Choice::parse("[z-a]").is_err_and(|error| error.contains("a set")));
+        assert!(Choice::parse("[z-a]").is_err_and(|error| error.contains("invalid set")));
     }
 
     #[test]
-    fn one_name_for_two_things_is_warned_of_once() {
+    fn one_name_for_two_tags_causes_one_warning() {
         let mut names = names(&["loss"]);
-        let mut warns = |folder: &str| names.name(folder, "loss").1.is_some();
+        let mut warns = |directory: &str| names.name(directory, "loss").1.is_some();
         assert_eq!([warns("a"), warns("a"), warns("b"), warns("c"), warns("b")], [false, false, true, false, false]);
     }
 
     #[test]
-    fn a_flood_of_tags_is_named_and_not_remembered() {
+    fn a_flood_of_tags_is_reported_without_being_remembered() {
         let mut names = names(&["x=loss/*"]);
-        for number in 0..3 * TAGS {
+        for number in 0..3 * MOST_TAGS {
             assert_eq!(names.name("run", &format!("loss/{number}")).0.as_deref(), Some("x"));
             assert_eq!(names.name(&format!("run{number}"), "accuracy").0, None);
         }
-        assert_eq!(names.known.values().map(HashMap::len).sum::<usize>(), TAGS);
+        assert_eq!(names.known.values().map(HashMap::len).sum::<usize>(), MOST_TAGS);
     }
 
     proptest! {

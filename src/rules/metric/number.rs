@@ -1,18 +1,17 @@
-//! Numbers as Python reads and prints them: `float(text)`, `repr(float)` and `int(text)`, for the metrics file.
+//! Reads and prints numbers like Python: `float(text)`, `repr(float)` and `int(text)`, for the metrics file.
 //! `repr(1e-5)` is `1e-05`.
 //!
 //! Deliberately absent: non-ASCII digits, which Python also reads.
 
 use std::borrow::Cow;
 
-/// `float(text)`: white space around, single `_` between digits, `.5`, `5.`, exponents, `inf`, `infinity` and `nan` in any
-/// case. Too large a number is infinite. `None` where Python raises ValueError.
+/// `float(text)`: surrounding white space, single `_` between digits, `.5`, `5.`, exponents, `inf`, `infinity` and
+/// `nan` in any case. A number that is too large is infinite. `None` if Python raises ValueError.
 pub fn parse_float(text: &str) -> Option<f64> {
     without_underscores(text.trim())?.parse().ok()
 }
 
-/// `str(int(text) if text else 0)`, as decimal text because there is no limit to its size. `None` where Python raises
-/// ValueError.
+/// `str(int(text) if text else 0)`, as decimal text because its size has no limit. `None` if Python raises ValueError.
 pub fn parse_step(text: &str) -> Option<String> {
     if text.is_empty() {
         return Some("0".to_owned());
@@ -29,8 +28,8 @@ pub fn parse_step(text: &str) -> Option<String> {
     Some(if digits.is_empty() { "0".to_owned() } else { format!("{sign}{digits}") })
 }
 
-/// The step of a trainer's own line, in any notation: `100`, `1e2` and `100.0` are one, and a fraction is cut toward zero.
-/// [`parse_step`] is for what the library would be given as text.
+/// The step in a trainer's own line, in any notation: `100`, `1e2` and `100.0` are equal, and a fraction is truncated.
+/// [`parse_step`] is for text that the library would get.
 pub fn parse_any_step(text: &str) -> Option<String> {
     match text.trim() {
         "" => None,
@@ -38,7 +37,7 @@ pub fn parse_any_step(text: &str) -> Option<String> {
     }
 }
 
-/// `str(int(number))`: cut toward zero, every digit. `None` for NaN and infinities, where Python raises.
+/// `str(int(number))`: truncated, with every digit. `None` for NaN and infinities, for which Python raises an error.
 pub fn whole(number: f64) -> Option<String> {
     number.is_finite().then(|| match number.trunc() {
         0.0 => "0".to_owned(),
@@ -46,7 +45,7 @@ pub fn whole(number: f64) -> Option<String> {
     })
 }
 
-/// `repr(value)`: the shortest digits that read back the same, of those the nearest, ties to even.
+/// `repr(value)`: the shortest digits that read back as the same number; of those the nearest, with ties to even.
 pub fn repr(value: f64) -> String {
     if value.is_nan() {
         return "nan".to_owned();
@@ -56,7 +55,7 @@ pub fn repr(value: f64) -> String {
     }
     let shortest = format!("{value:e}");
     let count = shortest.bytes().take_while(|b| *b != b'e').filter(u8::is_ascii_digit).count();
-    // Rust's shortest form rounds exact ties up; with the number of digits given it rounds them to even, as Python does.
+    // Rust's shortest form rounds exact ties up. With a given number of digits it rounds them to even, like Python.
     let nearest = format!("{value:.*e}", count - 1);
     let text = if nearest.parse() == Ok(value) { nearest } else { shortest };
     let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
@@ -82,8 +81,7 @@ pub fn repr(value: f64) -> String {
     }
 }
 
-/// Python's `time.time()` for an instant since 1970: CPython divides the count of nanoseconds, and gives whole seconds as
-/// they are.
+/// Python's `time.time()` for a time since 1970: CPython divides the count of nanoseconds, except for whole seconds.
 pub fn timestamp(since_1970: std::time::Duration) -> f64 {
     match since_1970.subsec_nanos() {
         0 => since_1970.as_secs() as f64,
@@ -91,7 +89,7 @@ pub fn timestamp(since_1970: std::time::Duration) -> f64 {
     }
 }
 
-/// Takes out `_`, each of which must stand between two digits.
+/// Removes `_`, which must be between two digits.
 fn without_underscores(text: &str) -> Option<Cow<'_, str>> {
     if !text.contains('_') {
         return Some(Cow::Borrowed(text));
@@ -110,7 +108,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn every_row_of_the_contracts_table_prints_as_python_does() {
+    fn every_row_of_the_table_is_printed_like_python() {
         let rows = [
             ("1", "1.0"),
             ("1e15", "1000000000000000.0"),
@@ -142,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_float_is_read_where_python_reads_one_and_nowhere_else() {
+    fn a_float_is_read_exactly_if_python_reads_it() {
         for (text, value) in [
             (" 2.5\t", 2.5),
             ("\u{b}1\u{a0}\u{2003}", 1.0),
@@ -186,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trainers_step_is_one_in_any_notation() {
+    fn a_trainers_step_is_read_in_any_notation() {
         for (text, step) in
             [("100", "100"), ("1e2", "100"), ("100.0", "100"), ("1.9", "1"), (" -1.9", "-1"), ("007", "7")]
         {
@@ -198,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_float_step_is_cut_toward_zero_with_every_digit() {
+    fn a_float_step_is_truncated_with_every_digit() {
         for (number, step) in [(3.9, "3"), (-3.9, "-3"), (0.5, "0"), (-0.5, "0"), (1e20, "100000000000000000000")] {
             assert_eq!(whole(number).as_deref(), Some(step));
         }
@@ -213,14 +211,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_reads_back_as_the_same_number(bits in any::<u64>()) {
+        fn a_printed_number_reads_back_as_the_same_number(bits in any::<u64>()) {
             let value = f64::from_bits(bits);
             let back = parse_float(&repr(value)).expect("repr is readable");
             prop_assert!(back.to_bits() == value.to_bits() || (back.is_nan() && value.is_nan()));
         }
 
         #[test]
-        fn no_shorter_text_reads_back_the_same(value in any::<f64>().prop_filter("finite", |v| v.is_finite())) {
+        fn no_shorter_text_reads_back_as_the_same_number(value in any::<f64>().prop_filter("finite", |v| v.is_finite())) {
             let text = repr(value);
             let digits = text.split('e').next().unwrap_or(&text).trim_start_matches('-');
             let count = digits.replace('.', "").trim_matches('0').len();

@@ -1,22 +1,23 @@
-//! What to look for in a line of output: the metric's name, its value, and its step if there is a group for it.
+//! A pattern for a line of output: the metric's name, its value, and its step if it has a group for it.
 //!
-//! The forms in which it is given are in files of their own beside this one (the list is [`super::FORMS`]). Deliberately
-//! absent: where lines begin and end ([`super::scrape`]).
+//! The forms in which a user writes it have their own files (the list is [`super::FORMS`]). Deliberately absent: the
+//! ends of lines ([`super::scrape`]).
 
 use regex::bytes::{CaptureLocations, Regex, RegexBuilder};
 use thiserror::Error;
 
 use super::dialect::translated;
+use super::digits;
 use super::line::{Report, Wrong, shown};
-use super::number::{parse_any_step, parse_float};
+use super::value;
 
-/// One rule of what to look for.
+/// One pattern.
 #[derive(Debug, Clone)]
 pub struct Pattern {
     name: Name,
     regex: Regex,
-    /// The same for many lines at once; `None` where that could overlook something.
-    gate: Option<Regex>,
+    /// The same pattern for a block of many lines; `None` if it could miss a match there.
+    block_pattern: Option<Regex>,
     value_group: usize,
     step_group: Option<usize>,
 }
@@ -25,38 +26,69 @@ pub struct Pattern {
 enum Name {
     Fixed(String),
     Group(usize),
-}
-
-/// What a line says.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Found {
-    /// The metric's name, where the line says it.
-    pub tag: Option<String>,
-    /// The value.
-    pub value: f64,
-    /// The step as decimal text, where the line says it.
-    pub step: Option<String>,
-    /// When it was measured, in seconds since 1970, where the source says so.
-    pub time: Option<f64>,
-}
-
-/// What a group found and is no number.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum NoNumber {
-    /// Where the value should be.
-    #[error(
-        "the value {0:?} in the trainer's output is no number, so the match is left out, as all like it; have its group take digits only, as in ([0-9.eE+-]+)"
-    )]
-    Value(String),
-    /// Where the step should be.
-    #[error(
-        "the step {0:?} in the trainer's output is no number, so the match is left out, as all like it; have its group take digits only, as in (?<step>[0-9]+)"
-    )]
+    /// Not a metric: the match is the step of the line.
     Step(String),
 }
 
+/// The content of a match.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Found {
+    /// The metric's name, if it is in the line.
+    pub tag: Option<String>,
+    /// The value.
+    pub value: f64,
+    /// The step as decimal text, if the line has one.
+    pub step: Option<String>,
+    /// The time of the measurement in seconds since 1970, if the source has one.
+    pub time: Option<f64>,
+}
+
+/// Why the text of a group is not a number, or only part of one.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum NoNumber {
+    /// The value.
+    #[error(
+        "the metric {tag}: the value {text:?} in the trainer's output is not a number, so this match and similar ones are omitted; let the group match only digits, as in ([0-9.eE+-]+)"
+    )]
+    Value {
+        /// The metric.
+        tag: String,
+        /// The text of the group.
+        text: String,
+    },
+    /// The step.
+    #[error(
+        "the metric {tag}: the step {text:?} in the trainer's output is not a number, so this match and similar ones are omitted; let the group match only digits, as in (?<step>[0-9]+)"
+    )]
+    Step {
+        /// The metric.
+        tag: String,
+        /// The text of the group.
+        text: String,
+    },
+    /// The match is reported, but may be a wrong number.
+    #[error(
+        "the metric {tag}: the group of its value matches only {text:?} of a longer number in the trainer's output, and that part is reported; let the group match the whole number, as in ([0-9.eE+-]+)"
+    )]
+    Part {
+        /// The metric.
+        tag: String,
+        /// The text of the group.
+        text: String,
+    },
+}
+
+impl NoNumber {
+    /// The metric.
+    pub(super) fn tag(&self) -> &str {
+        match self {
+            NoNumber::Value { tag, .. } | NoNumber::Step { tag, .. } | NoNumber::Part { tag, .. } => tag,
+        }
+    }
+}
+
 impl Pattern {
-    /// Reads any of the forms, one of which is a list. Errors: what is wrong with it, for a complaint.
+    /// Reads any of the forms, one of which is a list. Errors: the mistake.
     pub fn parse_all(text: &str) -> Result<Vec<Pattern>, String> {
         super::FORMS
             .iter()
@@ -64,8 +96,8 @@ impl Pattern {
             .unwrap_or_else(|| Err(format!("expected TAG=REGEX such as loss=loss: ([0-9.]+), found {text:?}")))
     }
 
-    /// A metric of this name; the value is the group named `value`, else the first group that is not `step`. Errors: what is
-    /// wrong with either.
+    /// A metric with this name. The value is the group named `value`, or else the first group that is not `step`.
+    /// Errors: the mistake in the name or the pattern.
     pub fn named(tag: &str, text: &str) -> Result<Pattern, String> {
         if tag.is_empty() {
             return Err(format!("no tag for {text:?}; expected TAG=REGEX"));
@@ -74,43 +106,56 @@ impl Pattern {
             return Err(format!("the tag {tag:?} is a key of every line in the metrics file; choose another tag"));
         }
         let pattern = Pattern::compile(Name::Fixed(tag.to_owned()), text).map_err(|error| format!("{tag}: {error}"))?;
-        pattern.with_value(&["step"]).ok_or_else(|| {
+        let value = pattern.group(&["step"], "value", 0).ok_or_else(|| {
             format!("{tag}: {text:?} has no group for the value; put it in parentheses, as in loss: ([0-9.]+)")
-        })
+        })?;
+        Ok(pattern.with_value(value))
     }
 
-    /// Metrics whose name is in the line: the group named `name`, else the first; the value is the group named `value`, else
-    /// the next. Errors: what is wrong with it.
+    /// Metrics whose name is in the line: the group named `name`, or else the first. The value is the group named
+    /// `value`, or else the next. Errors: the mistake.
     pub fn filter(text: &str) -> Result<Pattern, String> {
         let mut pattern = Pattern::compile(Name::Group(0), text)?;
         let name = pattern.group(&["value", "step"], "name", 0);
-        let missing = || format!("{text:?} needs two groups, the metric's name and its value, as in (\\w+)=([0-9.]+)");
+        let missing =
+            || format!("{text:?} needs two groups, for the metric's name and its value, as in (\\w+)=([0-9.]+)");
         let name = name.ok_or_else(missing)?;
         pattern.name = Name::Group(name);
         let value = pattern.group(&["name", "step"], "value", name).ok_or_else(missing)?;
-        Ok(Pattern { value_group: value, ..pattern })
+        Ok(pattern.with_value(value))
+    }
+
+    /// Not a metric, but the step of each line: the first number after a name, as in `step=100`, `Epoch 3/10` or
+    /// `[iter: 20]`. Case does not matter. Errors: a name that a line cannot contain.
+    pub fn step(name: &str) -> Result<Pattern, String> {
+        let escaped = regex::escape(name);
+        let number = r"[+-]?[0-9][0-9_,.]*(?:[eE][+-]?[0-9]+)?";
+        let text = format!(r#"(?i)(?:^|[^\w/.-]){escaped}["'\])]*[ \t]*[=:#]?[ \t]*["'\[(]*[ \t]*(?<step>{number})"#);
+        Pattern::compile(Name::Step(name.to_owned()), &text)
     }
 
     fn compile(name: Name, text: &str) -> Result<Pattern, String> {
-        let ours = &translated(text)?;
-        let regex = build(&mut RegexBuilder::new(ours)).map_err(|error| {
+        let ours = translated(text)?;
+        let regex = RegexBuilder::new(&ours).build().map_err(|error| {
             let error = error.to_string();
             let reason = error.lines().last().unwrap_or_default().trim().trim_start_matches("error: ").to_owned();
-            format!("{text:?} is no regular expression: {reason}")
+            format!("{text:?} is not a regular expression: {reason}")
         })?;
         let step_group = regex.capture_names().position(|n| n == Some("step"));
-        let gate = is_the_same_in_a_block(ours)
-            .then(|| build(RegexBuilder::new(ours).multi_line(true).crlf(true)).ok())
-            .flatten();
-        Ok(Pattern { name, regex, gate, value_group: 0, step_group })
+        let block_pattern = block_pattern(&ours);
+        Ok(Pattern { name, regex, block_pattern, value_group: 0, step_group })
     }
 
-    fn with_value(self, others: &[&str]) -> Option<Pattern> {
-        let value_group = self.group(others, "value", 0)?;
-        Some(Pattern { value_group, ..self })
+    /// Uses this group for the value. A group that matches only digits is extended by nan and infinities; otherwise a
+    /// trainer that diverges would seem to keep its last good value.
+    fn with_value(self, group: usize) -> Pattern {
+        let widened = digits::with_nan(self.regex.as_str(), group);
+        let widened = widened.and_then(|text| Some((RegexBuilder::new(&text).build().ok()?, block_pattern(&text))));
+        let (regex, block_pattern) = widened.unwrap_or((self.regex, self.block_pattern));
+        Pattern { regex, block_pattern, value_group: group, ..self }
     }
 
-    /// The group of this name, else the first after another one that has none of the other names.
+    /// The group with this name, or else the first one after `after` without any of the other names.
     fn group(&self, others: &[&str], name: &str, after: usize) -> Option<usize> {
         let is_other = |n: Option<&str>| n.is_some_and(|n| others.contains(&n));
         let named = self.regex.capture_names().position(|n| n == Some(name));
@@ -119,39 +164,67 @@ impl Pattern {
         })
     }
 
-    /// The metric's name, where the pattern itself has it.
+    /// The metric's name, if the pattern contains it.
     pub fn tag(&self) -> Option<&str> {
         match &self.name {
             Name::Fixed(tag) => Some(tag),
-            Name::Group(_) => None,
+            Name::Group(_) | Name::Step(_) => None,
         }
     }
 
-    /// For a block of whole lines: nothing before the place it gives can be found on a line of its own.
-    pub(super) fn gate(&self) -> Option<&Regex> {
-        self.gate.as_ref()
+    /// The name before the step of a line; `None` for a metric.
+    pub fn step_name(&self) -> Option<&str> {
+        match &self.name {
+            Name::Step(name) => Some(name),
+            Name::Fixed(_) | Name::Group(_) => None,
+        }
     }
 
-    /// Tells everything one line says, in order; `Err`: what stands where a number should, if the pattern is one metric's.
-    pub fn find(&self, line: &[u8], tell: impl FnMut(Result<Found, NoNumber>)) {
-        self.find_before(line, usize::MAX, tell);
+    /// The step of a line, if this pattern finds steps.
+    pub(super) fn step_in(&self, line: &[u8]) -> Option<String> {
+        // A percentage is how far a progress bar has come.
+        let is_percentage = |step: &regex::bytes::Match<'_>| line[step.end()..].starts_with(b"%");
+        let mut all = self.regex.captures_iter(line).filter_map(|found| found.name("step"));
+        let step = all.find(|step| !is_percentage(step))?;
+        value::step(std::str::from_utf8(step.as_bytes()).ok()?)
     }
 
-    /// As [`Pattern::find`], of what begins before a place; gives where the last of it ends.
+    /// A pattern for a block of whole lines: there is no match on any single line before its match.
+    pub(super) fn block_pattern(&self) -> Option<&Regex> {
+        self.block_pattern.as_ref()
+    }
+
+    /// Reports every match of one line, in order; `Err` for text that is not a number. A step is reported once for each
+    /// line.
+    pub fn find(&self, line: &[u8], report: impl FnMut(Result<Found, NoNumber>)) {
+        self.find_before(line, usize::MAX, report);
+    }
+
+    /// Like [`Pattern::find`], for matches that begin before a position. Returns the end of the last one.
     pub(super) fn find_before(
         &self,
         line: &[u8],
         before: usize,
-        mut tell: impl FnMut(Result<Found, NoNumber>),
+        mut report: impl FnMut(Result<Found, NoNumber>),
     ) -> usize {
+        if self.step_name().is_some() {
+            let step = self.step_in(line);
+            if step.is_some() {
+                report(Ok(Found { tag: None, value: 0.0, step, time: None }));
+            }
+            return 0;
+        }
         let mut groups = self.regex.capture_locations();
         let (mut at, mut end) = (0, 0);
         while at <= line.len() {
             let place = self.regex.captures_read_at(&mut groups, line, at).filter(|place| place.start() < before);
             let Some(place) = place else { break };
             end = place.end();
-            if let Some(found) = self.found(line, &groups).transpose().filter(|f| f.is_ok() || self.tag().is_some()) {
-                tell(found);
+            if let Some(cut_number) = self.cut_number(line, &groups) {
+                report(Err(cut_number));
+            }
+            if let Some(found) = self.found(line, &groups).transpose() {
+                report(found);
             }
             at = if place.is_empty() { place.end() + 1 } else { place.end() };
         }
@@ -160,44 +233,81 @@ impl Pattern {
 
     fn found(&self, line: &[u8], groups: &CaptureLocations) -> Result<Option<Found>, NoNumber> {
         let text = |group| groups.get(group).and_then(|(start, end)| std::str::from_utf8(&line[start..end]).ok());
-        let tag = match self.name {
-            Name::Fixed(_) => None,
-            Name::Group(group) => match text(group).filter(|t| !t.is_empty()) {
-                Some(tag) => Some(tag.to_owned()),
-                None => return Ok(None),
-            },
-        };
-        let Some(value) = text(self.value_group).filter(|t| !t.is_empty()) else { return Ok(None) };
-        let value = parse_float(value).ok_or_else(|| NoNumber::Value(shown(value)))?;
-        // A group may be optional; what it finds must be a step.
+        let Some(tag) = self.tag_of(line, groups) else { return Ok(None) };
+        let Some(mut stands) = text(self.value_group) else { return Ok(None) };
+        if stands.is_empty() {
+            stands = groups.get(self.value_group).map(|(start, _)| word_at(line, start)).unwrap_or_default();
+        }
+        if stands.is_empty() {
+            return Ok(None);
+        }
+        let value = value::value(stands);
+        let value = value.ok_or_else(|| NoNumber::Value { tag: tag.to_owned(), text: shown(stands) })?;
+        // A group may be optional, but its text must be a step.
         let step = self.step_group.and_then(text).filter(|t| !t.is_empty());
-        let step = step.map(|step| parse_any_step(step).ok_or_else(|| NoNumber::Step(shown(step)))).transpose()?;
+        let no_step = |step| NoNumber::Step { tag: tag.to_owned(), text: shown(step) };
+        let step = step.map(|step| value::step(step).ok_or_else(|| no_step(step))).transpose()?;
+        let tag = self.tag().is_none().then(|| tag.to_owned());
         Ok(Some(Found { tag, value, step, time: None }))
     }
-}
 
-/// A build without `full-regex` has no table of which letters differ in case only: what needs it is read as ASCII there.
-fn build(builder: &mut RegexBuilder) -> Result<Regex, regex::Error> {
-    let built = builder.build();
-    if cfg!(feature = "full-regex") {
-        built
-    } else {
-        built.or_else(|error| builder.unicode(false).build().map_err(|_| error))
+    fn tag_of<'a>(&'a self, line: &'a [u8], groups: &CaptureLocations) -> Option<&'a str> {
+        match self.name {
+            Name::Fixed(ref tag) => Some(tag),
+            Name::Group(group) => {
+                let (start, end) = groups.get(group)?;
+                Some(value::name(std::str::from_utf8(&line[start..end]).ok()?)).filter(|name| !name.is_empty())
+            }
+            Name::Step(_) => None,
+        }
+    }
+
+    /// Whether the value is only a part of a longer number, such as `1` of `1e-05`.
+    fn cut_number(&self, line: &[u8], groups: &CaptureLocations) -> Option<NoNumber> {
+        let (start, end) = groups.get(self.value_group)?;
+        let taken = std::str::from_utf8(&line[start..end]).ok()?;
+        let is_digit = |b: Option<&u8>| b.is_some_and(u8::is_ascii_digit);
+        let is_in_number = |b: Option<&u8>| is_digit(b) || b == Some(&b'.');
+        let before = &line[..start];
+        let begins_within = is_in_number(line.get(start))
+            && start < end
+            && (is_digit(before.last()) || before.last() == Some(&b'.') && is_digit(before.iter().nth_back(1)));
+        let word = word_at(line, start);
+        let whole = value::length_of_number(word).unwrap_or(0);
+        let ends_within = is_in_number(taken.as_bytes().last())
+            && whole > taken.len()
+            && value::length_of_number(taken) == Some(taken.len());
+        let tag = self.tag_of(line, groups)?;
+        (begins_within || ends_within).then(|| NoNumber::Part { tag: tag.to_owned(), text: shown(taken) })
     }
 }
 
-/// Whether every match on a lone line is a match in a block of lines too, when `^`, `$` and `.` mind the lines' ends.
-/// Cautious: a switched-off flag, `.` over newlines, or the ends of the text count as doubt.
-fn is_the_same_in_a_block(regex: &str) -> bool {
+/// The word that begins at a position; empty if there is none.
+fn word_at(line: &[u8], start: usize) -> &str {
+    let word = &line[start..];
+    let end = word.iter().position(|b| b.is_ascii_whitespace() || b",;|".contains(b)).unwrap_or(word.len());
+    std::str::from_utf8(&word[..end]).unwrap_or_default()
+}
+
+/// The pattern for a block of lines, if it finds the same matches.
+fn block_pattern(regex: &str) -> Option<Regex> {
+    let can_be = finds_the_same_in_a_block(regex);
+    can_be.then(|| RegexBuilder::new(regex).multi_line(true).crlf(true).build().ok()).flatten()
+}
+
+/// Whether every match on a single line is also a match in a block of lines, if `^`, `$` and `.` respect line ends.
+/// When in doubt the answer is no: for a switched-off flag, `.` over newlines, or the ends of the text.
+fn finds_the_same_in_a_block(regex: &str) -> bool {
     let doubtful = ["\\A", "\\z", "(?"];
-    let named_groups_aside = regex.replace("(?P<", "(").replace("(?<", "(").replace("(?:", "(").replace("(?i)", "");
-    !doubtful.iter().any(|part| named_groups_aside.contains(part))
+    let aside = [("(?P<", "("), ("(?<", "("), ("(?:", "("), ("(?i)", ""), ("(?-u:", "(")];
+    let named_groups_aside = aside.iter().fold(regex.to_owned(), |text, (from, to)| text.replace(from, to));
+    !doubtful.iter().any(|cut_number| named_groups_aside.contains(cut_number))
 }
 
 #[cfg(test)]
 impl Pattern {
-    /// The first of what was read.
-    pub(crate) fn parse(text: &str) -> Result<Pattern, String> {
+    /// The first of the patterns.
+    pub fn parse(text: &str) -> Result<Pattern, String> {
         Pattern::parse_all(text).map(|mut all| all.remove(0))
     }
 }
@@ -235,11 +345,11 @@ mod tests {
                 .collect()
         };
         let expected = |tag: &str, value| (Some(tag.to_owned()), value);
-        // The standard filter of Katib's collectors.
+        // The default filter of Katib's collectors.
         let katib = r"([\w|-]+)\s*=\s*([+-]?\d*(\.\d+)?([Ee][+-]?\d+)?)";
         let found = of(katib, "epoch 3: Validation-accuracy=0.93 loss = 1e-3 name=x");
         assert_eq!(found, [expected("Validation-accuracy", 0.93), expected("loss", 1e-3)]);
-        // And the one of its JSON-like examples, which RE2 takes with a brace that stands for itself.
+        // The filter of Katib's JSON-like examples, in which RE2 reads the brace literally.
         let katib = r"{metricName: ([\w|-]+), metricValue: ((-?\d+)(\.\d+)?)}";
         let found = of(katib, "{metricName: loss, metricValue: -0.5};{metricName: acc, metricValue: 1}");
         assert_eq!(found, [expected("loss", -0.5), expected("acc", 1.0)]);
@@ -249,14 +359,14 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_its_optional_step_has_its_value_all_the_same() {
+    fn a_line_without_its_optional_step_still_has_its_value() {
         let optional = "a=(?:step (?<step>\\d+) )?loss (?<value>\\S+)";
         assert_eq!(found(optional, "step 7 loss 0.5 loss 0.25"), [(0.5, Some("7".to_owned())), (0.25, None)]);
         assert_eq!(found("a=loss (\\S+) ?(?<step>\\d*)", "loss 1"), [(1.0, None)]);
     }
 
     #[test]
-    fn a_step_is_one_in_any_notation() {
+    fn a_step_is_read_in_any_notation() {
         for step in ["100", "1e2", "100.0", "100.9"] {
             let line = format!("loss 0.5 at {step}");
             assert_eq!(found("a=loss (\\S+) at (?<step>\\S+)", &line), [(0.5, Some("100".to_owned()))], "{step}");
@@ -269,22 +379,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_no_metric() {
+    fn a_match_that_is_not_a_number_is_not_a_metric() {
         assert_eq!(found("a=loss: (\\S+)", "loss: n/a loss: 0.5"), [(0.5, None)]);
         assert_eq!(found("a=loss: (\\S+) (?<step>\\S*)", "loss: 0.5 soon"), []);
         assert_eq!(Pattern::parse("a=(?s-u)loss: (.)").map(|p| all(&p, b"loss: \xff").len()), Ok(0));
     }
 
     #[test]
-    fn a_bad_pattern_says_what_is_wrong_with_it() {
+    fn an_invalid_pattern_is_refused_with_the_mistake() {
         for (text, reason) in [
             ("loss", "expected TAG=REGEX"),
             ("=(x)", "no tag"),
             ("loss=x", "no group"),
             ("loss=(?<step>x)", "no group"),
             ("loss=(x", "unclosed group"),
-            ("loss=(?<=a)(x)", "look-around, which is not taken"),
-            ("loss=x{9999999}(y)", "no regular expression"),
+            ("loss=(?<=a)(x)", "look-around, which is not supported"),
+            ("loss=x{9999999}(y)", "not a regular expression"),
             ("trial=(x)", "choose another tag"),
         ] {
             let error = Pattern::parse(text).map(|p| p.tag().map(str::to_owned)).expect_err(text);

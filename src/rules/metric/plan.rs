@@ -1,42 +1,44 @@
-//! What a write does to the metrics file: the file's end and the new lines in, one deed out.
+//! Plans a write to the metrics file, from the file's end and the new lines.
 //!
-//! Deliberately absent: the file, its lock, and any wish to parse what others wrote, but for an unfinished last line.
+//! Deliberately absent: the file and its lock, and parsing the lines of other programs, except for an incomplete last
+//! line.
 
 use serde::de::IgnoredAny;
 
 /// The last bytes of the file.
 #[derive(Debug, Clone, Copy)]
 pub struct Tail<'a> {
-    /// They, up to the file's end.
+    /// The bytes up to the file's end.
     pub bytes: &'a [u8],
-    /// Where in the file the first of them is.
+    /// The offset of the first of them.
     pub start: u64,
 }
 
-/// What to do, in the order of the fields.
+/// The steps, in the order of the fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Plan {
-    /// Add the new lines at the end, in one write.
+    /// Append the new lines in one write.
     Append {
-        /// Shorten the file to this first: its last line was torn.
+        /// First cut the file to this length, because its last line is torn.
         cut_to: Option<u64>,
-        /// Put a newline first: the last line is whole but for its own.
+        /// First write a newline, because the last line is complete but has none.
         newline_first: bool,
     },
-    /// Write `content` over the file from its start in one write, then shorten the file to `len` bytes. Beyond `len` the
-    /// content is newlines up to the file's old size: a kill in between leaves blank lines, which readers skip.
+    /// Write `content` over the file from its start in one write, then cut the file to `len` bytes. The content beyond
+    /// `len` is newlines up to the file's old size: a kill between the two steps leaves blank lines, which readers
+    /// skip.
     Replace {
         /// The bytes.
         content: Vec<u8>,
-        /// How many of them stay.
+        /// The number of bytes that stay.
         len: u64,
-        /// A torn last line is lost in this.
+        /// A torn last line is dropped.
         torn: bool,
     },
 }
 
-/// What to do with whole new lines when at most `keep` are to stay. Blank lines do not count and are not kept. Where `keep`
-/// is 0 all lines stay, and a tail from the last newline on is enough; else it must be the whole file.
+/// Plans the addition of complete lines if at most `keep` lines may stay. Blank lines do not count and are dropped. If
+/// `keep` is 0 all lines stay, and `tail` may start at the last newline; otherwise it must be the whole file.
 pub fn plan(tail: Tail<'_>, new: &[u8], keep: usize) -> Plan {
     let end_of_lines = tail.bytes.iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);
     let (whole, rest) = tail.bytes.split_at(end_of_lines);
@@ -60,7 +62,7 @@ pub fn plan(tail: Tail<'_>, new: &[u8], keep: usize) -> Plan {
     Plan::Replace { content, len, torn }
 }
 
-/// The lines that are not blank, without their newlines.
+/// The lines that are not blank, without newlines.
 fn lines(bytes: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     bytes.split(|b| *b == b'\n').filter(|line| !line.trim_ascii().is_empty())
 }
@@ -78,8 +80,8 @@ mod tests {
         Tail { bytes, start: 0 }
     }
 
-    /// The file after the plan, and after a kill before its last step.
-    fn carry_out(file: &[u8], plan: &Plan, new: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    /// The file after the whole plan, and after a kill before its last step.
+    fn apply(file: &[u8], plan: &Plan, new: &[u8]) -> (Vec<u8>, Vec<u8>) {
         let mut file = file.to_vec();
         match plan {
             Plan::Append { cut_to, newline_first } => {
@@ -90,14 +92,14 @@ mod tests {
                 (file, killed)
             }
             Plan::Replace { content, len, .. } => {
-                assert!(content.len() >= file.len(), "a reader must not find old bytes behind new ones");
+                assert!(content.len() >= file.len(), "a reader must not find old bytes after new ones");
                 (content[..*len as usize].to_vec(), content.clone())
             }
         }
     }
 
     #[test]
-    fn lines_are_appended_until_there_are_as_many_as_are_kept() {
+    fn lines_are_appended_up_to_the_limit() {
         let append = Plan::Append { cut_to: None, newline_first: false };
         assert_eq!(plan(whole(b""), b"{}\n", 1), append);
         assert_eq!(plan(whole(b"{}\n{}\n"), b"{}\n", 3), append);
@@ -105,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_lines_go_and_newlines_stand_where_they_were() {
+    fn the_oldest_lines_are_dropped_and_newlines_fill_the_rest() {
         let expected = Plan::Replace { content: b"c\nd\n\n\n".to_vec(), len: 4, torn: false };
         assert_eq!(plan(whole(b"aaa\nc\n"), b"d\n", 2), expected);
         let longer = Plan::Replace { content: b"c\ndddddd\n".to_vec(), len: 9, torn: false };
@@ -113,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_object_without_its_newline_gets_one_and_counts() {
+    fn a_complete_line_without_a_newline_gets_one_and_counts() {
         assert_eq!(plan(whole(b"{\"a\": 1}"), b"{}\n", 2), Plan::Append { cut_to: None, newline_first: true });
         let expected = Plan::Replace { content: b"{}\n\n\n\n\n\n\n\n".to_vec(), len: 3, torn: false };
         assert_eq!(plan(whole(b"{\"a\": 123}"), b"{}\n", 1), expected);
@@ -134,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn blank_lines_of_a_broken_off_trim_do_not_push_reports_out() {
+    fn blank_lines_of_an_interrupted_trim_do_not_replace_reports() {
         assert_eq!(plan(whole(b"a\nb\n\n\n"), b"c\n", 3), Plan::Append { cut_to: None, newline_first: false });
         let Plan::Replace { content, len: 4, .. } = plan(whole(b"a\nb\n\n\n"), b"c\n", 2) else {
             panic!("not trimmed")
@@ -143,13 +145,13 @@ mod tests {
     }
 
     #[test]
-    fn of_a_batch_longer_than_what_is_kept_the_last_lines_stay() {
+    fn the_last_lines_of_a_long_batch_stay() {
         let expected = Plan::Replace { content: b"3\n4\n".to_vec(), len: 4, torn: false };
         assert_eq!(plan(whole(b""), b"1\n2\n3\n4\n", 2), expected);
     }
 
     #[test]
-    fn where_nothing_is_trimmed_the_end_of_the_file_is_enough() {
+    fn without_a_limit_the_end_of_the_file_is_enough() {
         let tail = |bytes| Tail { bytes, start: 10 };
         assert_eq!(plan(tail(b"x\n{\"torn"), b"{}\n", 0), Plan::Append { cut_to: Some(12), newline_first: false });
         assert_eq!(plan(tail(b"\n{}"), b"{}\n", 0), Plan::Append { cut_to: None, newline_first: true });
@@ -157,7 +159,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_run_of_reports_leaves_the_last_ones_whatever_was_torn(
+        fn the_last_reports_stay_after_any_tear(
             keep in 0usize..6,
             reports in prop::collection::vec((0usize..50, 0usize..3), 1..30),
         ) {
@@ -174,7 +176,7 @@ mod tests {
                 }
                 let new = format!("{line}\n").into_bytes();
                 let plan = plan(whole(&file), &new, keep);
-                let (after, killed) = carry_out(&file, &plan, &new);
+                let (after, killed) = apply(&file, &plan, &new);
                 for line in lines(&killed) {
                     prop_assert!(is_object(line), "a kill leaves {:?}", String::from_utf8_lossy(line));
                 }

@@ -1,6 +1,6 @@
-//! Metric definitions as SageMaker has them in `AlgorithmSpecification.MetricDefinitions`: an object with `Name` and `Regex`,
-//! or the whole list of them. An example: `{"Name": "validation:rmse", "Regex": "validation-rmse:([0-9.]+)"}`; in the
-//! configuration file also as a table.
+//! Metric definitions in the form of SageMaker's `AlgorithmSpecification.MetricDefinitions`: an object with `Name` and
+//! `Regex`, or the whole list of them. An example: `{"Name": "validation:rmse", "Regex": "validation-rmse:([0-9.]+)"}`;
+//! in the configuration file also a table.
 
 use serde::Deserialize;
 
@@ -15,7 +15,7 @@ struct Definition {
     regex: String,
 }
 
-/// `None` for what is neither an object nor a list of them.
+/// `None` for text that is neither an object nor a list of objects.
 pub(super) fn read(text: &str) -> Option<Result<Vec<Pattern>, String>> {
     let list = text.trim_start().strip_prefix('[').map(str::trim_start);
     let definitions: Result<Vec<Definition>, _> = match list {
@@ -25,12 +25,10 @@ pub(super) fn read(text: &str) -> Option<Result<Vec<Pattern>, String>> {
         _ => return None,
     };
     Some(match definitions {
-        Ok(all) if all.is_empty() => {
-            Err("the list has no metric in it, so nothing would be found; name one".to_owned())
-        }
+        Ok(all) if all.is_empty() => Err("the list has no metric, so nothing would be found; add one".to_owned()),
         Ok(all) => all.iter().map(|one| Pattern::named(&one.name, &one.regex)).collect(),
         Err(error) => Err(format!(
-            "expected an object with Name and Regex, or a list of such on one line, found {text:?}: {error}"
+            "expected an object with Name and Regex, or a list of these on one line, found {text:?}: {error}"
         )),
     })
 }
@@ -40,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_definition_of_the_built_in_xgboost_algorithm_is_understood() {
+    fn a_definition_of_the_built_in_xgboost_algorithm_is_read() {
         let text = r##"{"Name": "validation:rmse", "Regex": ".*\\[[0-9]+\\].*#011validation-rmse:([-+]?[0-9]*\\.?[0-9]+(?:[eE][-+]?[0-9]+)?).*"}"##;
         let pattern = read(text).expect("this form").expect("a pattern").remove(0);
         let mut values = Vec::new();
@@ -49,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_too_much_is_named() {
+    fn missing_and_unknown_parts_are_named() {
         for (text, reason) in [
             ("{\"Name\": \"a\"}", "Regex"),
             ("{\"Name\": \"a\", \"Regex\": \"(x)\", \"Unit\": 1}", "Unit"),
@@ -57,7 +55,7 @@ mod tests {
             ("[", "on one line"),
             ("[{\"Name\": \"a\"}]", "Regex"),
             ("[{\"Name\": \"a\", \"Regex\": \"(x)\"}, {\"Name\": \"b\", \"Regex\": \"x\"}]", "no group"),
-            ("[]", "no metric in it"),
+            ("[]", "the list has no metric"),
         ] {
             let error = read(text).expect("this form").expect_err(text);
             assert!(error.contains(reason), "{text}: {error}");
@@ -66,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_list_of_a_training_job_is_understood() {
+    fn the_whole_list_of_a_training_job_is_read() {
         let text = r#" [{"Name": "loss", "Regex": "loss: (\\S+)"}, {"Name": "acc", "Regex": "{acc: (.*?)}"}]"#;
         let patterns = read(text).expect("this form").expect("patterns");
         assert_eq!(patterns.iter().map(Pattern::tag).collect::<Vec<_>>(), [Some("loss"), Some("acc")]);

@@ -1,8 +1,8 @@
-//! TFRecord framing, as TensorBoard's event files have it: the length (8 bytes, little-endian), the masked CRC-32C of these
-//! 8 bytes, the data, the masked CRC-32C of the data. An example, the 3 bytes `abc`:
-//! `03 00 00 00 00 00 00 00 | crc | 61 62 63 | crc`.
+//! TFRecord framing of TensorBoard's event files: the length (8 bytes, little-endian), the masked CRC-32C of these 8
+//! bytes, the data, the masked CRC-32C of the data. An example, the 3 bytes `abc`: `03 00 00 00 00 00 00 00 | crc | 61
+//! 62 63 | crc`.
 //!
-//! Deliberately absent: what the data means, and records too large to be scalars (graphs, images): they are passed over
+//! Deliberately absent: the meaning of the data. Records that are too large to be scalars (graphs, images) are skipped
 //! without being held in memory or checked.
 
 /// The length and its checksum.
@@ -11,62 +11,62 @@ const HEADER_BYTES: usize = 12;
 /// The data's checksum.
 const FOOTER_BYTES: usize = 4;
 
-/// A larger record is passed over.
+/// Larger records are skipped.
 pub const LARGEST_RECORD_BYTES: u64 = 16 << 20;
 
-/// What the masked checksum adds (tensorflow/core/lib/hash/crc32c.h).
+/// The constant that the masked checksum adds (tensorflow/core/lib/hash/crc32c.h).
 const MASK_DELTA: u32 = 0xa282_ead8;
 
-/// Reads the records of one file, whose bytes come in pieces of any size.
+/// Reads the records of one file. The bytes come in pieces of any size.
 #[derive(Debug, Default)]
 pub struct Records {
-    /// The unfinished last record.
-    held: Vec<u8>,
-    /// What is left of a record that is passed over.
+    /// The incomplete last record.
+    incomplete: Vec<u8>,
+    /// The bytes left of a record that is skipped.
     skip: u64,
-    /// Where the last finished record ends.
+    /// The end of the last complete record.
     end: u64,
     lost: bool,
 }
 
-/// What was read.
+/// A result.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Record<'a> {
-    /// A whole record.
+    /// A valid record.
     Whole {
         /// Its data.
         data: &'a [u8],
-        /// Where in the file it ends.
+        /// Its end in the file.
         end: u64,
     },
-    /// A record whose data is damaged; the next one can be found.
+    /// A record with damaged data; the next one can be found.
     Damaged,
-    /// A length is damaged, so that no further record can be found.
+    /// A damaged length, so no further record can be found.
     Lost,
 }
 
 impl Records {
-    /// Takes the next bytes and tells of each record that they finish.
-    pub fn feed(&mut self, bytes: &[u8], mut tell: impl FnMut(Record<'_>)) {
+    /// Adds the next bytes, and reports each record that they complete.
+    pub fn feed(&mut self, bytes: &[u8], mut report: impl FnMut(Record<'_>)) {
         let passed_over = self.skip.min(bytes.len() as u64);
         self.skip -= passed_over;
         self.end += passed_over;
         if self.lost || self.skip > 0 {
             return;
         }
-        let mut held = std::mem::take(&mut self.held);
-        held.extend_from_slice(&bytes[passed_over as usize..]);
+        let mut incomplete = std::mem::take(&mut self.incomplete);
+        incomplete.extend_from_slice(&bytes[passed_over as usize..]);
         let mut at = 0;
-        while let Some((header, after)) = held[at..].split_first_chunk::<HEADER_BYTES>() {
+        while let Some((header, after)) = incomplete[at..].split_first_chunk::<HEADER_BYTES>() {
             let (length, check) = header.split_at(8);
-            if !is_sound(length, check) {
+            if !is_valid(length, check) {
                 self.lost = true;
-                return tell(Record::Lost);
+                return report(Record::Lost);
             }
             let length = number(length);
             let size = length.saturating_add((HEADER_BYTES + FOOTER_BYTES) as u64);
             if length > LARGEST_RECORD_BYTES {
-                let here = size.min((held.len() - at) as u64);
+                let here = size.min((incomplete.len() - at) as u64);
                 self.skip = size - here;
                 self.end += here;
                 at += here as usize;
@@ -76,18 +76,18 @@ impl Records {
             let Some(check) = check.get(..FOOTER_BYTES) else { break };
             self.end += size;
             at += size as usize;
-            tell(if is_sound(data, check) { Record::Whole { data, end: self.end } } else { Record::Damaged });
+            report(if is_valid(data, check) { Record::Whole { data, end: self.end } } else { Record::Damaged });
         }
-        held.drain(..at);
-        self.held = held;
+        incomplete.drain(..at);
+        self.incomplete = incomplete;
     }
 }
 
-fn is_sound(bytes: &[u8], check: &[u8]) -> bool {
+fn is_valid(bytes: &[u8], check: &[u8]) -> bool {
     u64::from(masked_crc(bytes)) == number(check)
 }
 
-/// The checksum of a record's parts.
+/// The checksum of a part of a record.
 fn masked_crc(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(MASK_DELTA)
 }
@@ -106,7 +106,7 @@ mod tests {
         [&length[..], &masked_crc(&length).to_le_bytes(), data, &masked_crc(data).to_le_bytes()].concat()
     }
 
-    /// The data of whole records; `!` for a damaged one, `X` for the end of all.
+    /// The data of valid records; `!` for a damaged one, `X` for the end of all.
     fn read(file: &[u8], size: usize) -> Vec<Vec<u8>> {
         let mut records = Records::default();
         let mut all = Vec::new();
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_record_is_left_out_and_the_next_one_found() {
+    fn a_damaged_record_is_skipped_and_the_next_one_is_found() {
         let mut file = [record(b"one"), record(b"two"), record(b"three")].concat();
         file[record(b"one").len() + HEADER_BYTES] ^= 1;
         for size in [1, 5, 1000] {
@@ -138,14 +138,14 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_length_ends_the_file_and_is_told_of_once() {
+    fn a_damaged_length_ends_the_file_and_is_reported_once() {
         let mut file = [record(b"one"), record(b"two"), record(b"three")].concat();
         file[record(b"one").len() + 2] ^= 1;
         assert_eq!(read(&file, 7), [&b"one"[..], b"X"]);
     }
 
     #[test]
-    fn half_a_record_is_waited_for() {
+    fn an_incomplete_record_is_completed_later() {
         let file = record(b"whole");
         for cut in 0..file.len() {
             assert!(read(&file[..cut], 1000).is_empty());
@@ -155,14 +155,14 @@ mod tests {
     }
 
     #[test]
-    fn a_record_too_large_for_a_scalar_is_passed_over_without_being_held() {
+    fn a_record_too_large_for_a_scalar_is_skipped_without_being_held() {
         let length = (LARGEST_RECORD_BYTES + 1).to_le_bytes();
         let mut records = Records::default();
         let mut seen = Vec::new();
         records.feed(&[&length[..], &masked_crc(&length).to_le_bytes()].concat(), |_| panic!("a record"));
         for _ in 0..LARGEST_RECORD_BYTES >> 20 {
             records.feed(&[7; 1 << 20], |_| panic!("a record"));
-            assert!(records.held.capacity() < 1 << 20);
+            assert!(records.incomplete.capacity() < 1 << 20);
         }
         records.feed(&[&[7; 1 + FOOTER_BYTES][..], &record(b"next")].concat(), |record| {
             if let Record::Whole { data, end } = record {
@@ -175,7 +175,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn records_come_out_as_they_went_in_however_they_are_cut(
+        fn records_are_read_for_any_pieces(
             all in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..10), size in 1usize..60,
         ) {
             let file: Vec<u8> = all.iter().flat_map(|data| record(data)).collect();

@@ -1,22 +1,22 @@
-//! Amazon EC2's instance metadata, version 2: the Spot action, the rebalance recommendation and scheduled maintenance,
-//! asked every 5 s as AWS advises; there is no hanging GET.
+//! Amazon EC2's instance metadata service, version 2: the Spot action, the rebalance recommendation and scheduled
+//! maintenance. It is polled every 5 s, as AWS recommends, because it has no hanging GET.
 //!
-//! Example: `PUT /latest/api/token` answers a token; `GET /latest/meta-data/spot/instance-action` with it answers 404, or
-//! `{"action": "terminate", "time": "2017-09-18T08:22:00Z"}`. A proxy that hands out no tokens is asked by version 1, without
-//! one. Deliberately absent: SageMaker, which says it by SIGTERM.
+//! Example: `PUT /latest/api/token` returns a token; `GET /latest/meta-data/spot/instance-action` with the token
+//! returns 404, or `{"action": "terminate", "time": "2017-09-18T08:22:00Z"}`. A proxy without tokens is polled with
+//! version 1. Deliberately absent: SageMaker, which sends SIGTERM.
 
 use std::collections::HashSet;
 use std::time::Duration;
 
 use serde_json::Value as Json;
 
-use super::watch::{Answer, Failures, Heard, Method, Notice, PLAIN_TIMEOUT, Question, Watch, Word, unheard};
+use super::watch::{Answer, Failures, Heard, Method, Notice, PLAIN_TIMEOUT, Question, Watch, Word, unusable_server};
 use super::{LocalFacts, Source};
-use crate::rules::cluster::sagemaker;
-use crate::rules::env::Env;
-use crate::rules::when;
+use crate::cluster::sagemaker;
+use crate::process::env::Env;
+use crate::text::timestamps;
 
-/// The line in the list.
+/// The entry for the list.
 pub(super) const SOURCE: Source = Source {
     name: "aws",
     named_by: &["AWS_EC2_METADATA_SERVICE_ENDPOINT"],
@@ -28,33 +28,33 @@ pub(super) const SOURCE: Source = Source {
     },
 };
 
-/// Between two rounds of questions.
-const ROUND: Duration = Duration::from_secs(5);
-/// Scheduled maintenance is hours away when it appears: it is asked for in one of so many rounds.
+/// The pause between two rounds of requests.
+const ROUND_PAUSE: Duration = Duration::from_secs(5);
+/// Scheduled maintenance is announced hours ahead, so it is requested in one of this many rounds.
 const SLOW_ROUNDS: u64 = 12;
-/// What a token is asked to live, and how long before that it is renewed.
+/// The requested lifetime of a token, and the time before its end when it is renewed.
 const TOKEN_TTL_SECS: u64 = 3600;
 const RENEW_BEFORE_SECS: u64 = 15;
-/// How long questions go without a token before one is asked for again.
-const TOKENLESS: Duration = Duration::from_secs(60);
-/// The longest that each kind of notice is documented to run ahead.
+/// The time without a token before one is requested again.
+const TOKEN_RETRY: Duration = Duration::from_secs(60);
+/// The longest documented notice period of each kind.
 const SPOT_LEAD: Duration = Duration::from_secs(120);
 const MAINTENANCE_LEAD: Duration = Duration::from_secs(60 * 24 * 3600);
 
-/// The SDKs' second variable: which of the two link-local addresses.
+/// The SDKs' second variable selects one of two link-local addresses.
 fn default_endpoint(env: &Env) -> String {
     let is_v6 = env.given("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE").is_some_and(|m| m.eq_ignore_ascii_case("ipv6"));
     if is_v6 { "[fd00:ec2::254]:80" } else { "169.254.169.254:80" }.to_owned()
 }
 
-/// Nitro machines say it in the vendor's name, older ones in the version of their BIOS.
+/// Nitro machines have it in the vendor's name, older ones in the BIOS version.
 fn is_here(env: &Env, facts: &LocalFacts) -> bool {
     let is_off = env.given("AWS_EC2_METADATA_DISABLED").is_some_and(|v| v.eq_ignore_ascii_case("true"));
     let is_ec2 = facts.sys_vendor.trim() == "Amazon EC2" || facts.bios_version.to_lowercase().contains("amazon");
     is_ec2 && !is_off && !sagemaker::is_here(env)
 }
 
-/// What is asked in a round, in order.
+/// The requests of a round, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Token,
@@ -68,36 +68,36 @@ enum Step {
 struct Imds {
     step: Step,
     token: Option<String>,
-    /// Whether version 1, which has no tokens, will do where none is to be had.
+    /// Whether version 1, which needs no token, may be used if there are none.
     is_v1_allowed: bool,
-    /// Seconds until the token is renewed, counted down by what questions and pauses take.
+    /// The time until the token is renewed; requests and pauses reduce it.
     token_left: Duration,
-    /// A token was refused in this round; a second one would be too.
+    /// A token was refused in this round, so a second one would be refused, too.
     was_refused: bool,
     round: u64,
     failures: Failures,
-    /// Of the Spot action alone.
-    actionless: Failures,
-    /// Hints that were told already.
-    told: HashSet<String>,
-    /// Notices that stand.
-    standing: Vec<Standing>,
+    /// Failures of the Spot action alone.
+    action_failures: Failures,
+    /// Hints that were reported.
+    reported: HashSet<String>,
+    /// Notices that are still valid.
+    valid_notices: Vec<ValidNotice>,
 }
 
-/// What a well-formed answer says.
-struct Said {
+/// The content of a well-formed answer.
+struct Content {
     words: Vec<Word>,
-    /// Nothing of it was passed over, which might have been about any notice.
-    is_whole: bool,
+    /// Every part was understood. Otherwise the rest might be about any notice.
+    is_complete: bool,
 }
 
-/// A notice as it was told.
+/// A notice that was reported.
 #[derive(Debug, PartialEq, Eq)]
-struct Standing {
+struct ValidNotice {
     id: String,
     step: Step,
     source: String,
-    /// The time left goes down with each answer; the event stays the same.
+    /// The time left decreases with each answer, but the event stays the same.
     body: String,
 }
 
@@ -111,15 +111,15 @@ impl Default for Imds {
             was_refused: false,
             round: 0,
             failures: Failures::default(),
-            actionless: Failures::default(),
-            told: HashSet::new(),
-            standing: Vec::new(),
+            action_failures: Failures::default(),
+            reported: HashSet::new(),
+            valid_notices: Vec::new(),
         }
     }
 }
 
 impl Imds {
-    /// Goes on to the next question of the round; how long to wait before it.
+    /// Moves to the next request of the round. Returns the pause before it.
     fn next(&mut self) -> Duration {
         let is_slow_round = self.round.is_multiple_of(SLOW_ROUNDS);
         let next = match self.step {
@@ -135,24 +135,24 @@ impl Imds {
         }
         self.round += 1;
         self.was_refused = false;
-        self.token_left = self.token_left.saturating_sub(ROUND);
+        self.token_left = self.token_left.saturating_sub(ROUND_PAUSE);
         self.step = if self.token_left.is_zero() { Step::Token } else { Step::SpotAction };
-        ROUND
+        ROUND_PAUSE
     }
 
-    /// Begins again with a new token, after a pause. `is_lost`: the token did not come in time.
+    /// Starts a new round with a new token, after a pause. `is_lost`: the token did not arrive in time.
     fn failed(&mut self, answer: Option<&Answer>, random: f64, is_lost: bool) -> Heard {
         self.step = Step::Token;
-        let (pause, is_the_one) = self.failures.another(answer, random);
-        let hint = "; in a container the answer may get lost on the way: raise HttpPutResponseHopLimit to 2";
-        let words = is_the_one.then(|| match unheard("aws", "spot/instance-action", answer) {
+        let (pause, is_the_one) = self.failures.failed(answer, random);
+        let hint = "; in a container the answer may be dropped: raise HttpPutResponseHopLimit to 2";
+        let words = is_the_one.then(|| match unusable_server("aws", "spot/instance-action", answer) {
             Word::Remark(text) if is_lost => Word::Remark(format!("{text}{hint}")),
             other => other,
         });
         Heard { words: words.into_iter().collect(), pause }
     }
 
-    /// Whether the questions may go on, with a token or without.
+    /// Whether requests can continue, with or without a token.
     fn take_token(&mut self, answer: &Answer) -> bool {
         let token = answer.body.trim();
         let is_token = answer.status == 200
@@ -166,77 +166,77 @@ impl Imds {
             self.token_left = Duration::from_secs(ttl.saturating_sub(RENEW_BEFORE_SECS).max(1));
             self.token = Some(token.to_owned());
         }
-        // Who answers so knows no tokens; a server that wants one says it by 401.
+        // These codes mean that the server has no tokens; a server that needs one answers 401.
         let is_tokenless = self.is_v1_allowed && !self.was_refused && matches!(answer.status, 403..=405);
         if is_tokenless {
-            (self.token, self.token_left) = (None, TOKENLESS);
+            (self.token, self.token_left) = (None, TOKEN_RETRY);
         }
         is_token || is_tokenless
     }
 
-    /// What was not told yet of a good answer to the present question, and what it no longer says.
-    fn news(&mut self, said: Said, body: &str) -> Vec<Word> {
-        let Said { words, is_whole } = said;
+    /// The new notices and hints in a good answer to the present request, and the notices that it no longer contains.
+    fn new_words(&mut self, content: Content, body: &str) -> Vec<Word> {
+        let Content { words, is_complete } = content;
         let is_said = |id: &str| words.iter().any(|word| matches!(word, Word::Leaving(notice) if notice.id == id));
         let is_over = |of: &str| words.iter().any(|word| matches!(word, Word::Withdrawn { id, .. } if id == of));
-        let is_left = |id: &str| is_said(id) || !is_whole && !is_over(id);
-        let mut news = Vec::new();
-        self.standing.retain(|notice| {
-            let stands = notice.step != self.step || is_left(&notice.id);
-            if !stands {
-                news.push(Word::Withdrawn { id: notice.id.clone(), source: notice.source.clone() });
+        let is_left = |id: &str| is_said(id) || !is_complete && !is_over(id);
+        let mut new_words = Vec::new();
+        self.valid_notices.retain(|notice| {
+            let is_valid = notice.step != self.step || is_left(&notice.id);
+            if !is_valid {
+                new_words.push(Word::Withdrawn { id: notice.id.clone(), source: notice.source.clone() });
             }
-            stands
+            is_valid
         });
-        news.extend(words.into_iter().filter(|word| match word {
+        new_words.extend(words.into_iter().filter(|word| match word {
             Word::Leaving(notice) => {
                 let (id, source) = (notice.id.clone(), notice.source.clone());
-                let now = Standing { id, step: self.step, source, body: body.to_owned() };
-                let is_new = !self.standing.contains(&now);
-                self.standing.retain(|before| before.id != now.id);
-                self.standing.push(now);
+                let now = ValidNotice { id, step: self.step, source, body: body.to_owned() };
+                let is_new = !self.valid_notices.contains(&now);
+                self.valid_notices.retain(|before| before.id != now.id);
+                self.valid_notices.push(now);
                 is_new
             }
             Word::Withdrawn { .. } => false,
-            other => self.told.insert(format!("{other:?}")),
+            other => self.reported.insert(format!("{other:?}")),
         }));
-        news
+        new_words
     }
 
-    /// What a good answer to the present question says; `None` where it is not well formed.
-    fn read(&self, answer: &Answer) -> Option<Said> {
+    /// Reads a good answer to the present request; `None` if it is not well-formed.
+    fn read(&self, answer: &Answer) -> Option<Content> {
         let body = answer.body.trim();
         let words = match (self.step, answer.status) {
             (Step::Maintenance, 200) => {
-                return maintenance(body, answer, |id| self.standing.iter().any(|notice| notice.id == id));
+                return maintenance(body, answer, |id| self.valid_notices.iter().any(|notice| notice.id == id));
             }
-            // Its empty value is a list.
+            // The empty answer to this request is a list.
             (Step::Maintenance, _) => return None,
             (Step::SpotAction, 200) => vec![spot_action(body, answer)?],
             (Step::TerminationTime, 200) => {
-                let lead = answer.until(when::any(body)?).min(SPOT_LEAD);
+                let lead = answer.until(timestamps::any(body)?).min(SPOT_LEAD);
                 let source = "aws spot/termination-time".to_owned();
                 vec![Word::Leaving(Notice { id: source.clone(), source, lead })]
             }
             (Step::Rebalance, 200) => {
                 let json: Json = serde_json::from_str(body).ok()?;
                 json.get("noticeTime")?.as_str()?;
-                vec![Word::Soon("AWS sees a higher risk of interruption for this Spot instance".to_owned())]
+                vec![Word::Soon("AWS reports a higher risk of interruption for this Spot instance".to_owned())]
             }
             (_, 404) => Vec::new(),
             _ => return None,
         };
-        Some(Said { words, is_whole: true })
+        Some(Content { words, is_complete: true })
     }
 }
 
 fn spot_action(body: &str, answer: &Answer) -> Option<Word> {
     let json: Json = serde_json::from_str(body).ok()?;
     let action = json.get("action")?.as_str()?;
-    let time = json.get("time").and_then(Json::as_str).and_then(when::any);
+    let time = json.get("time").and_then(Json::as_str).and_then(timestamps::any);
     let lead = match (action, time) {
         ("terminate" | "stop", Some(time)) => answer.until(time).min(SPOT_LEAD),
-        // It begins with the notice, whatever time that names.
+        // Hibernation begins with the notice, whatever time it names.
         ("hibernate", _) => Duration::ZERO,
         _ => return None,
     };
@@ -244,8 +244,8 @@ fn spot_action(body: &str, answer: &Answer) -> Option<Word> {
     Some(Word::Leaving(Notice { id, source, lead }))
 }
 
-/// Each event's word; `stands` tells which notices do.
-fn maintenance(body: &str, answer: &Answer, stands: impl Fn(&str) -> bool) -> Option<Said> {
+/// Reads all events; `is_valid` says which notices are valid.
+fn maintenance(body: &str, answer: &Answer, is_valid: impl Fn(&str) -> bool) -> Option<Content> {
     let events: Vec<Json> = serde_json::from_str(body).ok()?;
     let word = |event: &Json| {
         let field = |name: &str| event.get(name).and_then(Json::as_str);
@@ -259,14 +259,14 @@ fn maintenance(body: &str, answer: &Answer, stands: impl Fn(&str) -> bool) -> Op
         if field("State").is_some_and(|state| matches!(state, "completed" | "canceled")) {
             return Some(Word::Withdrawn { id, source });
         }
-        let begins = when::any(field("NotBefore")?)?;
-        let ends = field("NotAfter").and_then(when::any).unwrap_or(begins);
-        // Else every run on a machine whose window is open would end at its first look.
+        let begins = timestamps::any(field("NotBefore")?)?;
+        let ends = field("NotAfter").and_then(timestamps::any).unwrap_or(begins);
+        // Otherwise every run on a machine with an open window would end at its first poll.
         let lead = Some(answer.until(begins)).filter(|lead| !lead.is_zero()).unwrap_or_else(|| answer.until(ends));
-        if lead.is_zero() && !stands(&id) {
-            // Nobody takes it off the list: the machine stands, and so it may for the next run, and the one after it.
+        if lead.is_zero() && !is_valid(&id) {
+            // AWS does not remove such an entry while the machine runs, so it must not stop this run or a later one.
             return Some(Word::Soon(format!(
-                "AWS lists maintenance of this machine ({code}) whose time was past already when it was first seen"
+                "AWS lists maintenance of this machine ({code}) whose time had already passed when it was first seen"
             )));
         }
         Some(Word::Leaving(Notice { id, source, lead: lead.min(MAINTENANCE_LEAD) }))
@@ -274,9 +274,9 @@ fn maintenance(body: &str, answer: &Answer, stands: impl Fn(&str) -> bool) -> Op
     let mut words: Vec<Word> = events.iter().filter_map(word).collect();
     let odd = events.len() - words.len();
     if odd > 0 {
-        words.push(Word::Remark(format!("AWS tells of maintenance that cannot be read ({odd}), which is passed over")));
+        words.push(Word::Remark(format!("AWS lists maintenance in an unknown form ({odd}), which is ignored")));
     }
-    Some(Said { words, is_whole: odd == 0 })
+    Some(Content { words, is_complete: odd == 0 })
 }
 
 impl Watch for Imds {
@@ -307,7 +307,7 @@ impl Watch for Imds {
         self.token_left = self.token_left.saturating_sub(took);
         if self.step == Step::Token {
             if !answer.is_some_and(|answer| self.take_token(answer)) {
-                // A refused connection takes no time, and is no answer that got lost.
+                // A refused connection fails at once, so the answer was not dropped on the way.
                 return self.failed(answer, random, answer.is_none() && took >= PLAIN_TIMEOUT);
             }
             return Heard::nothing(self.next());
@@ -320,20 +320,21 @@ impl Watch for Imds {
             self.step = Step::Token;
             return Heard::nothing(Duration::ZERO);
         }
-        let (answer, said) = match answer.and_then(|answer| Some((answer, self.read(answer)?))) {
+        let (answer, content) = match answer.and_then(|answer| Some((answer, self.read(answer)?))) {
             Some(read) => read,
-            // The others may be well all the same.
+            // The other requests may succeed.
             None => {
-                let is_the_one = self.step == Step::SpotAction && self.actionless.another(answer, random).1;
-                let words = is_the_one.then(|| unheard("aws", "spot/instance-action", answer)).into_iter().collect();
+                let is_the_one = self.step == Step::SpotAction && self.action_failures.failed(answer, random).1;
+                let words =
+                    is_the_one.then(|| unusable_server("aws", "spot/instance-action", answer)).into_iter().collect();
                 return Heard { words, pause: self.next() };
             }
         };
-        self.failures.over();
+        self.failures.reset();
         if self.step == Step::SpotAction {
-            self.actionless.over();
+            self.action_failures.reset();
         }
-        let words = self.news(said, answer.body.trim());
+        let words = self.new_words(content, answer.body.trim());
         Heard { words, pause: self.next() }
     }
 }

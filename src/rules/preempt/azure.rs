@@ -1,19 +1,19 @@
-//! Azure's Scheduled Events, asked once a second; there is no hanging GET.
+//! Azure's Scheduled Events, polled once a second, because the service has no hanging GET.
 //!
-//! Example: `GET /metadata/scheduledevents?api-version=2020-07-01` with `Metadata: true` answers
-//! `{"DocumentIncarnation": 2, "Events": [{"EventId": "…", "EventType": "Preempt", "Resources": ["vm_0"], "EventStatus":
-//! "Scheduled", "NotBefore": "Mon, 11 Apr 2026 22:26:58 GMT", …}]}`. Deliberately absent: acknowledging an event, which
-//! starts it early for every machine that it names.
+//! Example: `GET /metadata/scheduledevents?api-version=2020-07-01` with `Metadata: true` returns
+//! `{"DocumentIncarnation": 2, "Events": [{"EventId": "…", "EventType": "Preempt", "Resources": ["vm_0"],
+//! "EventStatus": "Scheduled", "NotBefore": "Mon, 11 Apr 2026 22:26:58 GMT", …}]}`. Deliberately absent: acknowledging
+//! an event, which starts it early for every machine that it names.
 
 use std::time::Duration;
 
 use serde_json::Value as Json;
 
-use super::watch::{Answer, Failures, Heard, Method, Notice, PLAIN_TIMEOUT, Question, Watch, Word, unheard};
+use super::watch::{Answer, Failures, Heard, Method, Notice, PLAIN_TIMEOUT, Question, Watch, Word, unusable_server};
 use super::{LocalFacts, Source};
-use crate::rules::when;
+use crate::text::timestamps;
 
-/// The line in the list.
+/// The entry for the list.
 pub(super) const SOURCE: Source = Source {
     name: "azure",
     named_by: &["TRAINIT_AZURE_METADATA_ENDPOINT"],
@@ -22,25 +22,26 @@ pub(super) const SOURCE: Source = Source {
     watches: |_, _| vec![Box::new(Events::default())],
 };
 
-/// What Azure gives every machine as its chassis' tag.
+/// The chassis tag of every Azure machine.
 const CHASSIS: &str = "7783-7084-3265-9085-8269-3286-77";
 const EVENTS: &str = "/metadata/scheduledevents?api-version=2020-07-01";
 const NAME: &str = "/metadata/instance/compute/name?api-version=2021-02-01&format=text";
-/// The first question turns the service on, which takes up to two minutes.
+/// The first request turns the service on, which takes up to two minutes.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(130);
-const ROUND: Duration = Duration::from_secs(1);
-/// The least warning of an event without a time (it has begun, or none is given), and all that a preemption has.
+const ROUND_PAUSE: Duration = Duration::from_secs(1);
+/// The shortest notice period of an event without a time (it has begun, or none is given), and the only one of a
+/// preemption.
 const LEAST_LEAD: Duration = Duration::from_secs(30);
-/// The most warning that is believed: a host that is to fail is told of days before.
+/// The longest notice period that is accepted: a host that will fail is announced days ahead.
 const MOST_LEAD: Duration = Duration::from_secs(60 * 24 * 3600);
-/// A date that moves by less than this is the same one.
+/// A date that moves by less than this counts as unchanged.
 const SAME_DATE_SECS: i64 = 60;
-/// So long before its date a freeze is waited for.
+/// A freeze is expected this long before its date.
 const FREEZE_LEAD: Duration = Duration::from_secs(60 * 60);
-/// A freeze is over some time after its own length.
+/// A freeze ends this much after its announced length.
 const AFTER_FREEZE: Duration = Duration::from_secs(30);
-/// Where a freeze's length is not known.
-const SOME_FREEZE: Duration = Duration::from_secs(30);
+/// The length of a freeze if it is unknown.
+const DEFAULT_FREEZE: Duration = Duration::from_secs(30);
 
 fn is_azure(facts: &LocalFacts) -> bool {
     facts.chassis_asset_tag.trim() == CHASSIS
@@ -50,7 +51,7 @@ fn is_azure(facts: &LocalFacts) -> bool {
 struct Event {
     id: String,
     kind: String,
-    /// Names of the machines that it is about; none: all.
+    /// Names of the affected machines; empty means all.
     resources: Vec<String>,
     status: String,
     not_before: String,
@@ -58,7 +59,7 @@ struct Event {
 }
 
 impl Event {
-    /// `None` where it is not well formed, or says what nobody has documented. What may be left out may be `null`, too.
+    /// `None` if it is not well-formed or has undocumented values. Optional values may be `null`, too.
     fn read(json: &Json) -> Option<Event> {
         let text = |name: &str| Some(json.get(name)?.as_str()?.to_owned());
         let or_nothing = |name: &str| match json.get(name) {
@@ -79,73 +80,73 @@ impl Event {
         })
     }
 
-    /// What tells its announcement from others.
+    /// The id of its announcement.
     fn name(&self) -> String {
         format!("azure {}", self.id)
     }
 }
 
-/// What this machine calls itself, as far as that is known.
+/// The name of this machine, as far as it is known.
 #[derive(Debug, PartialEq, Eq)]
 enum Name {
     Unasked,
-    /// The server did not say; asked once more when there are events.
-    Unsaid,
-    /// It never will.
-    Nobody,
+    /// The server did not give it; it is requested again when there are events.
+    Unknown,
+    /// The server will never give it.
+    Never,
     Known(String),
 }
 
 #[derive(Debug)]
 struct Events {
     name: Name,
-    /// The present question is for the name.
-    asks_name: bool,
-    /// Any document came yet.
-    is_on: bool,
+    /// The present request is for the name.
+    requests_name: bool,
+    /// A document has arrived.
+    has_document: bool,
     incarnation: Option<i64>,
     failures: Failures,
-    /// Events of ours that were told, as they were then.
-    told: Vec<Event>,
+    /// Events of this machine in the state in which they were reported.
+    reported: Vec<Event>,
 }
 
 impl Default for Events {
     fn default() -> Events {
         Events {
             name: Name::Unasked,
-            asks_name: true,
-            is_on: false,
+            requests_name: true,
+            has_document: false,
             incarnation: None,
             failures: Failures::default(),
-            told: Vec::new(),
+            reported: Vec::new(),
         }
     }
 }
 
 impl Events {
     fn take_name(&mut self, answer: Option<&Answer>) {
-        self.asks_name = false;
+        self.requests_name = false;
         let name = answer.filter(|a| a.status == 200).map(|a| a.body.trim());
         let is_name = |name: &&str| !name.is_empty() && name.len() <= 256 && !name.contains(['<', '{', '\n']);
         self.name = match (name.filter(is_name), &self.name) {
             (Some(name), _) => Name::Known(name.to_owned()),
-            (None, Name::Unasked) => Name::Unsaid,
-            (None, _) => Name::Nobody,
+            (None, Name::Unasked) => Name::Unknown,
+            (None, _) => Name::Never,
         };
     }
 
-    /// Events of other machines in the same set are delivered too. Without a name of our own all of them count: a stop
-    /// too many costs less than a preemption that is missed.
+    /// The server also delivers events of other machines in the same set. Without a name for this machine all of them
+    /// count: an unnecessary stop costs less than a missed preemption.
     fn is_ours(&self, event: &Event) -> bool {
         match &self.name {
             Name::Known(name) => {
                 event.resources.is_empty() || event.resources.iter().any(|r| r.eq_ignore_ascii_case(name))
             }
-            Name::Unasked | Name::Unsaid | Name::Nobody => true,
+            Name::Unasked | Name::Unknown | Name::Never => true,
         }
     }
 
-    /// What is new in a document; `None` where it is not well formed.
+    /// The news in a document; `None` if it is not well-formed.
     fn read(&mut self, answer: &Answer) -> Option<Vec<Word>> {
         let document: Json = serde_json::from_str(&answer.body).ok().filter(|_| answer.status == 200)?;
         let incarnation = document.get("DocumentIncarnation")?.as_i64()?;
@@ -153,9 +154,10 @@ impl Events {
         if self.incarnation == Some(incarnation) {
             return Some(Vec::new());
         }
-        if self.name == Name::Unsaid && !all.is_empty() {
-            // Whose they are is worth another question; the document will be as new then as it is now.
-            self.asks_name = true;
+        if self.name == Name::Unknown && !all.is_empty() {
+            // The events may be for other machines, so the name is requested first; the document will not be older
+            // afterwards.
+            self.requests_name = true;
             return Some(Vec::new());
         }
         self.incarnation = Some(incarnation);
@@ -164,47 +166,45 @@ impl Events {
         ours.retain(|event| self.is_ours(event));
         let mut words: Vec<Word> = Vec::new();
         if odd > 0 {
-            words.push(Word::Remark(format!(
-                "Azure tells of events that cannot be read ({odd}), which are passed over"
-            )));
+            words.push(Word::Remark(format!("Azure lists events in an unknown form ({odd}), which are ignored")));
         }
-        self.told.retain(|told| {
-            // One of those that cannot be read may be it.
-            let is_there = odd > 0 || ours.iter().any(|e| e.id == told.id);
-            if !is_there && told.status != "Started" {
-                words.push(withdrawn(told));
+        self.reported.retain(|reported| {
+            // One of the unreadable events may be this one.
+            let is_there = odd > 0 || ours.iter().any(|e| e.id == reported.id);
+            if !is_there && reported.status != "Started" {
+                words.push(withdrawn(reported));
             }
             is_there
         });
         for event in ours {
-            if !self.told.iter().any(|told| told.id == event.id && is_same(told, &event)) {
+            if !self.reported.iter().any(|reported| reported.id == event.id && is_same(reported, &event)) {
                 words.extend(word(&event, answer));
-                self.told.retain(|told| told.id != event.id);
-                self.told.push(event);
+                self.reported.retain(|reported| reported.id != event.id);
+                self.reported.push(event);
             }
         }
         Some(words)
     }
 }
 
-/// Whether there is nothing new in it. A later date than was told changes nothing of what is done.
-fn is_same(told: &Event, now: &Event) -> bool {
-    let is_date_same = match (when::any(&told.not_before), when::any(&now.not_before)) {
-        (Some(told), Some(now)) => now > told - SAME_DATE_SECS,
-        _ => told.not_before == now.not_before,
+/// Whether the event has no news. A date that was moved back changes nothing.
+fn is_same(reported: &Event, now: &Event) -> bool {
+    let is_date_same = match (timestamps::any(&reported.not_before), timestamps::any(&now.not_before)) {
+        (Some(reported), Some(now)) => now > reported - SAME_DATE_SECS,
+        _ => reported.not_before == now.not_before,
     };
-    told.status == now.status && is_date_same
+    reported.status == now.status && is_date_same
 }
 
-/// It disappeared before it began.
+/// The event disappeared before it began.
 fn withdrawn(event: &Event) -> Word {
     match source(event) {
         Some(source) => Word::Withdrawn { id: event.name(), source },
-        None => Word::Remark(format!("Azure has withdrawn the event {}", plain(&event.id))),
+        None => Word::Remark(format!("Azure has withdrawn the event {}", loggable(&event.id))),
     }
 }
 
-/// Who announces the machine's end, where the event is one.
+/// The source of the notice, if the event ends the machine.
 fn source(event: &Event) -> Option<String> {
     let kind = event.kind.as_str();
     let is_end = matches!(kind, "Preempt" | "Terminate" | "Reboot" | "Redeploy");
@@ -212,20 +212,20 @@ fn source(event: &Event) -> Option<String> {
 }
 
 fn word(event: &Event, answer: &Answer) -> Option<Word> {
-    let lead = when::any(&event.not_before).map_or(LEAST_LEAD, |at| answer.until(at).min(MOST_LEAD));
+    let lead = timestamps::any(&event.not_before).map_or(LEAST_LEAD, |at| answer.until(at).min(MOST_LEAD));
     if let Some(source) = source(event) {
-        // Without a Date the time left is by our clock, which may be an hour behind.
+        // Without a Date header the time left is by the local clock, which may be wrong by an hour.
         let is_short = event.status == "Started" || event.kind == "Preempt";
         let lead = if is_short { lead.min(LEAST_LEAD) } else { lead };
         return Some(Word::Leaving(Notice { id: event.name(), source, lead }));
     }
     match event.kind.as_str() {
         "Freeze" => {
-            let length = event.seconds.map_or(SOME_FREEZE, |s| Duration::from_secs(s.min(3600)));
+            let length = event.seconds.map_or(DEFAULT_FREEZE, |s| Duration::from_secs(s.min(3600)));
             Some(Word::Frozen {
                 length: lead.min(FREEZE_LEAD) + length + AFTER_FREEZE,
                 text: format!(
-                    "Azure will freeze this machine for some {} s; training goes on after it",
+                    "Azure will freeze this machine for about {} s; training continues afterwards",
                     length.as_secs()
                 ),
             })
@@ -234,14 +234,14 @@ fn word(event: &Event, answer: &Answer) -> Option<Word> {
     }
 }
 
-/// Fit for a line of the log.
-fn plain(text: &str) -> String {
+/// Text for a log line.
+fn loggable(text: &str) -> String {
     text.chars().filter(|c| c.is_ascii_graphic()).take(64).collect()
 }
 
 impl Watch for Events {
     fn question(&self) -> Question {
-        let (path, timeout) = match (self.asks_name, self.is_on) {
+        let (path, timeout) = match (self.requests_name, self.has_document) {
             (true, _) => (NAME, PLAIN_TIMEOUT),
             (false, true) => (EVENTS, PLAIN_TIMEOUT),
             (false, false) => (EVENTS, FIRST_TIMEOUT),
@@ -251,20 +251,20 @@ impl Watch for Events {
     }
 
     fn heard(&mut self, answer: Option<&Answer>, took: Duration, random: f64) -> Heard {
-        if self.asks_name {
+        if self.requests_name {
             self.take_name(answer);
             return Heard::nothing(Duration::ZERO);
         }
         let Some(words) = answer.and_then(|answer| self.read(answer)) else {
-            let (pause, is_the_one) = self.failures.another(answer, random);
+            let (pause, is_the_one) = self.failures.failed(answer, random);
             return Heard {
-                words: is_the_one.then(|| unheard("azure", "scheduledevents", answer)).into_iter().collect(),
+                words: is_the_one.then(|| unusable_server("azure", "scheduledevents", answer)).into_iter().collect(),
                 pause,
             };
         };
-        self.failures.over();
-        self.is_on = true;
-        Heard { words, pause: if self.asks_name { Duration::ZERO } else { ROUND.saturating_sub(took) } }
+        self.failures.reset();
+        self.has_document = true;
+        Heard { words, pause: if self.requests_name { Duration::ZERO } else { ROUND_PAUSE.saturating_sub(took) } }
     }
 }
 

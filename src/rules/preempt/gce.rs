@@ -1,17 +1,17 @@
-//! Google Compute Engine's metadata server: `preempted`, `maintenance-event` and `upcoming-maintenance`, each by a
+//! Google Compute Engine's metadata server: `preempted`, `maintenance-event` and `upcoming-maintenance`, each with a
 //! hanging GET that returns when the value changes.
 //!
-//! Example: `GET /computeMetadata/v1/instance/preempted` with `Metadata-Flavor: Google` answers `FALSE` and an ETag.
+//! Example: `GET /computeMetadata/v1/instance/preempted` with `Metadata-Flavor: Google` returns `FALSE` and an ETag.
 
 use std::time::Duration;
 
 use serde_json::Value as Json;
 
-use super::watch::{Answer, Failures, Heard, Method, Notice, PLAIN_TIMEOUT, Question, Watch, Word, unheard};
+use super::watch::{Answer, Failures, Heard, Method, Notice, PLAIN_TIMEOUT, Question, Watch, Word, unusable_server};
 use super::{Leads, LocalFacts, Source};
-use crate::rules::env::Env;
+use crate::process::env::Env;
 
-/// The line in the list.
+/// The entry for the list.
 pub(super) const SOURCE: Source = Source {
     name: "gce",
     named_by: &["GCE_METADATA_HOST", "GCE_METADATA_IP"],
@@ -25,28 +25,28 @@ pub(super) const SOURCE: Source = Source {
     },
 };
 
-/// As documented, without the opt-in to longer ones.
+/// The documented notice periods, without the opt-in to longer ones.
 pub(super) const LEADS: Leads = Leads { preemption: Duration::from_secs(30), maintenance: Duration::from_secs(60) };
 
-/// What the server waits for a change before it answers with the old value.
+/// The time that the server waits for a change before it returns the old value.
 const SERVER_WAIT: Duration = Duration::from_secs(120);
-/// A whole hanging request; without a limit a dead connection would hang for ever.
+/// The limit for a hanging request; without it a dead connection would hang for ever.
 const HANGING_TIMEOUT: Duration = Duration::from_secs(130);
-/// A server that does not wait must not be asked in a tight loop.
+/// The shortest interval, for servers that do not wait.
 const SHORTEST_ROUND: Duration = Duration::from_secs(1);
 
 fn is_here(_: &Env, facts: &LocalFacts) -> bool {
     matches!(facts.product_name.trim(), "Google Compute Engine" | "Google")
 }
 
-/// A key's name and what its values mean.
+/// A key's name and the meaning of its values.
 #[derive(Debug, Clone, Copy)]
 struct Meaning {
     key: &'static str,
     query: &'static str,
     read: fn(&str, &Leads) -> Option<Value>,
-    /// Whether a server without the key is worth a line: some machine types have not all of them.
-    is_owed: bool,
+    /// Whether a server without the key causes a log line: some machine types do not have all keys.
+    is_expected: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +60,7 @@ enum Value {
 const PREEMPTED: Meaning = Meaning {
     key: "preempted",
     query: "",
-    is_owed: true,
+    is_expected: true,
     read: |body, leads| match body {
         "FALSE" => Some(Value::Nothing),
         "TRUE" => Some(Value::Going(leads.preemption)),
@@ -68,26 +68,26 @@ const PREEMPTED: Meaning = Meaning {
     },
 };
 
-/// It changes a minute ahead only where somebody has read it before.
+/// It changes a minute ahead only if a process has read it before.
 const MAINTENANCE: Meaning = Meaning {
     key: "maintenance-event",
     query: "",
-    is_owed: false,
+    is_expected: false,
     read: |body, leads| match body {
         "NONE" => Some(Value::Nothing),
         "TERMINATE_ON_HOST_MAINTENANCE" => Some(Value::Going(leads.maintenance)),
         "MIGRATE_ON_HOST_MAINTENANCE" => {
-            Some(Value::Remark("this machine is being moved to another host; training goes on after a short pause"))
+            Some(Value::Remark("this machine is being moved to another host; training continues after a short pause"))
         }
         _ => None,
     },
 };
 
 const UPCOMING: Meaning =
-    Meaning { key: "upcoming-maintenance", query: "alt=json", is_owed: false, read: |body, _| upcoming(body) };
+    Meaning { key: "upcoming-maintenance", query: "alt=json", is_expected: false, read: |body, _| upcoming(body) };
 
-/// `NONE`, or an object with a status and a window. The spelling of its fields varies, and it may be wrapped in one more
-/// object. What has neither (an `error`) says nothing.
+/// `NONE`, or an object with a status and a window. The spelling of its fields varies, and it may be wrapped in another
+/// object. An object with neither (an `error`) has no meaning.
 fn upcoming(body: &str) -> Option<Value> {
     if body.trim_matches('"') == "NONE" {
         return Some(Value::Nothing);
@@ -112,7 +112,7 @@ fn upcoming(body: &str) -> Option<Value> {
 struct Key {
     meaning: Meaning,
     leads: Leads,
-    /// Of the last good answer; without it a change between two questions would be lost.
+    /// The ETag of the last good answer; without it a change between two requests would be lost.
     etag: Option<String>,
     failures: Failures,
     last: Option<Value>,
@@ -137,8 +137,8 @@ impl Key {
         format!("gce {}", self.meaning.key)
     }
 
-    /// What another value than before means.
-    fn news(&self, before: Option<&Value>, value: Value) -> Vec<Word> {
+    /// The meaning of a changed value.
+    fn new_words(&self, before: Option<&Value>, value: Value) -> Vec<Word> {
         let was_going = matches!(before, Some(Value::Going(_)));
         let is_off = was_going && !matches!(value, Value::Going(_));
         let withdrawn = is_off.then(|| Word::Withdrawn { id: self.source(), source: self.source() });
@@ -175,26 +175,27 @@ impl Watch for Key {
     fn heard(&mut self, answer: Option<&Answer>, took: Duration, random: f64) -> Heard {
         let Some((value, etag)) = answer.and_then(|a| self.read(a)) else {
             self.etag = None;
-            let (pause, is_the_one) = self.failures.another(answer, random);
-            let is_said = is_the_one && self.meaning.is_owed;
+            let (pause, is_the_one) = self.failures.failed(answer, random);
+            let is_said = is_the_one && self.meaning.is_expected;
             return Heard {
-                words: is_said.then(|| unheard("gce", self.meaning.key, answer)).into_iter().collect(),
+                words: is_said.then(|| unusable_server("gce", self.meaning.key, answer)).into_iter().collect(),
                 pause,
             };
         };
-        self.failures.over();
+        self.failures.reset();
         self.etag = etag;
         let before = self.last.replace(value.clone());
         let is_news = before.as_ref() != Some(&value);
-        let words = if is_news { self.news(before.as_ref(), value) } else { Vec::new() };
-        // The first answer comes at once, and the server waits from then on; a change meanwhile is told by the ETag.
+        let words = if is_news { self.new_words(before.as_ref(), value) } else { Vec::new() };
+        // The first answer is immediate, and the server waits from the next request on. The ETag detects a change in
+        // between.
         let waits_now = before.is_none() && self.etag.is_some();
         let pause = if waits_now { Duration::ZERO } else { SHORTEST_ROUND.saturating_sub(took) };
         Heard { words, pause }
     }
 }
 
-/// For a query: what is not plainly harmless is percent-encoded.
+/// Percent-encodes every character that is not harmless in a query.
 fn escaped(text: &str) -> String {
     text.bytes()
         .map(|b| match b {
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn true_is_a_notice_of_thirty_seconds_once() {
+    fn true_is_one_notice_of_thirty_seconds() {
         let mut key = key(PREEMPTED);
         assert_eq!(key.heard(Some(&good("FALSE\n")), SOON, 0.5).words, []);
         assert_eq!(notices(&key.heard(Some(&good("TRUE")), SOON, 0.5)), [("gce preempted".into(), 30)]);
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lead_is_the_users_where_the_machine_was_made_with_another_one() {
+    fn the_user_can_set_another_notice_period() {
         let leads = Leads { preemption: Duration::from_secs(120), maintenance: Duration::from_secs(3600) };
         assert_eq!(notices(&Key::new(PREEMPTED, leads).heard(Some(&good("TRUE")), SOON, 0.5))[0].1, 120);
         let ends = good("TERMINATE_ON_HOST_MAINTENANCE");
@@ -241,12 +242,12 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_is_preempted_already_is_noticed_by_the_first_answer() {
+    fn the_first_answer_detects_a_machine_that_is_already_preempted() {
         assert_eq!(notices(&key(PREEMPTED).heard(Some(&good("TRUE")), SOON, 0.5)).len(), 1);
     }
 
     #[test]
-    fn the_first_question_is_plain_and_the_next_one_carries_the_etag() {
+    fn the_first_request_is_plain_and_the_next_one_has_the_etag() {
         let mut key = key(PREEMPTED);
         assert_eq!(key.question().path, "/computeMetadata/v1/instance/preempted");
         key.heard(Some(&good("FALSE")), SOON, 0.5);
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_well_formed_answer_says_anything() {
+    fn only_a_well_formed_answer_has_a_meaning() {
         let strange = [
             answer(200, "Amazon", "TRUE"),
             answer(404, "Google", "TRUE"),
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn after_an_error_it_asks_plainly_again_so_that_no_change_is_lost() {
+    fn after_an_error_the_request_is_plain_again_so_that_no_change_is_lost() {
         let mut key = key(PREEMPTED);
         key.heard(Some(&good("FALSE")), SOON, 0.5);
         key.heard(None, SOON, 0.5);
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_storm_of_failures_is_one_remark_and_one_try_a_minute() {
+    fn many_failures_are_one_remark_and_one_try_a_minute() {
         let mut key = key(PREEMPTED);
         let heard: Vec<Heard> = (0..50).map(|_| key.heard(Some(&answer(404, "Google", "")), SOON, 0.5)).collect();
         assert_eq!(heard.iter().map(|h| h.words.len()).sum::<usize>(), 1);
@@ -291,14 +292,14 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_has_told_before_is_asked_every_few_seconds_while_it_fails() {
+    fn a_server_that_answered_before_is_polled_every_few_seconds_while_it_fails() {
         let mut key = key(PREEMPTED);
         key.heard(Some(&good("FALSE")), SOON, 0.5);
         assert!((0..50).all(|_| key.heard(None, SOON, 0.5).pause <= Duration::from_secs(5)));
     }
 
     #[test]
-    fn a_key_that_some_machines_lack_is_not_missed_aloud() {
+    fn a_key_that_some_machines_lack_causes_no_remark() {
         for meaning in [MAINTENANCE, UPCOMING] {
             let mut key = key(meaning);
             assert!((0..50).all(|_| key.heard(Some(&answer(404, "Google", "")), SOON, 0.5).words.is_empty()));
@@ -306,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_day_of_watching_by_a_fake_clock_is_a_question_every_two_minutes_and_no_word() {
+    fn a_day_with_a_fake_clock_is_a_request_every_two_minutes_without_words() {
         let (mut key, mut clock, mut questions) = (key(PREEMPTED), Duration::ZERO, 0);
         while clock < Duration::from_secs(24 * 3600) {
             let took = if key.etag.is_some() { SERVER_WAIT } else { SOON };
@@ -319,14 +320,14 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_does_not_wait_is_asked_once_a_second_at_most() {
+    fn a_server_that_does_not_wait_is_polled_at_most_once_a_second() {
         let mut key = key(PREEMPTED);
         key.heard(Some(&good("FALSE")), SOON, 0.5);
         assert!(key.heard(Some(&good("FALSE")), SOON, 0.5).pause > Duration::from_millis(900));
     }
 
     #[test]
-    fn a_server_whose_every_answer_is_another_is_asked_once_a_second_at_most() {
+    fn a_server_with_a_new_answer_each_time_is_polled_at_most_once_a_second() {
         let mut key = key(PREEMPTED);
         key.heard(Some(&good("FALSE")), SOON, 0.5);
         for body in ["TRUE", "FALSE", "TRUE", "FALSE"] {
@@ -345,12 +346,12 @@ mod tests {
     }
 
     #[test]
-    fn maintenance_that_is_over_before_it_came_is_withdrawn_and_can_come_again() {
+    fn maintenance_that_is_cancelled_is_withdrawn_and_can_return() {
         let ends = good("TERMINATE_ON_HOST_MAINTENANCE");
         for (then, words) in [("NONE", 1), ("MIGRATE_ON_HOST_MAINTENANCE", 2)] {
             let mut key = key(MAINTENANCE);
             key.heard(Some(&ends), SOON, 0.5);
-            assert_eq!(key.heard(None, SOON, 0.5).words, [], "no answer says nothing");
+            assert_eq!(key.heard(None, SOON, 0.5).words, [], "a missing answer has no meaning");
             let heard = key.heard(Some(&good(then)), SOON, 0.5);
             assert_eq!(withdrawn(&heard.words), ["gce maintenance-event"]);
             assert_eq!(heard.words.len(), words, "{heard:?}");
@@ -360,14 +361,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_says_of_maintenance_is_one_short_line_of_the_log() {
+    fn a_servers_text_about_maintenance_is_one_short_log_line() {
         let said = format!(r#"{{"status": "PENDING\nerror: forged{}"}}"#, "x".repeat(500));
         let Some(Value::Soon(why)) = upcoming(&said) else { panic!("it is upcoming") };
         assert!(why.len() < 200 && !why.contains('\n') && why.contains("pending"), "{why:?}");
     }
 
     #[test]
-    fn upcoming_maintenance_asks_for_a_checkpoint_soon_however_it_is_spelled() {
+    fn upcoming_maintenance_asks_for_a_checkpoint_soon_in_every_spelling() {
         let mut key = key(UPCOMING);
         assert_eq!(key.question().path, "/computeMetadata/v1/instance/upcoming-maintenance?alt=json");
         key.heard(Some(&good("NONE")), SOON, 0.5);

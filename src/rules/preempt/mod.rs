@@ -1,7 +1,7 @@
-//! Where a preemption notice can come from beside SIGTERM, as data: what to ask, and what an answer means.
+//! Sources of preemption notices apart from SIGTERM, as data: the requests, and the meaning of the answers.
 //!
-//! Only a well-formed answer says anything: a time-out, a refusal, HTML or an unknown word are "don't know", never "no"
-//! and never "yes". Deliberately absent: sockets, clocks, what happens next.
+//! Only a well-formed answer has a meaning: a timeout, a refusal, HTML or an unknown word mean "unknown", never "no"
+//! and never "yes". Deliberately absent: sockets, clocks, and the reaction.
 
 mod aws;
 mod azure;
@@ -14,9 +14,9 @@ pub use watch::{Answer, Heard, Method, Notice, Question, Watch, Word};
 
 use super::cluster::address::Address;
 use super::cluster::spec::quote;
-use super::env::Env;
+use crate::process::env::Env;
 
-/// What can be known of the machine without asking anybody over a network: files of `/sys/class/dmi/id`.
+/// Facts about the machine that need no network: files of `/sys/class/dmi/id`.
 #[derive(Debug, Clone, Default)]
 pub struct LocalFacts {
     /// `product_name`.
@@ -29,12 +29,12 @@ pub struct LocalFacts {
     pub chassis_asset_tag: String,
 }
 
-/// What a cloud does not tell of its notices and the user may know.
+/// Notice periods that a cloud does not announce, but that the user may know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leads {
-    /// From a preemption notice without a time to the machine's end.
+    /// The time from a preemption notice without a time to the machine's end.
     pub preemption: Duration,
-    /// From a maintenance notice without a time to the machine's end.
+    /// The time from a maintenance notice without a time to the machine's end.
     pub maintenance: Duration,
 }
 
@@ -49,31 +49,31 @@ impl Default for Leads {
 pub struct Source {
     /// Its name in `--preemption`.
     pub name: &'static str,
-    /// Variables that name whom to ask, as the vendor's own SDKs read them; the first that is given counts.
+    /// Variables that name the server, as in the vendor's SDKs; the first one that is set counts.
     pub named_by: &'static [&'static str],
-    /// `host:port`, and a path before all others where there is one, where the environment names none.
+    /// `host:port` with an optional base path, if the environment names no server.
     pub default_endpoint: fn(&Env) -> String,
-    /// Whether this machine shows that it is this cloud's, and nothing says to leave the server alone.
+    /// Whether this machine belongs to this cloud, and no variable disables the server.
     pub is_here: fn(&Env, &LocalFacts) -> bool,
-    /// Loops of questions that run beside each other.
+    /// Loops of requests that run in parallel.
     pub watches: fn(&Leads, &Env) -> Vec<Box<dyn Watch>>,
 }
 
-/// Every source there is. A new one is a file and a line here.
+/// All sources. To add one, add a file and a line here.
 pub const SOURCES: &[Source] = &[gce::SOURCE, aws::SOURCE, azure::SOURCE];
 
-/// Which source to ask, and where.
+/// The choice of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
-    /// Those whose variable is set, else the one that this machine's own data names.
+    /// Sources whose variable is set, or else the source that the machine's data names.
     Auto,
-    /// Nobody.
+    /// No source.
     Off,
-    /// This one, evidence or not.
+    /// This source, with or without evidence.
     Named(&'static str),
 }
 
-/// The choice of this name.
+/// The choice with this name.
 pub fn choice(name: &str) -> Option<Choice> {
     match name {
         "auto" => Some(Choice::Auto),
@@ -82,7 +82,7 @@ pub fn choice(name: &str) -> Option<Choice> {
     }
 }
 
-/// An endpoint that the environment names: the variable, and what it means or why it means nothing.
+/// An endpoint from the environment: the variable, and the endpoint or the mistake.
 type NamedBy = (&'static str, Result<String, String>);
 
 impl Source {
@@ -91,7 +91,7 @@ impl Source {
     }
 }
 
-/// Variables that name an endpoint of a chosen source and cannot be used, each with what is wrong with it.
+/// Variables with an unusable endpoint for a chosen source, each with the mistake.
 pub fn unusable(choice: Choice, env: &Env) -> impl Iterator<Item = (&'static str, String)> {
     let is_chosen = move |source: &&Source| match choice {
         Choice::Auto => true,
@@ -104,38 +104,37 @@ pub fn unusable(choice: Choice, env: &Env) -> impl Iterator<Item = (&'static str
     })
 }
 
-/// The sources to watch and their endpoints; none when nobody is to be asked. Where a name is [`unusable`] nobody is asked
-/// in its place.
+/// The sources to watch and their endpoints. If a name is [`unusable`], no other endpoint is used instead.
 pub fn pick(choice: Choice, env: &Env, facts: &dyn Fn() -> LocalFacts) -> Vec<(&'static Source, String)> {
-    let anywhere = |source: &'static Source| {
+    let with_endpoint = |source: &'static Source| {
         let at = source.named(env).map_or_else(|| Ok((source.default_endpoint)(env)), |(_, at)| at);
         Some((source, at.ok()?))
     };
     match choice {
         Choice::Off => Vec::new(),
-        Choice::Named(name) => SOURCES.iter().filter(|s| s.name == name).filter_map(anywhere).collect(),
+        Choice::Named(name) => SOURCES.iter().filter(|s| s.name == name).filter_map(with_endpoint).collect(),
         Choice::Auto => {
             let mut named = SOURCES.iter().filter(|source| source.named(env).is_some()).peekable();
             if named.peek().is_some() {
-                return named.filter_map(anywhere).collect();
+                return named.filter_map(with_endpoint).collect();
             }
             let facts = facts();
-            SOURCES.iter().find(|s| (s.is_here)(env, &facts)).and_then(anywhere).into_iter().collect()
+            SOURCES.iter().find(|s| (s.is_here)(env, &facts)).and_then(with_endpoint).into_iter().collect()
         }
     }
 }
 
-/// `host:port/path` of a URL or of a host with or without a port. Errors: what was expected and what is wrong, never with
-/// what may be a password.
+/// Reads a URL or a host with or without a port as `host:port/path`. Errors: the expected form and the mistake, without
+/// anything that may be a password.
 fn endpoint_of(text: &str) -> Result<String, String> {
     let text = text.trim();
     read_endpoint(text).map_err(|wrong| {
         let may_be_secret = text.contains(['@', '?']);
-        let found = if may_be_secret { "what is not shown here".to_owned() } else { quote(text) };
+        let found = if may_be_secret { "a value that is not shown here".to_owned() } else { quote(text) };
         format!(
             "expected the metadata server's host, host:port or http:// address without a user and a query, such as \
-             169.254.169.254 or http://127.0.0.1:8080, found {found}, which {wrong}; correct it, take it away, or ask \
-             nobody by --preemption off"
+             169.254.169.254 or http://127.0.0.1:8080, found {found}, which {wrong}; correct it, unset it, or use \
+             --preemption off"
         )
     })
 }
@@ -143,7 +142,7 @@ fn endpoint_of(text: &str) -> Result<String, String> {
 fn read_endpoint(text: &str) -> Result<String, String> {
     let rest = match text.split_once("://") {
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => rest,
-        Some(_) => return Err("has another scheme than http".to_owned()),
+        Some(_) => return Err("has a scheme other than http".to_owned()),
         None => text,
     };
     if let Some(odd) = rest.chars().find(|c| !c.is_ascii_graphic() || matches!(c, '@' | '?' | '#')) {
@@ -151,7 +150,7 @@ fn read_endpoint(text: &str) -> Result<String, String> {
     }
     let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
     let path = path.trim_matches('/');
-    // Colons within the brackets of an IPv6 address are no port.
+    // Colons in the brackets of an IPv6 address do not begin a port.
     let has_port = host.rsplit(']').next().is_some_and(|end| end.contains(':'));
     let host = if has_port { host.to_owned() } else { format!("{host}:80") };
     Address::parse(&host)?;
@@ -171,13 +170,13 @@ mod tests {
         picked_with(choice, env, &LocalFacts { product_name: product.to_owned(), ..LocalFacts::default() })
     }
 
-    const NOBODY: [&str; 0] = [];
+    const NONE: [&str; 0] = [];
 
     #[test]
-    fn nobody_is_asked_without_local_evidence() {
-        assert_eq!(picked(Choice::Auto, &[], "KVM"), NOBODY);
-        assert_eq!(picked(Choice::Auto, &[("GCE_METADATA_HOST", " ")], ""), NOBODY);
-        assert_eq!(picked(Choice::Auto, &[("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE", "IPv6")], ""), NOBODY);
+    fn no_source_is_used_without_local_evidence() {
+        assert_eq!(picked(Choice::Auto, &[], "KVM"), NONE);
+        assert_eq!(picked(Choice::Auto, &[("GCE_METADATA_HOST", " ")], ""), NONE);
+        assert_eq!(picked(Choice::Auto, &[("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE", "IPv6")], ""), NONE);
     }
 
     #[test]
@@ -195,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn each_cloud_whose_endpoint_is_named_is_asked() {
+    fn each_cloud_with_a_named_endpoint_is_used() {
         let env = [
             ("GCE_METADATA_HOST", "127.0.0.1:1"),
             ("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:2/"),
@@ -207,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_endpoint_that_cannot_be_used_leads_to_no_other_address_and_is_complained_of_by_name() {
+    fn an_unusable_endpoint_is_reported_by_name_and_not_replaced() {
         let amazon = LocalFacts { sys_vendor: "Amazon EC2".into(), ..LocalFacts::default() };
         for (name, cloud, value) in [
             ("AWS_EC2_METADATA_SERVICE_ENDPOINT", "aws", "https://127.0.0.1:1"),
@@ -219,7 +218,7 @@ mod tests {
             let env = [(name, value)];
             let wrong = |choice| unusable(choice, &Env::from_pairs(env)).collect::<Vec<_>>();
             for choice in [choice, Choice::Auto] {
-                assert_eq!(picked_with(choice, &env, &amazon), NOBODY, "{name}");
+                assert_eq!(picked_with(choice, &env, &amazon), NONE, "{name}");
                 let wrong = wrong(choice);
                 assert!(matches!(&wrong[..], [(n, why)] if *n == name && why.contains(value)), "{wrong:?}");
             }
@@ -241,15 +240,15 @@ mod tests {
     }
 
     #[test]
-    fn off_asks_nobody_whatever_the_evidence() {
-        assert_eq!(picked(Choice::Off, &[("GCE_METADATA_HOST", "127.0.0.1")], "Google Compute Engine"), NOBODY);
+    fn off_uses_no_source_with_any_evidence() {
+        assert_eq!(picked(Choice::Off, &[("GCE_METADATA_HOST", "127.0.0.1")], "Google Compute Engine"), NONE);
     }
 
     #[test]
-    fn the_vendors_own_ways_to_leave_the_server_alone_are_heard() {
+    fn the_vendors_variables_that_disable_the_server_are_respected() {
         let amazon = LocalFacts { sys_vendor: "Amazon EC2".into(), ..LocalFacts::default() };
         for env in [[("AWS_EC2_METADATA_DISABLED", "True")], [("TRAINING_JOB_ARN", "arn:aws:x")]] {
-            assert_eq!(picked_with(Choice::Auto, &env, &amazon), NOBODY);
+            assert_eq!(picked_with(Choice::Auto, &env, &amazon), NONE);
             assert_eq!(picked_with(Choice::Named("aws"), &env, &amazon), ["aws 169.254.169.254:80"]);
         }
         let mode = [("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE", "ipv6")];

@@ -1,68 +1,68 @@
-//! The words that all sources share: a question, its answer, and what is known from it.
+//! The types that all sources share: a request, its answer, and the meaning.
 
 use std::time::Duration;
 
-use crate::rules::when;
+use crate::text::timestamps;
 
-/// The machine goes away.
+/// The machine will go away.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
-    /// What tells it from other notices.
+    /// The id that distinguishes it from other notices.
     pub id: String,
-    /// Who said so, for the log and the verdict.
+    /// The source, for the log and the verdict.
     pub source: String,
-    /// How long until then.
+    /// The time until then.
     pub lead: Duration,
 }
 
-/// What a source has to say.
+/// A result of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Word {
     /// The machine goes away at a known time.
     Leaving(Notice),
-    /// A notice is no longer there: what it announced will not come.
+    /// A notice was withdrawn.
     Withdrawn {
-        /// The notice's.
+        /// The id of the notice.
         id: String,
-        /// Who had said so.
+        /// The source of the notice.
         source: String,
     },
-    /// It may go away before long, or will be slow for a while: a checkpoint soon is wise, stopping is not.
+    /// The machine may go away or be slow soon: a checkpoint is advisable, a stop is not.
     Soon(String),
-    /// The machine will stand still for a while; silence then is no hang.
+    /// The machine will freeze for a while, so silence is not a hang.
     Frozen {
-        /// From now on, the standstill included.
+        /// The time from now to the end of the freeze.
         length: Duration,
         /// One line about it.
         text: String,
     },
-    /// Worth a line in the log, once.
+    /// Text for one log line.
     Remark(String),
 }
 
-/// The verb of a question.
+/// The method of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
     /// Reads.
     Get,
-    /// Asks for a token.
+    /// Requests a token.
     Put,
 }
 
 /// One HTTP request without a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Question {
-    /// The verb.
+    /// The method.
     pub method: Method,
     /// Path and query.
     pub path: String,
-    /// Headers beside Host.
+    /// Headers apart from Host.
     pub headers: Vec<(&'static str, String)>,
-    /// For the whole request, the server's own waiting included.
+    /// The limit for the whole request, including the server's own waiting.
     pub timeout: Duration,
 }
 
-/// What came back, if anything did.
+/// The answer to a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Answer {
     /// The HTTP status.
@@ -71,7 +71,7 @@ pub struct Answer {
     pub headers: Vec<(String, String)>,
     /// The body, at most 64 KiB, without a byte order mark; bytes that are not UTF-8 are replaced.
     pub body: String,
-    /// This machine's wall clock when it came, seconds since 1970.
+    /// This machine's wall clock at the arrival, in seconds since 1970.
     pub received_unix: i64,
 }
 
@@ -81,85 +81,84 @@ impl Answer {
         self.headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
     }
 
-    /// How long from the answer until `unix`, by the server's own clock where it says what that is. A time that is past
-    /// is now.
+    /// The time from the answer until `unix`, by the server's clock if it sends one. A time in the past is zero.
     pub fn until(&self, unix: i64) -> Duration {
-        let now = self.header("date").and_then(when::http_date).unwrap_or(self.received_unix);
+        let now = self.header("date").and_then(timestamps::http_date).unwrap_or(self.received_unix);
         Duration::from_secs(u64::try_from(unix.saturating_sub(now)).unwrap_or(0))
     }
 }
 
-/// What an answer means.
+/// The meaning of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heard {
-    /// What is known from it; mostly nothing.
+    /// The results, usually none.
     pub words: Vec<Word>,
-    /// How long to wait before the next question.
+    /// The pause before the next request.
     pub pause: Duration,
 }
 
 impl Heard {
-    /// Nothing to say; the next question after `pause`.
+    /// No results; the next request follows after `pause`.
     pub fn nothing(pause: Duration) -> Heard {
         Heard { words: Vec::new(), pause }
     }
 }
 
-/// One loop of questions to one source.
+/// One loop of requests to one source.
 pub trait Watch: Send + std::fmt::Debug {
-    /// What to ask next.
+    /// The next request.
     fn question(&self) -> Question;
-    /// Takes an answer (`None`: there was none in time), how long it took, and a random number from 0 to 1.
+    /// Evaluates an answer (`None` if there was none in time), with its duration and a random number from 0 to 1.
     fn heard(&mut self, answer: Option<&Answer>, took: Duration, random: f64) -> Heard;
 }
 
-/// A plain request to a server that is on the same machine.
+/// The limit for a request to a server on the same machine.
 pub(super) const PLAIN_TIMEOUT: Duration = Duration::from_secs(2);
-/// Tries in a row before it is said that a server does not tell, and a watch goes quiet.
+/// The number of failures in a row before a remark; then the watch slows down.
 pub(super) const TRIES: u32 = 3;
-/// Between two tries once it is quiet: the server may come up, or come back.
+/// The pause between tries after that: the server may start, or return.
 const QUIET_PAUSE: Duration = Duration::from_secs(60);
-/// The same where it is there, if busy: a notice may be half a minute ahead only.
-const UNQUIET_PAUSE: Duration = Duration::from_secs(5);
+/// The pause if the server exists but is busy, because a notice may come only 30 s ahead.
+const BUSY_PAUSE: Duration = Duration::from_secs(5);
 
-/// Counts failures in a row: a few quick tries, one complaint, then a try a minute; one every few seconds where the server
-/// has told before, or is only busy (as one that has just started is).
+/// Counts failures in a row: a few quick tries, one remark, then one try a minute. If the server has answered before or
+/// is only busy (as after its start), it is polled every few seconds.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     in_a_row: u32,
     /// It has answered before.
-    is_there: bool,
+    has_answered: bool,
 }
 
 impl Failures {
-    /// Another one: how long to wait, and whether this is the one to speak about.
-    pub(super) fn another(&mut self, answer: Option<&Answer>, random: f64) -> (Duration, bool) {
+    /// Counts a failure. Returns the pause, and whether to report this one.
+    pub(super) fn failed(&mut self, answer: Option<&Answer>, random: f64) -> (Duration, bool) {
         self.in_a_row = self.in_a_row.saturating_add(1);
         let is_busy = answer.is_some_and(|answer| answer.status == 429 || answer.status >= 500);
         let pause = match self.in_a_row {
             quick if quick < TRIES => Duration::from_secs(1 << (quick - 1)),
-            _ if self.is_there || is_busy => UNQUIET_PAUSE,
+            _ if self.has_answered || is_busy => BUSY_PAUSE,
             _ => QUIET_PAUSE,
         };
         (pause.mul_f64(0.8 + 0.4 * random.clamp(0.0, 1.0)), self.in_a_row == TRIES)
     }
 
-    /// An answer that could be read.
-    pub(super) fn over(&mut self) {
-        *self = Failures { in_a_row: 0, is_there: true };
+    /// Resets the count after a readable answer.
+    pub(super) fn reset(&mut self) {
+        *self = Failures { in_a_row: 0, has_answered: true };
     }
 }
 
-/// The one line about a server that does not tell. Why there was no answer is not known here.
-pub(super) fn unheard(cloud: &str, what: &str, answer: Option<&Answer>) -> Word {
+/// The remark about a server without usable answers. The cause of a missing answer is unknown here.
+pub(super) fn unusable_server(cloud: &str, what: &str, answer: Option<&Answer>) -> Word {
     let why = match answer {
         Some(answer) if answer.status != 200 => format!(" (HTTP {})", answer.status),
         Some(_) => " (its answer cannot be read)".to_owned(),
         None => String::new(),
     };
     Word::Remark(format!(
-        "the metadata server of {cloud} does not tell {what}{why}: until it does, only SIGTERM announces a preemption; see \
-         whether it can be asked from here, or have nobody asked by --preemption off"
+        "the metadata server of {cloud} does not return {what}{why}: until it does, only SIGTERM announces a preemption; check \
+         whether it can be reached from here, or use --preemption off"
     ))
 }
 
@@ -179,21 +178,21 @@ pub(super) mod tests {
             .collect()
     }
 
-    /// The ids of what is withdrawn by the words.
+    /// The ids of the withdrawn notices among the words.
     pub(in super::super) fn withdrawn(words: &[Word]) -> Vec<&str> {
         words.iter().filter_map(|word| if let Word::Withdrawn { id, .. } = word { Some(&**id) } else { None }).collect()
     }
 
     #[test]
-    fn a_server_that_has_told_before_or_is_only_busy_is_asked_again_within_seconds() {
+    fn a_server_that_answered_before_or_is_busy_is_polled_within_seconds() {
         let answer = |status| Answer { status, ..Answer::default() };
         let pauses = |failures: &mut Failures, answer: Option<&Answer>| {
-            [(); 5].map(|()| failures.another(answer, 0.5).0.as_secs())
+            [(); 5].map(|()| failures.failed(answer, 0.5).0.as_secs())
         };
         for absent in [None, Some(answer(404))] {
             assert_eq!(pauses(&mut Failures::default(), absent.as_ref()), [1, 2, 60, 60, 60], "{absent:?}");
         }
-        let told = Failures { in_a_row: 0, is_there: true };
+        let told = Failures { in_a_row: 0, has_answered: true };
         for (mut failures, answer) in
             [(told, None), (Failures::default(), Some(answer(503))), (Failures::default(), Some(answer(429)))]
         {
@@ -202,10 +201,10 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_time_left_is_by_the_servers_clock_where_it_has_one() {
+    fn the_time_left_is_by_the_servers_clock_if_it_sends_one() {
         let mut answer = Answer { received_unix: 1_000_000, ..Answer::default() };
         assert_eq!(answer.until(1_000_030).as_secs(), 30);
-        assert_eq!(answer.until(999_000).as_secs(), 0, "past is now");
+        assert_eq!(answer.until(999_000).as_secs(), 0, "a time in the past is zero");
         answer.headers.push(("date".into(), "Mon, 12 Jan 1970 13:46:50 GMT".into()));
         assert_eq!(answer.until(1_000_030).as_secs(), 20);
     }

@@ -1,15 +1,16 @@
-//! The state of a run as Prometheus' text, version 0.0.4: `trainit_attempt 2`, one series a line, `# HELP` and `# TYPE`
-//! before the first of each name. docs/status-page.md has the list for people.
+//! The state of a run in Prometheus' text format, version 0.0.4: one sample a line, such as `trainit_attempt 2`, with
+//! `# HELP` and `# TYPE` before the first sample of each name. docs/status-page.md lists all names.
 //!
-//! Absent knowledge is no series, never a 0. Deliberately absent: arguments, variables and addresses: those may hold
-//! secrets, and who may scrape is not ours to say.
+//! An unknown value is omitted, never written as 0. Deliberately absent: arguments, variables and addresses, because
+//! they may hold secrets and any process may be allowed to scrape.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::{Facts, Gpus, METRICS, lag, problem};
-use crate::rules::gpu::{Gpu, Health};
-use crate::rules::job::{STATES, Told};
+use crate::gang::view::MemberView;
+use crate::gpu::{Gpu, Health};
+use crate::job::{STATES, Snapshot};
 
 /// Its media type.
 pub const MEDIA_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -19,83 +20,108 @@ type Labels = Vec<(&'static str, String)>;
 const GAUGE: &str = "gauge";
 const COUNTER: &str = "counter";
 
-/// Everything there is to say now.
-pub fn text(told: &Told, facts: &Facts<'_>) -> String {
+/// The whole page.
+pub fn text(snapshot: &Snapshot, facts: &Facts<'_>) -> String {
     let mut page = Text::default();
     page.all("info", GAUGE, "trainit's version", vec![(vec![("version", facts.version.to_owned())], 1.0)]);
     page.one("uptime_seconds", GAUGE, "Time since trainit started", facts.now.as_secs_f64());
-    page.one("healthy", GAUGE, "1: well; 0: /healthz says what is not", flag(problem(told).is_none()));
-    let state = |name: &&str| (vec![("state", (*name).to_owned())], flag(*name == told.state));
+    page.one("healthy", GAUGE, "1: healthy; 0: /healthz names the problem", number(problem(snapshot).is_none()));
+    let state = |name: &&str| (vec![("state", (*name).to_owned())], number(*name == snapshot.state));
     page.all("state", GAUGE, "1 for the state the job is in", STATES.iter().map(state).collect());
-    page.one("leaving", GAUGE, "1: the job is being stopped, or will be", flag(told.leaving.is_some()));
+    page.one("leaving", GAUGE, "1: the job is being stopped, or will be", number(snapshot.leaving.is_some()));
     let unix = |at: Duration| facts.since_1970(at).as_secs_f64();
-    page.maybe("deadline_timestamp_seconds", GAUGE, "When what is left gets SIGKILL", told.kill_at.map(unix));
-    page.maybe("machine_gone_timestamp_seconds", GAUGE, "When the machine goes away", told.machine_gone_at.map(unix));
-    page.one("attempt", GAUGE, "Starts of the command so far", f64::from(told.attempt));
-    let running = told.attempt_at.filter(|_| told.is_running).map(|at| facts.now.saturating_sub(at).as_secs_f64());
-    page.maybe("attempt_seconds", GAUGE, "For how long this attempt has run", running);
-    page.one("restarts_total", COUNTER, "Restarts so far", f64::from(told.attempt.saturating_sub(1)));
-    page.one("restarts_used", GAUGE, "Restarts since the last progress", f64::from(told.restarts_used));
-    page.one("restarts_allowed", GAUGE, "So many of those there may be", f64::from(told.restarts_allowed));
-    checkpoints(&mut page, told, facts);
+    page.maybe(
+        "deadline_timestamp_seconds",
+        GAUGE,
+        "When the remaining processes get SIGKILL",
+        snapshot.kill_at.map(unix),
+    );
+    page.maybe(
+        "machine_gone_timestamp_seconds",
+        GAUGE,
+        "When the machine goes away",
+        snapshot.machine_gone_at.map(unix),
+    );
+    page.one("attempt", GAUGE, "Starts of the command so far", f64::from(snapshot.attempt));
+    let running =
+        snapshot.attempt_at.filter(|_| snapshot.is_running).map(|at| facts.now.saturating_sub(at).as_secs_f64());
+    page.maybe("attempt_seconds", GAUGE, "Running time of this attempt", running);
+    page.one("restarts_total", COUNTER, "Restarts so far", f64::from(snapshot.attempt.saturating_sub(1)));
+    page.one("restarts_used", GAUGE, "Restarts since the last progress", f64::from(snapshot.restarts_used));
+    page.one("restarts_allowed", GAUGE, "Restarts allowed without progress", f64::from(snapshot.restarts_allowed));
+    checkpoints(&mut page, snapshot, facts);
     let memory = &facts.memory;
     page.bytes("memory_bytes", "Memory the container uses", memory.current_bytes);
-    page.bytes("memory_peak_bytes", "The most it has used", memory.peak_bytes);
-    page.bytes("memory_limit_bytes", "What it may use", memory.limit_bytes);
+    page.bytes("memory_peak_bytes", "Peak of memory_bytes", memory.peak_bytes);
+    page.bytes("memory_limit_bytes", "Memory limit of the container", memory.limit_bytes);
     let value = |(tag, text): (&String, &String)| Some((vec![("tag", tag.clone())], text.trim().parse().ok()?));
     let metrics = facts.metrics.iter().take(METRICS).filter_map(value).collect();
     page.all("metric", GAUGE, "The last value the trainer reported of each metric", metrics);
-    if let Some(known) = &facts.gpus {
-        gpus(&mut page, known);
+    if let Some(gang) = &facts.gang {
+        page.one("gang_generation", GAUGE, "The newest common start of the gang's replicas", gang.generation as f64);
+        page.one("gang_waiting_for", GAUGE, "Replicas that the gang waits for", gang.waiting_for.len() as f64);
+        let members = gang.members.iter().flatten();
+        let member = |m: &MemberView| {
+            (vec![("seat", m.seat.to_string()), ("host", m.host.clone()), ("state", m.state.to_owned())], 1.0)
+        };
+        page.all(
+            "gang_member",
+            GAUGE,
+            "1 for each replica of the gang, in the leader's run",
+            members.map(member).collect(),
+        );
+    }
+    if let Some(watched) = &facts.gpus {
+        gpus(&mut page, watched);
     }
     page.0
 }
 
-fn checkpoints(page: &mut Text, told: &Told, facts: &Facts<'_>) {
+fn checkpoints(page: &mut Text, snapshot: &Snapshot, facts: &Facts<'_>) {
     let step = |step: Option<u64>| step.map(|step| step as f64);
-    page.maybe("checkpoint_resumed_step", GAUGE, "The step this attempt went on from", step(told.resumed_step));
-    if !told.has_store {
+    page.maybe("checkpoint_resumed_step", GAUGE, "The step this attempt resumed from", step(snapshot.resumed_step));
+    if !snapshot.has_store {
         return;
     }
     let tally = &facts.tally;
-    page.maybe("checkpoint_committed_step", GAUGE, "The step of the newest commit", step(told.committed_step));
-    let lag = lag(told, facts).map(|lag| lag.as_secs_f64());
-    page.maybe("checkpoint_lag_seconds", GAUGE, "Training that would be lost by a death now", lag);
+    page.maybe("checkpoint_committed_step", GAUGE, "The step of the newest commit", step(snapshot.committed_step));
+    let lag = lag(snapshot, facts).map(|lag| lag.as_secs_f64());
+    page.maybe("checkpoint_lag_seconds", GAUGE, "Training that would be lost if the job died now", lag);
     let help = "Steps the newest complete checkpoint is ahead of the store";
     page.maybe("checkpoint_lag_steps", GAUGE, help, step(tally.behind));
     page.one("checkpoint_commits_total", COUNTER, "Commits made", tally.commits as f64);
     page.one("checkpoint_committed_bytes_total", COUNTER, "Bytes of the files committed", tally.bytes as f64);
     page.one("checkpoint_commit_seconds_total", COUNTER, "How long the commits took", tally.took.as_secs_f64());
     let last = tally.last_at.map(|at| facts.since_1970(at).as_secs_f64());
-    page.maybe("checkpoint_last_commit_timestamp_seconds", GAUGE, "When the last commit was through", last);
+    page.maybe("checkpoint_last_commit_timestamp_seconds", GAUGE, "When the last commit was complete", last);
     let failure = |(cause, count): (&&str, &u64)| (vec![("cause", (*cause).to_owned())], *count as f64);
     let failures = tally.failures.iter().map(failure).collect();
-    page.all("checkpoint_failures_total", COUNTER, "Attempts to commit that came to nothing", failures);
+    page.all("checkpoint_failures_total", COUNTER, "Commits that failed", failures);
 }
 
-fn gpus(page: &mut Text, known: &Gpus) {
+fn gpus(page: &mut Text, watched: &Gpus) {
     let mut gauge = |name: &str, help: &str, value: &dyn Fn(&Gpu) -> Option<f64>| {
-        let samples = known.gpus.iter().filter_map(|(gpu, _)| Some((labels(gpu), value(gpu)?)));
+        let samples = watched.gpus.iter().filter_map(|(gpu, _)| Some((labels(gpu), value(gpu)?)));
         page.all(name, GAUGE, help, samples.collect());
     };
     let share = |gpu: &Gpu| Some(f64::from(gpu.utilization_percent?) / 100.0);
-    gauge("gpu_utilization_ratio", "Share of time with a kernel running", &share);
+    gauge("gpu_utilization_ratio", "Share of time in which a kernel ran", &share);
     gauge("gpu_memory_used_bytes", "Memory in use", &|gpu| Some(gpu.memory_used_bytes? as f64));
-    gauge("gpu_memory_total_bytes", "Memory of the board", &|gpu| Some(gpu.memory_total_bytes? as f64));
+    gauge("gpu_memory_total_bytes", "Memory of the GPU", &|gpu| Some(gpu.memory_total_bytes? as f64));
     gauge("gpu_power_watts", "Power drawn", &|gpu| gpu.power_watts);
-    gauge("gpu_temperature_celsius", "Of the die", &|gpu| Some(f64::from(gpu.temperature_celsius?)));
-    gauge("gpu_healthy", "0: no place to train", &|gpu| match gpu.health {
+    gauge("gpu_temperature_celsius", "Temperature of the GPU", &|gpu| Some(f64::from(gpu.temperature_celsius?)));
+    gauge("gpu_healthy", "0: unfit for training", &|gpu| match gpu.health {
         Health::Ok | Health::Warn => Some(1.0),
         Health::Bad => Some(0.0),
         Health::Unknown => None,
     });
-    let xids = known.xids.iter().map(|xid| {
-        let gpu = known.gpus.iter().find(|(gpu, _)| gpu.label() == xid.gpu);
+    let xids = watched.xids.iter().map(|xid| {
+        let gpu = watched.gpus.iter().find(|(gpu, _)| gpu.label() == xid.gpu);
         let mut labels = gpu.map_or_else(|| vec![("gpu", xid.gpu.clone())], |(gpu, _)| labels(gpu));
         labels.push(("xid", xid.xid.to_string()));
         (labels, xid.count as f64)
     });
-    page.all("gpu_xids_total", COUNTER, "Errors the driver told of", xids.collect());
+    page.all("gpu_xids_total", COUNTER, "Errors reported by the driver", xids.collect());
 }
 
 fn labels(gpu: &Gpu) -> Labels {
@@ -103,18 +129,18 @@ fn labels(gpu: &Gpu) -> Labels {
     vec![("gpu", gpu.index.to_string()), ("uuid", text(&gpu.uuid)), ("name", text(&gpu.name))]
 }
 
-fn flag(holds: bool) -> f64 {
+fn number(holds: bool) -> f64 {
     f64::from(u8::from(holds))
 }
 
-/// The page so far.
+/// The page under construction.
 #[derive(Default)]
 struct Text(String);
 
 impl Text {
-    /// All series of one name; none, and the name is not mentioned.
+    /// All samples of one name. A name without samples is omitted.
     fn all(&mut self, name: &str, kind: &str, help: &str, samples: Vec<(Labels, f64)>) {
-        // Nothing can fail: it is memory that is written to.
+        // Writing to a String cannot fail.
         let _ = match samples.is_empty() {
             true => Ok(()),
             false => writeln!(self.0, "# HELP trainit_{name} {help}\n# TYPE trainit_{name} {kind}"),
@@ -137,7 +163,7 @@ impl Text {
             let _ = match value {
                 f64::INFINITY => writeln!(self.0, "+Inf"),
                 f64::NEG_INFINITY => writeln!(self.0, "-Inf"),
-                // A number that is none is written as Prometheus has it: NaN.
+                // NaN is written as Prometheus expects it: NaN.
                 number => writeln!(self.0, "{number}"),
             };
         }
@@ -161,12 +187,15 @@ mod tests {
     use super::super::tally::Tally;
     use super::super::{Memory, tests};
     use super::*;
-    use crate::rules::gpu::ledger::XidCount;
+    use crate::cluster::spec::Role;
+    use crate::gang::seat::Seat;
+    use crate::gang::view::View;
+    use crate::gpu::ledger::XidCount;
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn told() -> Told {
-        Told { restarts_used: 1, ..tests::told() }
+    fn snapshot() -> Snapshot {
+        Snapshot { restarts_used: 1, ..tests::snapshot() }
     }
 
     fn facts<'a>() -> Facts<'a> {
@@ -192,13 +221,13 @@ mod tests {
         }
     }
 
-    /// The series, without what explains them.
-    fn series(told: &Told, facts: &Facts<'_>) -> Vec<String> {
-        text(told, facts).lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
+    /// The samples without HELP and TYPE.
+    fn series(snapshot: &Snapshot, facts: &Facts<'_>) -> Vec<String> {
+        text(snapshot, facts).lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
     }
 
     #[test]
-    fn a_running_job_is_told_series_by_series() {
+    fn a_running_job_has_each_sample() {
         let expected = r#"trainit_info{version="0.1.0"} 1
 trainit_uptime_seconds 4000
 trainit_healthy 1
@@ -210,6 +239,9 @@ trainit_state{state="stopping"} 0
 trainit_state{state="draining"} 0
 trainit_state{state="refreshing"} 0
 trainit_state{state="waiting"} 0
+trainit_state{state="surveying"} 0
+trainit_state{state="assembling"} 0
+trainit_state{state="arming"} 0
 trainit_state{state="flushing"} 0
 trainit_state{state="done"} 0
 trainit_leaving 0
@@ -234,14 +266,14 @@ trainit_metric{tag="a \"b\\c\n"} 1000
 trainit_metric{tag="bad"} NaN
 trainit_metric{tag="far"} -Inf
 trainit_metric{tag="loss"} 0.31"#;
-        assert_eq!(series(&told(), &facts()).join("\n"), expected);
-        assert!(!text(&told(), &facts()).contains("secret"), "the command is nobody's affair");
+        assert_eq!(series(&snapshot(), &facts()).join("\n"), expected);
+        assert!(!text(&snapshot(), &facts()).contains("secret"), "the command's arguments are not published");
     }
 
     #[test]
     fn each_name_is_explained_once_and_before_its_series() {
-        let text = text(&told(), &facts());
-        let mut known: Vec<&str> = Vec::new();
+        let text = text(&snapshot(), &facts());
+        let mut watched: Vec<&str> = Vec::new();
         for line in text.lines() {
             let name = line.trim_start_matches("# HELP ").split([' ', '{']).next().unwrap_or_default();
             match line.strip_prefix("# TYPE ") {
@@ -250,10 +282,10 @@ trainit_metric{tag="loss"} 0.31"#;
                     assert_eq!(kind == COUNTER, name.ends_with("_total"), "{name}");
                 }
                 None if line.starts_with("# HELP ") => {
-                    assert!(!known.contains(&name), "{name} is explained twice");
-                    known.push(name);
+                    assert!(!watched.contains(&name), "{name} is explained twice");
+                    watched.push(name);
                 }
-                None => assert_eq!(known.last(), Some(&name), "{line}"),
+                None => assert_eq!(watched.last(), Some(&name), "{line}"),
             }
         }
         assert!(text.starts_with("# HELP trainit_info trainit's version\n# TYPE trainit_info gauge\ntrainit_info{"));
@@ -261,26 +293,27 @@ trainit_metric{tag="loss"} 0.31"#;
     }
 
     #[test]
-    fn what_is_not_known_is_no_series() {
-        let told = Told { has_store: false, resumed_step: None, is_running: false, ..told() };
+    fn an_unknown_value_is_omitted() {
+        let snapshot = Snapshot { has_store: false, resumed_step: None, is_running: false, ..snapshot() };
         let facts = Facts { memory: Memory::default(), metrics: Default::default(), ..facts() };
         for name in ["checkpoint", "memory", "metric", "gpu", "attempt_seconds", "deadline", "machine"] {
-            let found = text(&told, &facts).lines().find(|line| line.contains(&format!("trainit_{name}"))).is_some();
+            let found =
+                text(&snapshot, &facts).lines().find(|line| line.contains(&format!("trainit_{name}"))).is_some();
             assert!(!found, "{name}");
         }
     }
 
     #[test]
-    fn a_stop_is_told_with_its_deadline_and_a_failure_as_one() {
-        let told = Told {
+    fn a_stop_has_its_deadline_and_a_failure_is_unhealthy() {
+        let snapshot = Snapshot {
             state: "stopping",
             leaving: Some("GPU 1: lost".into()),
             is_failing: true,
             kill_at: Some(4025 * SECOND),
             machine_gone_at: Some(3990 * SECOND),
-            ..told()
+            ..snapshot()
         };
-        let all = series(&told, &facts());
+        let all = series(&snapshot, &facts());
         for line in [
             "trainit_healthy 0",
             "trainit_leaving 1",
@@ -293,7 +326,7 @@ trainit_metric{tag="loss"} 0.31"#;
     }
 
     #[test]
-    fn gpus_are_told_apart_and_an_xid_is_its_gpus() {
+    fn gpus_have_labels_and_an_xid_has_the_labels_of_its_gpu() {
         let gpu = Gpu {
             index: 3,
             uuid: Some("GPU-x".into()),
@@ -307,8 +340,8 @@ trainit_metric{tag="loss"} 0.31"#;
         };
         let xid = |gpu: String| XidCount { gpu, xid: 79, count: 2 };
         let xids = vec![xid(gpu.label()), xid("GPU 9 (gone)".into())];
-        let gpus = Gpus { gpus: vec![(gpu, Vec::new()), (Gpu::default(), Vec::new())], blind: None, xids };
-        let all = series(&told(), &Facts { gpus: Some(gpus), ..facts() });
+        let gpus = Gpus { gpus: vec![(gpu, Vec::new()), (Gpu::default(), Vec::new())], unavailable: None, xids };
+        let all = series(&snapshot(), &Facts { gpus: Some(gpus), ..facts() });
         let of_gpus: Vec<&str> = all.iter().filter_map(|line| line.strip_prefix("trainit_gpu_")).collect();
         let expected = [
             r#"utilization_ratio{gpu="3",uuid="GPU-x",name="H100"} 0.97"#,
@@ -334,10 +367,14 @@ trainit_metric{tag="loss"} 0.31"#;
             ..Gpu::default()
         };
         let xids = vec![XidCount { gpu: gpu.label(), xid: 79, count: 1 }];
-        let gpus = Gpus { gpus: vec![(gpu, Vec::new())], blind: None, xids };
-        let told = Told { kill_at: Some(SECOND), machine_gone_at: Some(SECOND), ..told() };
+        let gpus = Gpus { gpus: vec![(gpu, Vec::new())], unavailable: None, xids };
+        let snapshot = Snapshot { kill_at: Some(SECOND), machine_gone_at: Some(SECOND), ..snapshot() };
         let memory = Memory { limit_bytes: Some(7), ..facts().memory };
-        let text = text(&told, &Facts { gpus: Some(gpus), memory, ..facts() });
+        let seat = Seat::new(Role::Worker, 1);
+        let member = MemberView { seat, host: "node-7".to_owned(), state: "training", step: None };
+        let gang =
+            View { generation: 2, seat, state: "training", members: Some(vec![member]), waiting_for: Vec::new() };
+        let text = text(&snapshot, &Facts { gpus: Some(gpus), gang: Some(gang), memory, ..facts() });
         let names = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
         let page = include_str!("../../../docs/status-page.md");
         let listed = page.lines().filter_map(|line| line.strip_prefix("| `trainit_")?.split('`').next());
@@ -345,9 +382,9 @@ trainit_metric{tag="loss"} 0.31"#;
     }
 
     #[test]
-    fn a_trainer_with_thousands_of_metrics_does_not_flood_who_scrapes() {
+    fn the_number_of_metrics_on_the_page_is_limited() {
         let metrics = (0..5000).map(|n| (format!("m{n}"), "1".to_owned())).collect();
-        let all = series(&told(), &Facts { metrics, ..facts() });
+        let all = series(&snapshot(), &Facts { metrics, ..facts() });
         assert_eq!(all.iter().filter(|line| line.starts_with("trainit_metric{")).count(), METRICS);
     }
 }

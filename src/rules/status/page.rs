@@ -1,25 +1,25 @@
-//! What stands at `--status-addr`: two pages, made of the same facts as the answer to `trainit status`.
+//! The two pages of `--status-addr`, made of the same facts as the answer to `trainit status`.
 
 use super::{Facts, answer, check, exposition, parse};
-use crate::rules::job::Told;
+use crate::job::Snapshot;
 
-/// What is said of any other path.
-pub const NOWHERE: &str =
-    "nothing is here; /metrics has the numbers for Prometheus, /healthz says whether the run is well\n";
+/// The text for any other path.
+pub const NOT_FOUND: &str =
+    "no such page; /metrics has the numbers for Prometheus, /healthz says whether the run is healthy\n";
 
 /// A page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Page {
-    /// `/metrics`: Prometheus' text.
+    /// `/metrics`: Prometheus' text format.
     Metrics,
     /// `/healthz`: the line of `trainit status --check`.
     Health,
 }
 
-/// What there is to see.
+/// The content of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shown {
-    /// Whether it is what was hoped for.
+    /// Whether the run is healthy; always true for `/metrics`.
     pub is_well: bool,
     /// The text.
     pub text: String,
@@ -43,12 +43,13 @@ impl Page {
         }
     }
 
-    /// The page as of now.
-    pub fn show(self, told: &Told, facts: &Facts<'_>) -> Shown {
+    /// The page with the present state.
+    pub fn show(self, snapshot: &Snapshot, facts: &Facts<'_>) -> Shown {
         match self {
-            Page::Metrics => Shown { is_well: true, text: exposition::text(told, facts) },
+            Page::Metrics => Shown { is_well: true, text: exposition::text(snapshot, facts) },
             Page::Health => {
-                let (is_well, line) = parse(&answer(told, facts)).map_or_else(|why| (false, why), |told| check(&told));
+                let (is_well, line) =
+                    parse(&answer(snapshot, facts)).map_or_else(|why| (false, why), |snapshot| check(&snapshot));
                 Shown { is_well, text: line + "\n" }
             }
         }
@@ -62,16 +63,19 @@ mod tests {
     #[test]
     fn the_health_page_is_the_line_of_the_check() {
         let facts = Facts { version: "1", command: "python", ..Facts::default() };
-        let told = Told { state: "running", attempt: 1, ..Told::default() };
-        let well = Page::Health.show(&told, &facts);
+        let snapshot = Snapshot { state: "running", attempt: 1, ..Snapshot::default() };
+        let well = Page::Health.show(&snapshot, &facts);
         assert_eq!(well, Shown { is_well: true, text: "healthy: running (attempt 1, up 0s): python\n".into() });
-        let told = Told { leaving: Some("GPU 1: lost".into()), is_failing: true, ..told };
-        assert_eq!(Page::Health.show(&told, &facts), Shown { is_well: false, text: "unhealthy: GPU 1: lost\n".into() });
-        assert!(Page::Metrics.show(&told, &facts).is_well, "numbers are told of an unhealthy run too");
+        let snapshot = Snapshot { leaving: Some("GPU 1: lost".into()), is_failing: true, ..snapshot };
+        assert_eq!(
+            Page::Health.show(&snapshot, &facts),
+            Shown { is_well: false, text: "unhealthy: GPU 1: lost\n".into() }
+        );
+        assert!(Page::Metrics.show(&snapshot, &facts).is_well, "an unhealthy run has numbers too");
     }
 
     #[test]
-    fn only_two_paths_lead_anywhere() {
+    fn only_two_paths_exist() {
         assert_eq!((Page::at("/metrics"), Page::at("/healthz")), (Some(Page::Metrics), Some(Page::Health)));
         for path in ["/", "", "*", "/metrics/", "/Metrics", "//metrics", "/favicon.ico"] {
             assert_eq!(Page::at(path), None, "{path}");

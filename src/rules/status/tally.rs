@@ -1,33 +1,33 @@
-//! What has come of the commits of a run so far, counted from its events.
+//! Counters of the commits of a run, from its events.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::rules::job::{Event, Flushed, Mirrored, Uptime};
+use crate::job::{Event, Flushed, Mirrored, Uptime};
 
-/// Counted since trainit started.
+/// Counters since trainit started.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// What the last commit holds is as old as this.
+    /// The age of the content of the last commit: when that commit began.
     pub committed_at: Option<Uptime>,
-    /// The checkpoint in it, by its name in the checkpoint directory.
+    /// The name of its checkpoint in the checkpoint directory.
     pub committed_unit: Option<String>,
-    /// How many steps the newest complete checkpoint is ahead of the store, where that is known.
+    /// Steps that the newest complete checkpoint is ahead of the store, if known.
     pub behind: Option<u64>,
     /// Commits made.
     pub commits: u64,
-    /// Bytes of their files.
+    /// Bytes of the committed files.
     pub bytes: u64,
-    /// How long they took.
+    /// The total time of the commits.
     pub took: Duration,
-    /// When the last one was through.
+    /// When the last commit was complete.
     pub last_at: Option<Uptime>,
-    /// How many attempts came to nothing, by the reason's word.
+    /// The number of failed commits, by cause.
     pub failures: BTreeMap<&'static str, u64>,
 }
 
 impl Tally {
-    /// Something happened.
+    /// Counts an event.
     pub fn note(&mut self, now: Uptime, event: &Event) {
         match *event {
             Event::Committed { ref unit, took, .. } => {
@@ -55,7 +55,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn commits_add_up_and_failures_do_by_their_cause() {
+    fn commits_and_failures_are_counted_the_latter_by_cause() {
         let mut tally = Tally::default();
         let news = [
             Mirrored::Behind(Some(20)),
@@ -75,9 +75,10 @@ mod tests {
     }
 
     #[test]
-    fn what_a_commit_holds_is_as_old_as_its_beginning() {
+    fn the_content_of_a_commit_is_as_old_as_its_start() {
         let mut tally = Tally::default();
-        let committed = Event::Committed { unit: "u".into(), step: None, took: 2 * SECOND, lag: SECOND };
+        let committed =
+            Event::Committed { unit: "u".into(), step: None, took: 2 * SECOND, lag: SECOND, is_progress: true };
         tally.note(10 * SECOND, &committed);
         assert_eq!((tally.committed_at, tally.committed_unit.as_deref()), (Some(8 * SECOND), Some("u")));
         tally.note(20 * SECOND, &Event::Flushed(Flushed::Done { step: None }));

@@ -2,9 +2,9 @@ use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A job that trains, and goes on from a commit.
-pub(super) fn told() -> Told {
-    Told {
+/// A job that trains, resumed from a commit.
+pub(super) fn snapshot() -> Snapshot {
+    Snapshot {
         state: "running",
         is_running: true,
         attempt: 2,
@@ -15,7 +15,7 @@ pub(super) fn told() -> Told {
         resumed_step: Some(400),
         committed_step: Some(520),
         has_store: true,
-        ..Told::default()
+        ..Snapshot::default()
     }
 }
 
@@ -37,16 +37,17 @@ fn facts<'a>() -> Facts<'a> {
         memory: Memory::default(),
         metrics: [("loss".to_owned(), "0.31".to_owned()), ("bad".to_owned(), "nan".to_owned())].into(),
         gpus: None,
+        gang: None,
     }
 }
 
-fn object(told: &Told, facts: &Facts<'_>) -> Value {
-    parse(&answer(told, facts)).expect("an answer")
+fn object(snapshot: &Snapshot, facts: &Facts<'_>) -> Value {
+    parse(&answer(snapshot, facts)).expect("an answer")
 }
 
 #[test]
 fn a_running_job_says_where_it_stands() {
-    let status = object(&told(), &facts());
+    let status = object(&snapshot(), &facts());
     let expected = serde_json::json!({
         "version": "0.1.0", "pid": 1, "state": "running", "healthy": true, "problem": null, "uptime_seconds": 4000.0,
         "command": "python", "child_pids": [7, 9], "attempt": 2, "restarts": 1, "restarts_used": 0, "restarts_allowed": 3,
@@ -66,15 +67,15 @@ fn a_running_job_says_where_it_stands() {
 #[test]
 fn before_the_first_commit_the_lag_is_what_would_be_lost() {
     let tally = Tally { committed_at: Some(3965 * SECOND), ..Tally::default() };
-    let shown = render(&object(&Told { committed_step: None, ..told() }, &Facts { tally, ..facts() }));
-    assert!(shown.contains("checkpoint  nothing committed, 35s of training would be lost by now"), "{shown}");
+    let shown = render(&object(&Snapshot { committed_step: None, ..snapshot() }, &Facts { tally, ..facts() }));
+    assert!(shown.contains("checkpoint  nothing committed, 35s of training would be lost now"), "{shown}");
 }
 
 #[test]
 fn a_commit_without_a_step_is_called_by_its_name() {
     let tally = Tally { committed_unit: Some("last.pt".into()), ..facts().tally };
-    let told = Told { committed_step: None, resumed_step: None, ..told() };
-    let shown = render(&object(&told, &Facts { tally, ..facts() }));
+    let snapshot = Snapshot { committed_step: None, resumed_step: None, ..snapshot() };
+    let shown = render(&object(&snapshot, &Facts { tally, ..facts() }));
     assert!(shown.contains("checkpoint  last.pt committed, 35s ago"), "{shown}");
 }
 
@@ -82,26 +83,26 @@ fn a_commit_without_a_step_is_called_by_its_name() {
 fn the_lag_begins_with_the_attempt_where_nothing_was_committed_since() {
     let lag = |committed_at, is_running| {
         let tally = Tally { committed_at, ..Tally::default() };
-        let (told, facts) = (Told { is_running, ..told() }, Facts { tally, ..facts() });
-        object(&told, &facts)["checkpoint"]["lag_seconds"].clone()
+        let (snapshot, facts) = (Snapshot { is_running, ..snapshot() }, Facts { tally, ..facts() });
+        object(&snapshot, &facts)["checkpoint"]["lag_seconds"].clone()
     };
     assert_eq!(lag(None, true), 3900.0);
-    assert_eq!(lag(Some(50 * SECOND), true), 3900.0, "a commit of the attempt before");
+    assert_eq!(lag(Some(50 * SECOND), true), 3900.0, "the commit belongs to an earlier attempt");
     assert_eq!(lag(None, false), Value::Null, "nothing is being trained");
-    let told = Told { has_store: false, ..told() };
-    assert_eq!(object(&told, &facts())["checkpoint"], Value::Null);
+    let snapshot = Snapshot { has_store: false, ..snapshot() };
+    assert_eq!(object(&snapshot, &facts())["checkpoint"], Value::Null);
 }
 
 #[test]
-fn a_preemption_is_told_with_its_deadline_and_is_healthy() {
-    let told = Told {
+fn a_preemption_has_its_deadline_and_is_healthy() {
+    let snapshot = Snapshot {
         state: "stopping",
         leaving: Some("preempted (gce preempted)".into()),
         kill_at: Some(4022 * SECOND),
         machine_gone_at: Some(4028 * SECOND),
-        ..told()
+        ..snapshot()
     };
-    let status = object(&told, &facts());
+    let status = object(&snapshot, &facts());
     let expected = serde_json::json!({
         "reason": "preempted (gce preempted)", "deadline": "2001-09-09T01:47:02.000Z", "seconds_left": 22.0,
         "machine_gone": "2001-09-09T01:47:08.000Z",
@@ -112,22 +113,26 @@ fn a_preemption_is_told_with_its_deadline_and_is_healthy() {
         render(&status).contains("leaving     preempted (gce preempted); SIGKILL at 2001-09-09T01:47:02.000Z (in 22s)")
     );
     let late = Facts { now: 4030 * SECOND, ..facts() };
-    assert_eq!(object(&told, &late)["leaving"]["deadline"], "2001-09-09T01:46:32.000Z", "past ones too");
+    assert_eq!(object(&snapshot, &late)["leaving"]["deadline"], "2001-09-09T01:46:32.000Z", "past deadlines too");
 }
 
 #[test]
 fn a_failing_gpu_is_unhealthy_and_an_unknown_one_is_not() {
-    let told_failing = Told { leaving: Some("GPU 1: lost\n".into()), is_failing: true, ..told() };
+    let told_failing = Snapshot { leaving: Some("GPU 1: lost\n".into()), is_failing: true, ..snapshot() };
     let status = object(&told_failing, &facts());
     assert_eq!(check(&status), (false, "unhealthy: GPU 1: lost\\n".to_owned()));
-    let gpus = Gpus { blind: Some("nvmlInit_v2 did not return in 5 s".into()), ..Gpus::default() };
-    let blind = object(&told(), &Facts { gpus: Some(gpus), ..facts() });
-    assert!(check(&blind).0);
-    assert!(render(&blind).contains("nothing known for now: nvmlInit_v2 did not return"), "{}", render(&blind));
+    let gpus = Gpus { unavailable: Some("nvmlInit_v2 did not return in 5 s".into()), ..Gpus::default() };
+    let unavailable = object(&snapshot(), &Facts { gpus: Some(gpus), ..facts() });
+    assert!(check(&unavailable).0);
+    assert!(
+        render(&unavailable).contains("no readings at present: nvmlInit_v2 did not return"),
+        "{}",
+        render(&unavailable)
+    );
 }
 
 #[test]
-fn gpus_are_told_with_their_last_samples_and_the_xids() {
+fn gpus_have_their_last_samples_and_the_xids() {
     let sample = |n: u32| Sample {
         at: n * SECOND,
         utilization_percent: Some(n),
@@ -138,10 +143,10 @@ fn gpus_are_told_with_their_last_samples_and_the_xids() {
     let gpu = Gpu { index: 3, name: Some("H100".into()), utilization_percent: Some(97), ..Gpu::default() };
     let gpus = Gpus {
         gpus: vec![(gpu, (0..300).map(sample).collect())],
-        blind: None,
+        unavailable: None,
         xids: vec![XidCount { gpu: "GPU 3 (GPU-x)".into(), xid: 13, count: 2 }],
     };
-    let status = object(&told(), &Facts { gpus: Some(gpus), now: 300 * SECOND, ..facts() });
+    let status = object(&snapshot(), &Facts { gpus: Some(gpus), now: 300 * SECOND, ..facts() });
     let samples = &status["gpus"][0]["samples"];
     assert_eq!(samples["utilization_percent"].as_array().map(Vec::len), Some(SAMPLES));
     assert_eq!((&samples["seconds_ago"][59], &samples["utilization_percent"][59]), (&1.0.into(), &299.into()));
@@ -166,12 +171,12 @@ fn the_answer_of_a_full_machine_fits_a_sockets_buffer() {
     let gpu = Gpu { name: Some("x".repeat(96)), uuid: Some("y".repeat(96)), ..Gpu::default() };
     let gpus = Gpus { gpus: vec![(gpu, vec![sample; 360]); 16], ..Gpus::default() };
     let metrics = (0..5000).map(|n| (format!("{n}-{}", "m".repeat(100)), "0.5".to_owned())).collect();
-    let text = answer(&told(), &Facts { gpus: Some(gpus), metrics, ..facts() });
+    let text = answer(&snapshot(), &Facts { gpus: Some(gpus), metrics, ..facts() });
     assert!(text.len() < 100_000, "{}", text.len());
 }
 
 #[test]
-fn what_is_no_answer_is_an_error_and_never_a_panic() {
+fn an_invalid_answer_is_an_error_and_never_a_panic() {
     for text in ["", "{", "[]", "{}", "{\"state\":1}", "null"] {
         assert!(parse(text).is_err(), "{text}");
     }

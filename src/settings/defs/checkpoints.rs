@@ -1,6 +1,6 @@
 //! The settings under the heading "Checkpoints".
 
-use super::{Setting, on, one, switch};
+use super::{Setting, many, on, one, switch};
 
 const TOPIC: &str = "Checkpoints";
 
@@ -13,17 +13,49 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::STORE,
         "",
-        "Where complete checkpoints are committed, and restored from on the next start (gs://, s3://, az://, file:///path) [default: $AIP_CHECKPOINT_DIR]",
+        "Where checkpoints are committed, and from where the next start restores (gs://, s3://, az://, file:///path) [default: $AIP_CHECKPOINT_DIR]",
     ),
-    one("checkpoint-format", "auto|NAME", TOPIC, on::STORE, "auto", "How the trainer writes checkpoints")
-        .needs(&["checkpoint-dir"]),
+    one(
+        "checkpoint-format",
+        "auto|tree|NAME",
+        TOPIC,
+        on::STORE,
+        "auto",
+        "The format that the trainer writes; tree commits the directory as it is, and a format's name excludes all other files",
+    )
+    .needs(&["checkpoint-dir"]),
+    many(
+        "checkpoint-exclude",
+        "GLOB",
+        TOPIC,
+        on::STORE,
+        "Do not commit these paths, in gitignore syntax (repeatable); logs, caches and temporary files are always excluded",
+    )
+    .needs(&["checkpoint-dir"]),
+    many(
+        "checkpoint-include",
+        "GLOB",
+        TOPIC,
+        on::STORE,
+        "Commit these paths although they are excluded by default (repeatable); --checkpoint-exclude wins",
+    )
+    .needs(&["checkpoint-dir"]),
+    one(
+        "keep-saves",
+        "N",
+        TOPIC,
+        on::STORE,
+        "",
+        "If file names differ only in numbers, commit only the files of the N newest saves [default: all]",
+    )
+    .needs(&["checkpoint-dir"]),
     one(
         "marker",
         "NAME",
         TOPIC,
         on::STORE,
         "",
-        "A checkpoint is a directory, complete when it holds this file, written last",
+        "A checkpoint is a directory that is complete when it contains this file, which is written last",
     )
     .needs(&["checkpoint-dir"]),
     one(
@@ -32,7 +64,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::STORE,
         "",
-        "Finds the step in a checkpoint's name (its first group, else the whole match)",
+        "Regular expression for the step in a path (its first group, or else the whole match)",
     )
     .needs(&["checkpoint-dir"]),
     one(
@@ -41,7 +73,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::STORE,
         "2s",
-        "A checkpoint must lie unchanged for this long before it is copied",
+        "Files must be unchanged for this long before they are committed",
     )
     .needs(&["checkpoint-dir"]),
     one(
@@ -50,7 +82,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN,
         "30s",
-        "How often to look for a new checkpoint to commit while training",
+        "How often to scan for new checkpoints during training",
     )
     .needs(&["checkpoint-dir"]),
     one(
@@ -59,7 +91,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN,
         "",
-        "Commit at no more than this many bytes a second while training (100MiB); no limit once time is short",
+        "Limit for commits during training, in bytes a second (100MiB); it does not apply when the job is stopping",
     )
     .needs(&["checkpoint-store"]),
     one(
@@ -68,7 +100,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN | on::CHECKPOINT,
         "3",
-        "How many commits to keep in the store, besides the one that Hugging Face's Trainer calls its best; push deletes only where this or --keep-every is given",
+        "How many commits to keep in the store; push deletes only if this or --keep-every is given",
     )
     .needs(&["checkpoint-store"]),
     one("keep-every", "N", TOPIC, on::RUN | on::CHECKPOINT, "", "Also keep every commit whose step is a multiple of N")
@@ -79,7 +111,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::CHECKPOINT,
         "24h",
-        "prune deletes data that no commit names only where it is older than this, by the store's clock",
+        "prune deletes data without a commit only if it is older than this, by the store's clock",
     ),
     one(
         "restore",
@@ -87,32 +119,40 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN | on::CHECKPOINT,
         "latest",
-        "Resume from the newest complete checkpoint if there is one, only with one, or never",
+        "Resume from the newest commit if there is one (latest), require one (required), or never resume (none)",
     )
     .needs(&["checkpoint-dir"]),
-    one("restore-step", "N", TOPIC, on::RUN | on::CHECKPOINT, "", "Resume from the checkpoint of this step"),
+    one("restore-step", "N", TOPIC, on::RUN | on::CHECKPOINT, "", "Resume from the commit with this step"),
     switch(
         "follow-symlinks",
         TOPIC,
         on::STORE,
-        "Copy what a symbolic link leads to where it leads out of the checkpoint or the model; without this such a checkpoint is not committed, such a model not copied",
+        "Copy the targets of symbolic links that point out of the checkpoint directory or the model; without this such a link is not committed, and such a model is not copied",
     )
     .needs(&["checkpoint-dir", "model-dir"]),
     switch(
         "strong-hash",
         TOPIC,
         on::RUN | on::CHECKPOINT,
-        "Write a BLAKE3 of each file into the manifest beside its crc32c; verify and restores compare what is there",
+        "Store a BLAKE3 hash of each file in the manifest in addition to its crc32c; verify and restore check it if it is there",
     )
     .needs(&["checkpoint-store"]),
     switch(
         "one-object-per-file",
         TOPIC,
         on::RUN | on::CHECKPOINT,
-        "In a bucket, keep each file as an object of its own even where they are many and small; without this over 1000 files of at most 1 MiB go there in tar archives",
+        "In a bucket, store each file as an object of its own; without this, more than 1000 files of at most 1 MiB are stored in tar archives",
     )
     .needs(&["checkpoint-store"]),
-    one("push-step", "N", TOPIC, on::CHECKPOINT, "", "Let push commit the checkpoint of this step, not the newest"),
+    one(
+        "store-timeout",
+        "DURATION",
+        TOPIC,
+        on::STORE,
+        "30s",
+        "A store operation that transfers nothing for this long has failed; operations that can be repeated are retried for as long",
+    )
+    .needs(&["checkpoint-store", "model-store"]),
     switch("allow-http", TOPIC, on::STORE, "Allow plain http to stores on other machines, too")
         .needs(&["checkpoint-store", "model-store"]),
     one(
@@ -121,7 +161,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::STORE,
         "",
-        "Where the trainer writes the finished model, copied to --model-store when run's command leaves with 0; nothing in it is a checkpoint",
+        "Where the trainer writes the finished model, copied to --model-store when run's command exits with 0; it is not part of any checkpoint",
     ),
     one(
         "model-store",
@@ -129,13 +169,13 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN | on::INSPECT,
         "",
-        "Where the finished model goes, file by file as it is (URL as for --checkpoint-store) [default: $AIP_MODEL_DIR]",
+        "Where the finished model is copied, file by file (URL as for --checkpoint-store) [default: $AIP_MODEL_DIR]",
     ),
     switch(
         "take-over",
         TOPIC,
         on::CHECKPOINT,
-        "Let push take the store over from a run on this machine that commits to it; the run then stops with 205",
+        "Allow push to take over the store from a run on this machine that commits to it; that run then stops with 205",
     ),
-    switch("dry-run", TOPIC, on::CHECKPOINT, "Say what push, pull or prune would do, and do nothing"),
+    switch("dry-run", TOPIC, on::CHECKPOINT, "Print what push, pull or prune would do, without doing it"),
 ];

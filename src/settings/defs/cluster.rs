@@ -12,7 +12,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::CLUSTER,
         "",
-        "Read the cluster from this platform's variables only (vertex, tf_config, none, ...) [default: the first that is there]",
+        "Read the cluster from this platform's variables only (vertex, tf_config, none, ...) [default: the first one that is found]",
     ),
     one(
         "nnodes",
@@ -25,7 +25,7 @@ pub(super) const SETTINGS: &[Setting] = &[
     one("node-rank", "R", TOPIC, on::CLUSTER, "", "This node's rank, from 0"),
     one("leader", "HOST:PORT", TOPIC, on::CLUSTER, "", "Where node rank 0 listens for the rendezvous"),
     one("hostname", "NAME", TOPIC, on::CLUSTER, "", "This replica's own name [default: the host name]"),
-    one("pool2", "ps|reducer|worker", TOPIC, on::CLUSTER, "ps", "What Vertex AI's worker pool 2 is"),
+    one("pool2", "ps|reducer|worker", TOPIC, on::CLUSTER, "ps", "The role of Vertex AI's worker pool 2"),
     one(
         "tf-config",
         "rewrite|keep",
@@ -40,7 +40,15 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::CLUSTER,
         "own-name",
-        "On Vertex AI, which address rank 0 uses for itself: its own host name, or the published name",
+        "On Vertex AI, the address that rank 0 uses for itself: its own host name, or the published name",
+    ),
+    one(
+        "instance-group",
+        "NAME[,NAME]",
+        TOPIC,
+        on::CLUSTER,
+        "",
+        "SageMaker's instance groups that train together; hosts of other groups get no rank [default: the group of this host]",
     ),
     one(
         "rank-pools",
@@ -48,7 +56,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::CLUSTER,
         "training",
-        "Which replicas get ranks: chief and workers, or every pool in order",
+        "Which replicas get ranks: chief and workers (on SageMaker one instance group), or every pool in order",
     ),
     one(
         "nproc",
@@ -56,7 +64,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::CLUSTER,
         "",
-        "Processes to start on this node, each with its rank; gpu is one for each GPU [default: one, as a node]",
+        "Processes to start on this node, each with its own rank; gpu means one for each GPU [default: one process without a rank of its own]",
     ),
     one(
         "wait-for-peers",
@@ -64,7 +72,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN,
         "",
-        "Before the first start, wait until the peers can be reached, at most so long [default: do not wait]",
+        "Before the first start, wait at most this long until the peers can be reached [default: do not wait]",
     ),
     one(
         "peers",
@@ -72,7 +80,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN,
         "leader",
-        "Whom --wait-for-peers means: the leader, whose trainer must listen at MASTER_PORT (or its port in TF_CONFIG), or every other node, which must answer",
+        "The peers of --wait-for-peers: the leader, whose trainer must listen at MASTER_PORT (or its port in TF_CONFIG), or every other node, which must respond",
     )
     .needs(&["wait-for-peers"]),
     many("framework", "NAME", TOPIC, on::ENV, "Only the variables of this framework"),

@@ -12,7 +12,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN | on::INSPECT | on::GPUS | on::ENV,
         "5s",
-        "How long one NVML call may take; three times that for all of them",
+        "The limit for one NVML call; all calls together may take three times as long",
     ),
     one("require-gpus", "N|any", TOPIC, on::RUN, "", "Do not start with fewer than N usable GPUs"),
     one(
@@ -29,13 +29,13 @@ pub(super) const SETTINGS: &[Setting] = &[
         "CODE=CLASS",
         TOPIC,
         on::RUN,
-        "What an XID means here: note it, restart the trainer after it died, or leave this machine (13=leave)",
+        "The reaction to an XID: note it, restart the trainer after its death, or leave this machine (13=leave)",
     ),
     one("gpu-interval", "DURATION", TOPIC, on::RUN | on::GPUS, "10s", "How often the GPUs are sampled while watching"),
     switch(
         "watch",
         TOPIC,
         on::GPUS,
-        "Show the GPUs again at every --gpu-interval, and at once when an XID comes; with --json one object a line",
+        "Print the GPUs again at every --gpu-interval, and at once after an XID; with --json one object on each line",
     ),
 ];

@@ -12,7 +12,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN | on::INSPECT,
         "auto",
-        "Where notices come from beside SIGTERM; auto asks a cloud only on local evidence that this is that cloud",
+        "The source of notices in addition to SIGTERM; auto uses a cloud's server only if this machine shows that it belongs to that cloud",
     ),
     one(
         "preempt-signal",
@@ -20,14 +20,14 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN,
         "TERM",
-        "What the trainer gets when a preemption is known; 0 for nothing",
+        "The signal that the trainer gets for a preemption; 0 for none",
     ),
     many(
         "preempt-on",
         "SIGNAL[@TIME]",
         TOPIC,
         on::RUN,
-        "A signal that announces the machine's end in TIME (60s), as Slurm's --signal=USR1@120 does: USR1@120; the trainer has all of it but a sixth (3s to 20s), then it is killed",
+        "A signal that announces the machine's end in TIME (60s), as Slurm's --signal=USR1@120 does: USR1@120; the trainer is killed when a sixth of TIME (3s to 20s) is left",
     ),
     one(
         "preemption-lead",
@@ -35,7 +35,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN,
         "30s",
-        "How long before the end GCE gives notice of a preemption (120s where the machine was created with that option)",
+        "GCE's notice period for a preemption (120s if the machine was created with that option)",
     ),
     one(
         "maintenance-lead",
@@ -43,6 +43,6 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN,
         "60s",
-        "How long before the end GCE gives notice of maintenance that ends the machine (1h for machines with GPUs)",
+        "GCE's notice period for maintenance that ends the machine (1h for machines with GPUs)",
     ),
 ];

@@ -12,7 +12,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN,
         "",
-        "Restarts after a crash without a newer checkpoint in between; three attempts in a row that fail within a minute end it, however many are left [default: 3 with --checkpoint-dir, else 0]",
+        "Restarts after a crash without a newer checkpoint in between; three attempts in a row that fail within a minute end the job before that [default: 3 with --checkpoint-dir, else 0]",
     ),
     one(
         "restart-backoff",
@@ -20,7 +20,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN,
         "1s..60s",
-        "Pause before a restart: FIRST, doubled each time up to MAX, each 20 % more or less at random",
+        "Pause before a restart: FIRST, doubled each time up to MAX, varied at random by up to 20 %",
     )
     .needs(&["max-restarts", "checkpoint-dir"]),
     one(
@@ -29,7 +29,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN,
         "",
-        "Restart a command that shows no sign of life for so long: no heartbeat, output, commit, I/O, thread at work [default: never]",
+        "Restart a command that shows no sign of life for this long: no heartbeat, output, commit, I/O or working thread [default: never]",
     ),
     one(
         "hang-startup",
@@ -37,7 +37,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN,
         "",
-        "Silence is no hang during this much of an attempt, unless a heartbeat has come [default: 3 x --hang-timeout]",
+        "No hang is reported before this time of an attempt has passed, unless there was a heartbeat [default: 3 x --hang-timeout]",
     )
     .needs(&["hang-timeout"]),
 ];

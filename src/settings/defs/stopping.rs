@@ -12,7 +12,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN,
         "25s",
-        "How long the process tree has after the first SIGTERM before SIGKILL; later signals never move it",
+        "The time from the first SIGTERM to SIGKILL for the process tree; later signals never move it",
     ),
     one(
         "signal-target",
@@ -20,7 +20,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN,
         "leader",
-        "Who gets forwarded signals: the main child, or its whole process group as dumb-init does",
+        "The receiver of forwarded signals: the main child, or its whole process group like dumb-init",
     ),
     one(
         "suspend",
@@ -28,7 +28,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN,
         "",
-        "On TSTP, TTIN or TTOU trainit stops itself, too: when the command has stopped, or at the signal, as dumb-init does \
+        "On TSTP, TTIN or TTOU trainit stops itself, too: after the command has stopped, or at the signal like dumb-init \
          [default: signal with --signal-target group, else command]",
     ),
     many(
@@ -36,16 +36,16 @@ pub(super) const SETTINGS: &[Setting] = &[
         "FROM:TO",
         TOPIC,
         on::RUN,
-        "Forward FROM as TO, names or numbers; to TERM it asks for the end as that does, TO 0 drops it",
+        "Forward FROM as TO (names or numbers); TERM as TO stops the job, 0 drops the signal",
     ),
-    many("remap-exit", "FROM:TO", TOPIC, on::RUN, "Leave with TO where the exit code would be FROM"),
+    many("remap-exit", "FROM:TO", TOPIC, on::RUN, "Exit with TO instead of FROM"),
     one(
         "stopped-exit-code",
         "143|child",
         TOPIC,
         on::RUN,
         "143",
-        "After a SIGTERM or preemption: always 143, or the child's own code",
+        "The exit code after a SIGTERM or preemption: always 143, or the child's own code",
     ),
     one(
         "parent-death-signal",
@@ -53,7 +53,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN,
         "KILL",
-        "What the child gets if trainit itself dies (where trainit is not PID 1); 0 for nothing",
+        "The signal that the child gets if trainit itself dies (unless trainit is PID 1); 0 for none",
     ),
     one(
         "orphaned-signal",
@@ -61,6 +61,6 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN,
         "",
-        "What trainit itself gets, and deals with, if the process that started it dies (tini -p)",
+        "The signal that trainit itself gets and handles if its parent process dies (tini -p)",
     ),
 ];

@@ -2,7 +2,7 @@
 
 use super::bucket::{Answer, Request, State, answer, base64, error, escape, get, hash_of, xml};
 
-/// The account's key; whoever asks must sign with it, or with a SAS token.
+/// The account's key. A request must be signed with it or carry a SAS token.
 pub const KEY: &str = "bm90LWEtcmVhbC1rZXktYnV0LWxvbmctZW5vdWdo";
 
 pub(super) fn respond(state: &mut State, request: Request) -> Answer {

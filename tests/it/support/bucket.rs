@@ -342,7 +342,7 @@ fn serve(stream: &TcpStream, shared: &Shared) {
 fn babble(mut stream: &TcpStream, status: &str, words: &str, shared: &Shared) -> std::io::Result<()> {
     write!(stream, "HTTP/1.1 {status}\r\nConnection: close\r\n\r\n{words}")?;
     let block = [b'x'; 1 << 16];
-    // A test must end where whoever asks never does.
+    // A test must end even if its client never closes the connection.
     for _ in 0..MOST_BABBLE / block.len() {
         stream.write_all(&block)?;
         shared.babbled.fetch_add(block.len(), Relaxed);
@@ -540,7 +540,7 @@ fn list(state: &State, query: &BTreeMap<String, String>) -> Answer {
         .iter()
         .map(|(key, object)| {
             let (key, size, etag) = (escape(key), object.bytes.len(), object.generation);
-            // What is there only while somebody writes was made just now.
+            // A file that exists only during a write was made just now.
             let hour = if key.contains("/.trainit/probes/") { 17 } else { 16 };
             let time = format!("2026-11-21T{hour}:00:00.000Z");
             format!(

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{Finished, Running, Trainit, stopped};
+use super::{Finished, Running, Trainit, shared_dir, stopped};
 
 /// A place for one test.
 pub struct Place {
@@ -20,7 +20,7 @@ pub struct Place {
 
 impl Place {
     pub fn new() -> Place {
-        let place = Place { dir: tempfile::tempdir().unwrap(), bucket: None };
+        let place = Place { dir: shared_dir(), bucket: None };
         fs::create_dir(place.local()).unwrap();
         place
     }

@@ -1,4 +1,4 @@
-//! A `libnvidia-ml.so.1` of our own, built from `tests/fake_nvml/nvml.c`, and the scenario that drives it.
+//! A fake `libnvidia-ml.so.1`, built from `tests/fake_nvml/nvml.c`, and the scenario that controls it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use super::Trainit;
 
-/// Which driver the library plays.
+/// The driver that the library imitates.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Driver {
     Current,
@@ -16,7 +16,7 @@ pub enum Driver {
     Ancient,
 }
 
-/// A scenario in a directory of its own, with the library beside it.
+/// A scenario file in a temporary directory, and the library that reads it.
 pub struct FakeNvml {
     dir: tempfile::TempDir,
     file: &'static Path,
@@ -34,7 +34,7 @@ impl FakeNvml {
         fake
     }
 
-    /// Another scenario from now on; a running probe sees it at its next call.
+    /// Replaces the scenario; a running probe reads it at its next call.
     pub fn play(&self, lines: &[&str]) {
         let trace = format!("trace {}", self.path("trace").display());
         let state = format!("state {}", self.path("state").display());
@@ -52,7 +52,7 @@ impl FakeNvml {
         self.file.parent().unwrap()
     }
 
-    /// trainit with this driver under it.
+    /// trainit with this driver.
     pub fn trainit(&self, args: &[&str]) -> Trainit {
         Trainit::new(args).env("TRAINIT_NVML_LIBRARY", self.file).env("FAKE_NVML", self.path("scenario"))
     }
@@ -87,7 +87,7 @@ impl FakeNvml {
     }
 }
 
-/// Builds each library once in a run, into a name of its own that is then moved into place.
+/// Builds each library when its source is newer. Each test may be a process of its own, so the file is renamed into place.
 fn library(driver: Driver) -> &'static Path {
     static BUILT: [OnceLock<PathBuf>; 3] = [OnceLock::new(), OnceLock::new(), OnceLock::new()];
     let (slot, name, flags): (_, _, &[&str]) = match driver {
@@ -99,6 +99,11 @@ fn library(driver: Driver) -> &'static Path {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fake-nvml").join(name);
         std::fs::create_dir_all(&dir).unwrap();
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_nvml/nvml.c");
+        let library = dir.join("libnvidia-ml.so.1");
+        let changed = |path: &Path| std::fs::metadata(path).and_then(|about| about.modified()).ok();
+        if changed(&library) > changed(&source) {
+            return library;
+        }
         let mine = dir.join(format!("{}.tmp", std::process::id()));
         let status = Command::new("cc")
             .args(["-std=c11", "-O1", "-fPIC", "-shared", "-Wl,-soname,libnvidia-ml.so.1"])
@@ -109,7 +114,6 @@ fn library(driver: Driver) -> &'static Path {
             .status()
             .expect("the fake driver needs a C compiler named cc");
         assert!(status.success(), "cc failed");
-        let library = dir.join("libnvidia-ml.so.1");
         std::fs::rename(mine, &library).unwrap();
         library
     })

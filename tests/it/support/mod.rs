@@ -303,6 +303,27 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// Fails unless what began then took no longer than work without a wait takes on a busy machine. A test uses it where the
+/// wait that it excludes would last longer. Bounds below 5 s do not hold on a busy machine.
+#[track_caller]
+pub fn assert_prompt(begun: Instant) {
+    assert_within(begun, Duration::from_secs(10));
+}
+
+/// Fails unless what began then took no longer than the limit, which is a promise of trainit and the time of a busy machine.
+#[track_caller]
+pub fn assert_within(begun: Instant, limit: Duration) {
+    let took = begun.elapsed();
+    assert!(took < limit, "took {took:?}, expected at most {limit:?}");
+}
+
+/// A temporary directory that other users can enter. TMPDIR may be closed to them.
+pub fn shared_dir() -> tempfile::TempDir {
+    use std::os::unix::fs::PermissionsExt;
+    let open = std::fs::Permissions::from_mode(0o755);
+    tempfile::Builder::new().prefix("trainit-test-").permissions(open).tempdir_in("/tmp").unwrap()
+}
+
 /// Whether a process is there and no zombie.
 pub fn is_alive(pid: i32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))

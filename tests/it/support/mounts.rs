@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Nobody reads what the kernel asks: whoever touches the directory waits until this is dropped.
+/// The kernel's requests are not read: a process that uses the directory waits until this is dropped.
 pub struct Hung {
     at: PathBuf,
     _fuse: File,
@@ -28,7 +28,7 @@ impl Drop for Hung {
     }
 }
 
-/// It can be read, and whoever writes waits until it thaws.
+/// It can be read. A process that writes waits until it thaws.
 pub struct Frozen {
     at: PathBuf,
 }

@@ -8,7 +8,7 @@ use super::eventually;
 pub struct Held(i32);
 
 impl Held {
-    /// It runs on, but when it is killed, nobody can reap it.
+    /// It runs on, but after it is killed no process can reap it.
     #[track_caller]
     pub fn when_killed(pid: i32) -> Held {
         request(libc::PTRACE_SEIZE, pid);
@@ -30,7 +30,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // SAFETY: requests without memory; who is dead already is reaped instead.
+        // SAFETY: requests without memory; a process that is already dead is reaped instead.
         unsafe {
             libc::ptrace(libc::PTRACE_DETACH, self.0, std::ptr::null_mut::<u8>(), std::ptr::null_mut::<u8>());
             libc::waitpid(self.0, std::ptr::null_mut(), libc::WNOHANG | libc::__WALL);

@@ -6,7 +6,7 @@ fn ledger(several: bool) -> Ledger {
     Ledger { several, ..Ledger::default() }
 }
 
-/// The classes of the findings after this XID, with what is decided later too.
+/// The classes of the findings after this XID, including later decisions.
 fn classes(several: bool, xid: u64, action: Option<u32>) -> Vec<Class> {
     let mut ledger = ledger(several);
     let mut findings = ledger.xid(SECOND, 0, xid, action);
@@ -29,11 +29,11 @@ fn an_xid_gets_the_class_of_its_row_at_once() {
 }
 
 #[test]
-fn the_drivers_own_verdict_outweighs_the_row() {
+fn the_drivers_own_verdict_wins_over_the_row() {
     assert_eq!(classes(false, 43, Some(1)), [Class::Leave, Class::Leave]);
     assert_eq!(classes(false, 79, Some(3)), [Class::Note, Class::Note], "drain P2P with one GPU");
     assert_eq!(classes(true, 43, Some(3)), [Class::Leave, Class::Leave]);
-    assert_eq!(classes(false, 79, Some(0)), [Class::Leave], "a 0 right after does not acquit");
+    assert_eq!(classes(false, 79, Some(0)), [Class::Leave], "a 0 directly after it does not clear the GPU");
 }
 
 #[test]
@@ -55,10 +55,10 @@ fn link_errors_follow_the_action_and_else_the_number_of_gpus() {
 }
 
 #[test]
-fn a_double_bit_error_is_judged_by_what_comes_with_it() {
+fn a_double_bit_error_is_decided_by_its_accompanying_xids() {
     let with = |other: u64| {
         let mut ledger = ledger(false);
-        assert_eq!(ledger.xid(SECOND, 0, 48, None), [], "too early to say");
+        assert_eq!(ledger.xid(SECOND, 0, 48, None), [], "too early to decide");
         let findings = ledger.xid(2 * SECOND, 0, other, None);
         findings.iter().find(|finding| finding.text.contains("XID 48")).map(|finding| finding.class)
     };
@@ -77,12 +77,12 @@ fn a_double_bit_error_is_judged_by_what_comes_with_it() {
 }
 
 #[test]
-fn a_death_soon_after_is_put_down_to_the_gpu_and_a_later_one_is_not() {
+fn a_death_soon_after_is_attributed_to_the_gpu_and_a_later_one_is_not() {
     let mut ledger = ledger(false);
     ledger.xid(SECOND, 0, 94, None);
     assert_eq!(died(&mut ledger, 62 * SECOND), None);
     ledger.xid(100 * SECOND, 0, 43, None);
-    assert_eq!(died(&mut ledger, 101 * SECOND), None, "a note is no cause");
+    assert_eq!(died(&mut ledger, 101 * SECOND), None, "a note is not a cause");
     ledger.xid(200 * SECOND, 0, 94, None);
     assert_eq!(died(&mut ledger, 260 * SECOND), Some(Class::Restart));
 }
@@ -95,7 +95,7 @@ fn the_second_death_on_the_same_gpu_leaves_until_the_budget_refills() {
         ledger.xid(at * 100 * SECOND, gpu, 94, None);
         died(ledger, at * 100 * SECOND)
     };
-    assert_eq!(die(&mut ledger, 1, 0), Some(Class::Restart), "one death is one strike, however many XIDs");
+    assert_eq!(die(&mut ledger, 1, 0), Some(Class::Restart), "one death counts once, for any number of XIDs");
     assert_eq!(die(&mut ledger, 2, 1), Some(Class::Restart));
     ledger.refill();
     assert_eq!(die(&mut ledger, 3, 0), Some(Class::Restart));
@@ -103,7 +103,7 @@ fn the_second_death_on_the_same_gpu_leaves_until_the_budget_refills() {
 }
 
 #[test]
-fn a_fault_on_every_gpu_is_the_programs() {
+fn a_fault_on_every_gpu_is_attributed_to_the_program() {
     let mut ledger = ledger(true);
     for attempt in 1..4 {
         let now = attempt * 100 * SECOND;
@@ -128,7 +128,7 @@ fn an_unclear_xid_with_a_dead_trainer_restarts_once_and_then_leaves() {
     }
     ledger.refill();
     ledger.xid(300 * SECOND, 0, 170, None);
-    assert_eq!(died(&mut ledger, 300 * SECOND), Some(Class::Restart), "the budget is full again");
+    assert_eq!(died(&mut ledger, 300 * SECOND), Some(Class::Restart), "the budget was refilled");
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn of_several_gpus_at_a_death_the_worst_decides() {
 }
 
 #[test]
-fn a_flood_of_notes_is_told_once_a_minute_and_counted_in_full() {
+fn a_flood_of_notes_is_reported_once_a_minute_and_counted_completely() {
     let mut ledger = ledger(false);
     let told: usize = (0..11_760).map(|n| ledger.xid(Duration::from_millis(n), 0, 45, None).len()).sum();
     assert_eq!(told, 1);
@@ -151,7 +151,7 @@ fn a_flood_of_notes_is_told_once_a_minute_and_counted_in_full() {
 }
 
 #[test]
-fn a_flood_after_an_xid_makes_nobody_forget_it() {
+fn a_flood_after_an_xid_does_not_displace_it() {
     for flood in [45, 13] {
         let mut ledger = ledger(false);
         ledger.xid(SECOND, 0, 48, None);
@@ -168,7 +168,7 @@ fn a_flood_after_an_xid_makes_nobody_forget_it() {
 }
 
 #[test]
-fn an_error_of_the_program_that_comes_again_is_told_once_until_the_trainer_dies_of_it() {
+fn a_repeated_program_error_is_reported_once_until_the_trainer_dies_of_it() {
     let mut ledger = ledger(false);
     let told = |ledger: &mut Ledger| (0..500).map(|_| ledger.xid(SECOND, 0, 13, None).len()).sum::<usize>();
     assert_eq!(told(&mut ledger), 1);
@@ -178,7 +178,7 @@ fn an_error_of_the_program_that_comes_again_is_told_once_until_the_trainer_dies_
 }
 
 #[test]
-fn an_xid_that_comes_again_and_again_is_decided_in_its_time() {
+fn a_repeated_xid_is_decided_in_time() {
     let mut ledger = ledger(false);
     for second in 1..6 {
         assert_eq!(ledger.xid(second * SECOND, 0, 48, None), []);
@@ -192,18 +192,18 @@ fn one_xid_is_to_blame_for_one_death() {
     ledger.xid(SECOND, 0, 94, None);
     ledger.xid(SECOND, 0, 170, None);
     assert_eq!(died(&mut ledger, 2 * SECOND), Some(Class::Restart));
-    assert_eq!(died(&mut ledger, 4 * SECOND), None, "of something else");
+    assert_eq!(died(&mut ledger, 4 * SECOND), None, "the second death has another cause");
 }
 
 #[test]
-fn an_action_of_the_first_moment_acquits_no_gpu() {
+fn an_action_read_too_early_clears_no_gpu() {
     let mut linked = ledger(true);
     assert_eq!(linked.xid(SECOND, 0, 145, Some(0)), []);
     assert_eq!(linked.action(SECOND + Duration::from_millis(100), 0, Some(0)), [], "a sample, too soon");
     assert_eq!(died(&mut linked, 2 * SECOND), Some(Class::Leave));
     let mut alone = ledger(false);
     alone.xid(SECOND, 0, 145, Some(0));
-    let finding = alone.death(2 * SECOND).expect("it is told, since nobody asks again");
+    let finding = alone.death(2 * SECOND).expect("it is reported, because there is no later reading");
     assert!(finding.class == Class::Note && finding.text.contains("XID 145"), "{finding:?}");
     let mut asked_again = ledger(true);
     asked_again.xid(SECOND, 0, 145, Some(0));
@@ -212,7 +212,7 @@ fn an_action_of_the_first_moment_acquits_no_gpu() {
 }
 
 #[test]
-fn an_action_that_is_newer_than_this_trainit_acquits_no_gpu() {
+fn an_unknown_action_clears_no_gpu() {
     for newer in [8, 42, u32::MAX] {
         let class = |xid, several: bool| {
             let mut ledger = ledger(several);
@@ -231,7 +231,7 @@ fn an_action_that_is_newer_than_this_trainit_acquits_no_gpu() {
 #[test]
 fn a_gpu_that_the_trainer_cannot_see_never_stops_it() {
     let mut ledger = ledger(true);
-    ledger.introduce(3, "GPU 3 (GPU-x)".into(), false);
+    ledger.set_gpu(3, "GPU 3 (GPU-x)".into(), false);
     assert_eq!(ledger.xid(SECOND, 3, 79, Some(1)).iter().map(|f| f.class).max(), Some(Class::Note));
     assert_eq!(ledger.condemn(3, Class::Leave, "lost")[0].class, Class::Note);
     assert_eq!(died(&mut ledger, SECOND), None);
@@ -246,7 +246,7 @@ fn an_override_changes_the_row_but_not_the_drivers_verdict() {
 }
 
 #[test]
-fn what_a_gpu_is_condemned_for_is_told_once_and_outlasts_the_minute() {
+fn the_reason_against_a_gpu_is_reported_once_and_stays() {
     let mut ledger = ledger(false);
     assert_eq!(ledger.condemn(0, Class::Note, "row remapping failed")[0].class, Class::Note);
     assert_eq!(ledger.condemn(0, Class::Note, "row remapping failed"), []);
@@ -254,12 +254,12 @@ fn what_a_gpu_is_condemned_for_is_told_once_and_outlasts_the_minute() {
 }
 
 #[test]
-fn an_xid_without_its_gpu_is_told_and_counted_and_blamed_on_nobody() {
+fn an_xid_without_a_gpu_is_reported_and_counted_but_not_attributed() {
     let mut ledger = ledger(true);
-    let findings = ledger.stray(SECOND, 79);
+    let findings = ledger.xid_without_gpu(SECOND, 79);
     assert_eq!(findings.iter().map(|f| f.class).collect::<Vec<_>>(), [Class::Note]);
     assert!(findings[0].text.starts_with("a GPU that the driver does not name: XID 79, "), "{findings:?}");
-    ledger.stray(2 * SECOND, 79);
+    ledger.xid_without_gpu(2 * SECOND, 79);
     let XidCount { gpu, xid, count } = &ledger.history()[0];
     assert_eq!((gpu.as_str(), *xid, *count), ("a GPU that the driver does not name", 79, 2));
     assert_eq!(died(&mut ledger, 3 * SECOND), None);

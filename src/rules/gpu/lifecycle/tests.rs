@@ -1,6 +1,6 @@
 use super::*;
-use crate::rules::gpu::xid::Class;
-use crate::rules::signal::Signal;
+use crate::gpu::xid::Class;
+use crate::process::signal::Signal;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -22,7 +22,7 @@ fn running(now: Duration) -> Lifecycle {
     lifecycle
 }
 
-/// What asks to leave.
+/// The finding with class leave.
 fn leave(events: &[GpuEvent]) -> Option<&Finding> {
     events.iter().find_map(|event| match event {
         GpuEvent::Finding(finding) if finding.class == Class::Leave => Some(finding),
@@ -35,14 +35,14 @@ fn sigkill() -> End {
 }
 
 #[test]
-fn a_full_round_is_found_once_with_its_gpus() {
+fn a_complete_round_is_reported_once_with_its_gpus() {
     let mut lifecycle = running(Duration::ZERO);
     let events = lifecycle.feed(SECOND, ROUND);
     let [GpuEvent::Found(found), GpuEvent::Round] = &events[..] else { panic!("{events:?}") };
     assert_eq!((found.gpus.len(), found.problem.as_ref()), (1, None));
     assert_eq!(lifecycle.feed(2 * SECOND, ROUND), [GpuEvent::Round]);
     let wait = b"{\"t\":\"call\",\"fn\":\"nvmlEventSetWait_v2\",\"wait_ms\":2000}\n";
-    assert_eq!(lifecycle.feed(3 * SECOND, wait), [], "a second wait in one round");
+    assert_eq!(lifecycle.feed(3 * SECOND, wait), [], "a second wait within one round");
 }
 
 #[test]
@@ -52,17 +52,17 @@ fn a_hanging_probe_is_killed_once_and_replaced_only_after_it_was_reaped() {
     assert_eq!(lifecycle.deadline(), Some(6 * SECOND));
     assert_eq!(lifecycle.order(6 * SECOND), Some(Order::Kill));
     for later in [7, 100, 100_000] {
-        assert_eq!(lifecycle.order(later * SECOND), None, "one at a time, however long it takes");
+        assert_eq!(lifecycle.order(later * SECOND), None, "only one probe at a time");
     }
     let events = lifecycle.reaped(1000 * SECOND, sigkill(), String::new());
-    let [GpuEvent::Blind(reason)] = &events[..] else { panic!("{events:?}") };
+    let [GpuEvent::Unavailable(reason)] = &events[..] else { panic!("{events:?}") };
     assert!(reason.starts_with("nvmlInit_v2 did not return in 5 s"), "{reason}");
     assert_eq!(lifecycle.order(1009 * SECOND), None);
     assert_eq!(lifecycle.order(1010 * SECOND), Some(Order::Spawn));
 }
 
 #[test]
-fn a_killed_probe_that_does_not_go_is_told_of_once_and_no_other_is_started() {
+fn a_killed_probe_that_survives_is_reported_once_and_no_other_is_started() {
     for paused in [false, true] {
         let mut lifecycle = running(Duration::ZERO);
         lifecycle.feed(SECOND, b"{\"t\":\"call\",\"fn\":\"nvmlInit_v2\"}\n");
@@ -70,20 +70,20 @@ fn a_killed_probe_that_does_not_go_is_told_of_once_and_no_other_is_started() {
         assert_eq!((killed, lifecycle.deadline()), (Some(Order::Kill), Some(8 * SECOND)));
         assert_eq!(lifecycle.due(7 * SECOND), []);
         let events = lifecycle.due(8 * SECOND);
-        let [GpuEvent::Blind(reason)] = &events[..] else { panic!("{events:?}") };
+        let [GpuEvent::Unavailable(reason)] = &events[..] else { panic!("{events:?}") };
         assert!(reason.ends_with("stuck in the kernel and cannot be killed"), "{reason}");
         assert_eq!(reason.starts_with("nvmlInit_v2 did not return in 5 s"), !paused, "{reason}");
         assert_eq!(
             (lifecycle.deadline(), lifecycle.due(9 * SECOND), lifecycle.order(9 * SECOND)),
             (None, vec![], None)
         );
-        assert_eq!(lifecycle.reaped(10 * SECOND, sigkill(), String::new()), [], "it was said");
+        assert_eq!(lifecycle.reaped(10 * SECOND, sigkill(), String::new()), [], "it was reported");
         assert_eq!(lifecycle.order(20 * SECOND), Some(Order::Spawn));
     }
 }
 
 #[test]
-fn the_pause_doubles_the_warning_comes_once_and_the_return_is_told() {
+fn the_pause_doubles_and_the_loss_and_the_return_are_reported_once() {
     let mut lifecycle = running(Duration::ZERO);
     let mut now = Duration::ZERO;
     let mut warnings = 0;
@@ -99,13 +99,13 @@ fn the_pause_doubles_the_warning_comes_once_and_the_return_is_told() {
     assert_eq!(warnings, 1);
     assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 600, 600]);
     assert!(matches!(lifecycle.feed(now, ROUND)[..], [GpuEvent::Found(_), GpuEvent::Round]));
-    assert_eq!(lifecycle.feed(now, ROUND), [GpuEvent::Sighted, GpuEvent::Round]);
+    assert_eq!(lifecycle.feed(now, ROUND), [GpuEvent::Available, GpuEvent::Round]);
     lifecycle.reaped(now, sigkill(), String::new());
-    assert_eq!(lifecycle.deadline(), Some(now + FIRST_BACKOFF), "a good round forgives");
+    assert_eq!(lifecycle.deadline(), Some(now + FIRST_BACKOFF), "a complete round resets the pause");
 }
 
 #[test]
-fn a_wait_for_events_that_never_comes_back_is_one_warning_however_often_it_is_tried() {
+fn a_wait_for_events_that_never_returns_causes_one_warning() {
     let mut lifecycle = running(Duration::ZERO);
     let (mut now, mut told) = (Duration::ZERO, Vec::new());
     for _ in 0..4 {
@@ -118,7 +118,7 @@ fn a_wait_for_events_that_never_comes_back_is_one_warning_however_often_it_is_tr
         lifecycle.started(now, Ok(7));
     }
     told.retain(|event| !matches!(event, GpuEvent::Found(_) | GpuEvent::Round));
-    assert!(matches!(&told[..], [GpuEvent::Blind(why)] if why.starts_with("nvmlEventSetWait_v2")), "{told:?}");
+    assert!(matches!(&told[..], [GpuEvent::Unavailable(why)] if why.starts_with("nvmlEventSetWait_v2")), "{told:?}");
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn the_first_pause_is_no_longer_than_the_interval() {
 }
 
 #[test]
-fn a_machine_without_gpus_is_asked_once() {
+fn a_machine_without_gpus_is_probed_once() {
     let mut lifecycle = lifecycle(false);
     lifecycle.order(Duration::ZERO);
     lifecycle.started(Duration::ZERO, Ok(7));
@@ -144,7 +144,7 @@ fn a_machine_without_gpus_is_asked_once() {
 }
 
 #[test]
-fn devices_taken_from_the_container_condemn_a_dead_trainer_only() {
+fn devices_taken_from_the_container_matter_only_at_the_trainers_death() {
     let mut lifecycle = running(Duration::ZERO);
     lifecycle.feed(SECOND, ROUND);
     lifecycle.reaped(2 * SECOND, End::Signal(Signal::new(11).unwrap()), String::new());
@@ -157,7 +157,7 @@ fn devices_taken_from_the_container_condemn_a_dead_trainer_only() {
 }
 
 #[test]
-fn a_paused_probe_is_no_failure_and_the_next_one_looks_at_once_for_what_is_gone() {
+fn a_paused_probe_is_not_a_failure_and_the_next_one_detects_lost_gpus() {
     let mut lifecycle = running(Duration::ZERO);
     lifecycle.feed(SECOND, ROUND);
     assert_eq!((lifecycle.pause(SECOND), lifecycle.pause(SECOND)), (Some(Order::Kill), None));

@@ -39,7 +39,7 @@ fn a_finding_names_the_gpu_by_uuid() {
 }
 
 #[test]
-fn an_xid_that_cannot_be_judged_yet_is_told_at_once_and_once() {
+fn an_undecided_xid_is_reported_at_once_and_only_once() {
     for (number, by) in [(48, "64, 94, 95"), (145, "recovery action")] {
         let mut watch = started(2, WatchPolicy::default());
         let findings = watch.line(SECOND, &xid(1, number, Some(0)));
@@ -47,23 +47,27 @@ fn an_xid_that_cannot_be_judged_yet_is_told_at_once_and_once() {
         let text = &findings[0].text;
         assert!(text.starts_with(&format!("GPU 1 (GPU-1): XID {number}, ")), "{text}");
         assert!(text.contains("within 5 s") && text.contains(by), "{text}");
-        assert_eq!(watch.line(2 * SECOND, &xid(1, number, Some(0))), [], "a flood of it is no news");
-        assert_eq!(watch.due(6 * SECOND).len(), 1, "the decision comes as ever");
-        assert_eq!(watch.line(7 * SECOND, &xid(0, 79, None)).len(), 1, "what is decided at once is told once");
+        assert_eq!(watch.line(2 * SECOND, &xid(1, number, Some(0))), [], "a repeated XID is not reported");
+        assert_eq!(watch.due(6 * SECOND).len(), 1, "the decision still follows");
+        assert_eq!(
+            watch.line(7 * SECOND, &xid(0, 79, None)).len(),
+            1,
+            "an XID that is decided at once is reported once"
+        );
     }
 }
 
 #[test]
-fn a_lost_gpu_leaves_at_once_and_is_told_once() {
+fn a_lost_gpu_leaves_at_once_and_is_reported_once() {
     let mut watch = started(2, WatchPolicy::default());
     assert_eq!(watch.line(SECOND, &lost(1, 15))[0].class, Class::Leave);
     assert_eq!(watch.line(11 * SECOND, &lost(1, 15)), []);
     assert_eq!(watch.line(SECOND, &lost(0, 16))[0].class, Class::Leave);
-    assert_eq!(watch.line(SECOND, &lost(7, 15)), [], "not one of ours");
+    assert_eq!(watch.line(SECOND, &lost(7, 15)), [], "a GPU of another container");
 }
 
 #[test]
-fn a_gpu_that_the_next_probe_does_not_list_is_gone() {
+fn a_gpu_that_the_next_probe_does_not_list_is_lost() {
     let restarted = |visible: Option<&str>, left: Gpu| {
         let cuda_visible = visible.map(str::to_owned);
         let mut watch = started(2, WatchPolicy { cuda_visible, ..WatchPolicy::default() });
@@ -81,11 +85,11 @@ fn a_gpu_that_the_next_probe_does_not_list_is_gone() {
     let mut refused = started(1, WatchPolicy::default());
     refused.begin();
     refused.line(SECOND, &lost(0, 4));
-    assert_eq!(refused.listed(), [], "it is there, and cannot be asked");
+    assert_eq!(refused.listed(), [], "it exists, but cannot be queried");
 }
 
 #[test]
-fn an_unknown_error_after_a_good_start_leaves_only_a_dead_trainer() {
+fn an_unknown_error_after_a_good_start_matters_only_at_the_trainers_death() {
     let mut watch = started(1, WatchPolicy::default());
     assert_eq!(watch.line(SECOND, &lost(0, 999))[0].class, Class::Note);
     assert_eq!(watch.death(100 * SECOND).unwrap().class, Class::Leave);
@@ -96,8 +100,8 @@ fn an_unknown_error_after_a_good_start_leaves_only_a_dead_trainer() {
 }
 
 #[test]
-fn events_that_cannot_be_heard_are_told_once_and_blame_no_gpu() {
-    let deaf = |code| Line::Deaf { function: "nvmlEventSetWait_v2".into(), code };
+fn unavailable_events_are_reported_once_and_blame_no_gpu() {
+    let deaf = |code| Line::EventsUnavailable { function: "nvmlEventSetWait_v2".into(), code };
     for code in [999, 17, 18, 2, 1] {
         let mut watch = started(1, WatchPolicy::default());
         let findings = watch.line(SECOND, &deaf(code));
@@ -105,15 +109,15 @@ fn events_that_cannot_be_heard_are_told_once_and_blame_no_gpu() {
         let text = &findings[0].text;
         assert!(text.starts_with(&format!("XIDs cannot be seen: nvmlEventSetWait_v2 failed with {code}")), "{text}");
         assert_eq!(watch.line(2 * SECOND, &deaf(code)), []);
-        assert_eq!(watch.death(3 * SECOND), None, "{code}: the GPUs themselves answer well");
+        assert_eq!(watch.death(3 * SECOND), None, "{code}: the GPUs themselves respond");
     }
     let mut watch = started(1, WatchPolicy::default());
-    assert_eq!(watch.line(SECOND, &deaf(3)), [], "old or odd, and no error");
+    assert_eq!(watch.line(SECOND, &deaf(3)), [], "an old driver, not an error");
 }
 
 #[test]
-fn a_loss_that_only_the_wait_for_events_knows_of_is_left() {
-    let deaf = |code| Line::Deaf { function: "nvmlEventSetWait_v2".into(), code };
+fn a_loss_that_only_the_wait_for_events_detects_is_class_leave() {
+    let deaf = |code| Line::EventsUnavailable { function: "nvmlEventSetWait_v2".into(), code };
     for code in [15, 16] {
         let mut watch = started(2, WatchPolicy::default());
         let findings = watch.line(SECOND, &deaf(code));
@@ -121,7 +125,7 @@ fn a_loss_that_only_the_wait_for_events_knows_of_is_left() {
         assert!(findings[0].text.contains("does not say which"), "{findings:?}");
         let mut watch = started(2, WatchPolicy::default());
         watch.line(SECOND, &lost(1, code));
-        assert_eq!(watch.line(SECOND, &deaf(code)), [], "the GPU itself has told");
+        assert_eq!(watch.line(SECOND, &deaf(code)), [], "the GPU itself was reported");
     }
 }
 
@@ -155,7 +159,7 @@ fn drain_p2p_matters_only_to_a_job_with_several_gpus() {
 }
 
 #[test]
-fn a_slowdown_is_told_once_when_most_of_a_minute_shows_it() {
+fn a_slowdown_in_most_of_a_minute_is_reported_once() {
     let mut watch = started(1, WatchPolicy::default());
     let told: Vec<u32> = (1..=30)
         .filter(|n| {
@@ -163,11 +167,11 @@ fn a_slowdown_is_told_once_when_most_of_a_minute_shows_it() {
             !sample(&mut watch, 10 * *n * SECOND, Gpu { throttle_reasons: Some(bits), ..gpu(0) }).is_empty()
         })
         .collect();
-    assert_eq!(told, [6], "a power cap is none, and what lasts is told once");
+    assert_eq!(told, [6], "a power cap does not count, and a slowdown is reported once");
 }
 
 #[test]
-fn counters_that_rise_are_told_and_those_that_stay_are_not() {
+fn only_rising_counters_are_reported() {
     let mut watch = Watch::new(WatchPolicy::default());
     let with = |errors| Gpu { ecc_uncorrected: Some(errors), remap_pending: Some(errors > 2), ..gpu(0) };
     assert_eq!(sample(&mut watch, SECOND, with(2)), []);
@@ -187,7 +191,7 @@ fn a_failed_remap_waits_for_the_next_restart() {
 }
 
 #[test]
-fn memory_that_others_use_is_told_at_the_start_only() {
+fn memory_used_by_others_is_reported_only_at_the_start() {
     let mut watch = Watch::new(WatchPolicy::default());
     let with = |used| Gpu { memory_used_bytes: Some(used), ..gpu(0) };
     assert!(sample(&mut watch, SECOND, with(2 << 30))[0].text.contains("2048 MiB"));
@@ -195,13 +199,13 @@ fn memory_that_others_use_is_told_at_the_start_only() {
 }
 
 #[test]
-fn the_samples_of_an_hour_are_kept_and_no_more() {
+fn at_most_the_samples_of_an_hour_are_kept() {
     let mut watch = started(1, WatchPolicy::default());
     for n in 0..1000 {
         sample(&mut watch, n * SECOND, Gpu { utilization_percent: Some(n), ..gpu(0) });
     }
     let kept: Vec<u32> = watch.samples(0).filter_map(|sample| sample.utilization_percent).collect();
-    assert_eq!((kept.len(), kept[0], kept[SAMPLES - 1]), (SAMPLES, 640, 999));
+    assert_eq!((kept.len(), kept[0], kept[MOST_SAMPLES - 1]), (MOST_SAMPLES, 640, 999));
 }
 
 #[test]
@@ -209,12 +213,12 @@ fn a_gpu_that_is_lost_from_the_start_explains_the_death_of_a_trainer_that_may_ne
     let died = |visible: Option<&str>, code: u32| {
         let cuda_visible = visible.map(str::to_owned);
         let mut watch = started(1, WatchPolicy { cuda_visible, ..WatchPolicy::default() });
-        assert_eq!(watch.line(SECOND, &lost(1, code)), [], "the discovery has told");
+        assert_eq!(watch.line(SECOND, &lost(1, code)), [], "the discovery has reported it");
         watch.death(100 * SECOND)
     };
     for (visible, code) in [(None, 15), (None, 16), (Some("0,1"), 15), (Some("GPU-1"), 15)] {
         let found = died(visible, code).unwrap();
-        let why = format!("GPU 1: no place to train from the start, nvmlX failed with {code}, ");
+        let why = format!("GPU 1: unfit for training from the start, nvmlX failed with {code}, ");
         assert!(found.class == Class::Leave && found.text.starts_with(&why), "{visible:?}: {found:?}");
     }
     for (visible, code) in
@@ -225,7 +229,7 @@ fn a_gpu_that_is_lost_from_the_start_explains_the_death_of_a_trainer_that_may_ne
     let mut back = started(1, WatchPolicy::default());
     back.line(SECOND, &lost(1, 15));
     sample(&mut back, 2 * SECOND, gpu(1));
-    assert_eq!(back.death(3 * SECOND), None, "it answers by now");
+    assert_eq!(back.death(3 * SECOND), None, "it responds again");
 }
 
 #[test]

@@ -1,70 +1,74 @@
-//! A trainer that shows no sign of life: its stacks are dumped, then it is ended, which counts as a crash.
+//! A trainer without signs of life: its stacks are dumped, and it is ended, which counts as a crash.
 
 use std::time::Duration;
 
 use super::{Machine, State};
-use crate::rules::job::event::{Action, Timer, Uptime};
-use crate::rules::job::hang::{Pulse, Watch};
+use crate::gang::message::Class;
+use crate::job::event::{Action, Timer, Uptime};
+use crate::job::hang::{LivenessSample, Watchdog};
 
-/// What SIGABRT is given (a faulthandler writes its traceback, a core is dumped) before SIGKILL.
+/// The time between SIGABRT and SIGKILL, for a traceback of faulthandler or a core dump.
 const ABORT_GRACE: Duration = Duration::from_secs(10);
 
 impl Machine {
-    /// An attempt runs: watch it, if that was asked for.
+    /// Starts the watchdog of an attempt, if the policy has one.
     pub(super) fn watch(&mut self, now: Uptime) -> Option<Action> {
-        let mut watch = Watch::begin(self.policy.hang?, now);
-        if let Some(until) = self.frozen_until {
+        let mut watch = Watchdog::begin(self.policy.hang?, now);
+        if let Some(until) = self.notices.frozen_until {
             watch.frozen(until);
         }
         let at = watch.next_look(now);
-        self.watch = Some(watch);
-        Some(Action::Arm(Timer::Pulse, at))
+        self.watchdog = Some(watch);
+        Some(Action::Arm(Timer::SampleLiveness, at))
     }
 
     /// Why the attempt was ended as hung.
     pub fn hung(&self) -> Option<&str> {
-        self.hung.as_deref()
+        self.attempt.hung.as_deref()
     }
 
     pub(super) fn alive(&mut self, now: Uptime, sign: &'static str) {
-        if let Some(watch) = &mut self.watch {
+        if let Some(watch) = &mut self.watchdog {
             watch.alive(now, sign);
         }
     }
 
     pub(super) fn on_frozen(&mut self, now: Uptime, length: Duration) -> Vec<Action> {
-        let until = self.frozen_until.max(Some(now + length));
-        self.frozen_until = until;
-        if let (Some(watch), Some(until)) = (&mut self.watch, until) {
+        let until = self.notices.frozen_until.max(Some(now + length));
+        self.notices.frozen_until = until;
+        if let (Some(watch), Some(until)) = (&mut self.watchdog, until) {
             watch.frozen(until);
         }
         Vec::new()
     }
 
     pub(super) fn on_look_due(&mut self, now: Uptime) -> Vec<Action> {
-        match &mut self.watch {
+        match &mut self.watchdog {
             // A job that is being stopped has its own deadline.
-            Some(watch) if matches!(self.state, State::Running) && self.stop.is_none() => {
+            Some(watch) if matches!(self.state, State::Running) && self.stopping.stop.is_none() => {
                 watch.wake(now);
-                vec![Action::Feel]
+                vec![Action::SampleLiveness]
             }
             _ => Vec::new(),
         }
     }
 
-    pub(super) fn on_pulse(&mut self, now: Uptime, pulse: Pulse) -> Vec<Action> {
-        self.memory.beaten(pulse.step);
-        // Told to stop since it was looked at, it has its own deadline.
-        if self.stop.is_some() {
+    pub(super) fn on_liveness_sample(&mut self, now: Uptime, sample: LivenessSample) -> Vec<Action> {
+        self.restarts.budget.heartbeat_step(sample.step);
+        // The job was told to stop after this sample was taken, and that stop has its own deadline.
+        if self.stopping.stop.is_some() {
             return Vec::new();
         }
-        let Some(watch) = &mut self.watch else { return Vec::new() };
-        watch.hear(now, &pulse);
-        let Some(why) = watch.verdict(now) else { return vec![Action::Arm(Timer::Pulse, watch.next_look(now))] };
-        self.watch = None;
-        self.hung = Some(why);
-        let mut actions = vec![Action::DumpStacks, Action::AbortTree];
-        actions.extend(self.set_deadline(now + ABORT_GRACE));
+        let Some(watch) = &mut self.watchdog else { return Vec::new() };
+        watch.on_sample(now, &sample);
+        let Some(why) = watch.verdict(now) else {
+            return vec![Action::Arm(Timer::SampleLiveness, watch.next_look(now))];
+        };
+        self.watchdog = None;
+        let fall = self.is_in_gang().then(|| self.fall(Class::Hung, None, why.clone()));
+        self.attempt.hung = Some(why);
+        let mut actions: Vec<Action> = fall.into_iter().chain([Action::DumpStacks, Action::AbortTree]).collect();
+        actions.extend(self.set_deadline(now, now + ABORT_GRACE));
         actions
     }
 }

@@ -1,44 +1,37 @@
-//! How an attempt begins, and what follows where it cannot: another try while the cause may pass, or the end. Once an attempt
-//! has run, that one is the story, and never that nothing began.
+//! How an attempt starts, and what follows if it cannot: a retry while the cause may go away, or the end. Once an
+//! attempt has run, the verdict describes that attempt.
 
-use super::{Leaders, Machine, STUCK, State};
-use crate::rules::exit::End;
-use crate::rules::job::event::{Action, Resume, Timer, Uptime};
-use crate::rules::job::restart::Answer;
-use crate::rules::job::verdict::Reason;
+use super::main_children::MainChildren;
+use super::parts::Attempt;
+use super::{Machine, STUCK, State};
+use crate::gang::message::Class;
+use crate::job::event::{Action, Timer, Uptime};
+use crate::job::restart::Decision;
+use crate::job::verdict::Reason;
+use crate::process::exit::End;
 
 /// Why an attempt could not be started.
 #[derive(Debug, Clone)]
 pub(super) struct NotStarted {
     pub(super) code: u8,
     pub(super) detail: String,
-    /// The cause may be gone soon.
-    pub(super) passes: bool,
-}
-
-/// What is told of an attempt at the end.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Story {
-    ended: Option<(End, Option<bool>)>,
-    leaders: Leaders,
-    hung: Option<String>,
-    resumed: Option<Resume>,
+    /// The cause may go away.
+    pub(super) is_transient: bool,
 }
 
 impl Machine {
     pub(super) fn spawn(&mut self) -> Vec<Action> {
         self.state = State::Launching;
-        self.attempt += 1;
-        self.before = Story {
-            ended: self.ended.take(),
-            leaders: std::mem::replace(&mut self.leaders, Leaders::of(self.policy.processes)),
-            hung: self.hung.take(),
-            resumed: std::mem::replace(&mut self.resumed, self.resume.clone()),
+        let attempt = Attempt {
+            number: self.attempt.number + 1,
+            resumed: self.next.resume.clone(),
+            main_children: MainChildren::of(self.policy.processes),
+            ..Attempt::default()
         };
-        self.not_started = None;
-        self.asked = None;
-        self.passed_over = None;
-        vec![Action::Spawn { attempt: self.attempt, resume: self.resume.clone() }]
+        self.restarts.attempt_before = std::mem::replace(&mut self.attempt, attempt);
+        self.next.passed_over = None;
+        let generation = self.generation();
+        vec![Action::Spawn { attempt: self.attempt.number, generation, resume: self.next.resume.clone() }]
     }
 
     pub(super) fn on_spawned(&mut self, now: Uptime) -> Vec<Action> {
@@ -46,80 +39,93 @@ impl Machine {
             return Vec::new();
         }
         self.state = State::Running;
-        self.started_at = now;
-        let held = std::mem::take(&mut self.held);
+        self.attempt.started_at = now;
+        let held = std::mem::take(&mut self.next.held_signals);
         let sent: Vec<Action> = held.into_iter().map(|signal| self.send(signal)).collect();
         self.watch(now).into_iter().chain(sent).collect()
     }
 
-    /// `others` of the attempt run already: without this one they are of no use.
+    /// If `others` of the attempt run already, they are stopped.
     pub(super) fn on_not_spawned(&mut self, now: Uptime, why: NotStarted, others: bool) -> Vec<Action> {
         if self.state != State::Launching {
             return Vec::new();
         }
-        self.not_started = Some(why);
-        if others { self.drain(now) } else { self.not_begun(now) }
+        self.attempt.not_started = Some(why);
+        if others { self.drain(now) } else { self.after_failed_start(now) }
     }
 
-    /// Nothing is left of an attempt that could not be started, or what is left cannot be ended.
-    pub(super) fn not_begun(&mut self, now: Uptime) -> Vec<Action> {
-        let Some(NotStarted { code, detail, passes }) = self.not_started.clone() else { return Vec::new() };
-        let mut detail = match self.attempt {
+    /// No process is left of an attempt that could not be started, or the rest cannot be ended.
+    pub(super) fn after_failed_start(&mut self, now: Uptime) -> Vec<Action> {
+        let Some(NotStarted { code, detail, is_transient }) = self.attempt.not_started.clone() else {
+            return Vec::new();
+        };
+        let mut detail = match self.attempt.number {
             1 => detail,
             attempt => format!("attempt {attempt} could not be started: {detail}"),
         };
-        if !passes {
+        if self.is_in_gang() && self.stopping.stop.is_none() {
+            let fall = self.fall(Class::Code, Some(End::Code(code)), detail.clone());
+            let may_try_again = self.stopping.kill_from.is_none() && self.attempt.keyboard_signal_at.is_none();
+            if is_transient && may_try_again {
+                return self.start_again_with_gang(fall);
+            }
+            return [fall].into_iter().chain(self.exit(Reason::NotStarted, code, detail)).collect();
+        }
+        if !is_transient {
             return self.exit(Reason::NotStarted, code, detail);
         }
-        self.tell_of_the_one_before();
-        let is_the_last = self.stop.is_some() || self.asked.is_some() || self.killing.is_some();
-        if !is_the_last {
-            match self.memory.judge_start(&self.policy) {
-                Answer::No(why) if why.is_empty() => {}
-                Answer::No(why) => detail = format!("{detail}; {why}"),
-                Answer::After(pause) | Answer::Older(pause) => {
+        self.restore_attempt_before();
+        let no_retry = self.stopping.stop.is_some()
+            || self.attempt.keyboard_signal_at.is_some()
+            || self.stopping.kill_from.is_some();
+        if !no_retry {
+            match self.restarts.budget.decide_start(&self.policy) {
+                Decision::GiveUp(why) if why.is_empty() => {}
+                Decision::GiveUp(why) => detail = format!("{detail}; {why}"),
+                Decision::Restart(pause) | Decision::FallBack(pause) => {
                     self.state = State::Waiting;
                     return vec![Action::Arm(Timer::Backoff, now + pause)];
                 }
             }
         }
-        if self.killing.is_some() && self.policy.max_restarts > 0 && self.stop.is_none() {
+        if self.stopping.kill_from.is_some() && self.policy.max_restarts > 0 && self.stopping.stop.is_none() {
             detail = format!("{detail}; {STUCK}");
         }
-        if self.ended.is_none() && self.stop.is_none() {
+        if self.attempt.ended.is_none() && self.stopping.stop.is_none() {
             return self.exit(Reason::NotStarted, code, detail);
         }
-        self.gave_up = detail;
+        self.restarts.no_restart_reason = detail;
         self.flush(now)
     }
 
-    fn tell_of_the_one_before(&mut self) {
-        let before = std::mem::take(&mut self.before);
-        (self.ended, self.leaders) = (before.ended, before.leaders);
-        (self.hung, self.resumed) = (before.hung, before.resumed);
+    fn restore_attempt_before(&mut self) {
+        let before = std::mem::take(&mut self.restarts.attempt_before);
+        (self.attempt.ended, self.attempt.main_children) = (before.ended, before.main_children);
+        (self.attempt.hung, self.attempt.resumed) = (before.hung, before.resumed);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{ended, feed, outcome, running, secs, term};
+    use super::super::tests::{ended, feed, is_term_tree, outcome, running, secs, term};
     use super::*;
-    use crate::rules::job::{Event, Policy, Processes};
-    use crate::rules::signal::Signal;
+    use crate::job::{Event, Policy, Processes};
+    use crate::process::exit::End;
+    use crate::process::signal::Signal;
 
     fn refused(others: bool) -> Event {
-        Event::NotSpawned { code: 125, detail: "no process".into(), passes: true, others }
+        Event::NotSpawned { code: 125, detail: "no process".into(), is_transient: true, others }
     }
 
     fn missing() -> Event {
-        Event::NotSpawned { code: 127, detail: "not found".into(), passes: false, others: false }
+        Event::NotSpawned { code: 127, detail: "not found".into(), is_transient: false, others: false }
     }
 
     fn budget(max_restarts: u32) -> Policy {
         Policy { max_restarts, ..Policy::default() }
     }
 
-    /// Its first attempt failed with 9, and the second is being started.
+    /// Its first attempt failed with code 9, and the second is being started.
     fn at_a_restart(policy: Policy) -> Machine {
         let mut machine = running(policy);
         let again = feed(&mut machine, 100.0, [ended(9), Event::TreeEmpty, Event::Due(Timer::Backoff)]);
@@ -128,13 +134,13 @@ mod tests {
     }
 
     #[test]
-    fn a_start_that_fails_for_a_cause_that_passes_is_tried_again_while_the_budget_lasts() {
+    fn a_start_that_fails_for_a_transient_cause_is_retried_while_the_budget_lasts() {
         let mut machine = at_a_restart(budget(5));
         for (attempt, pause) in [(3, 2.0), (4, 4.0), (5, 8.0), (6, 16.0)] {
             let wait = machine.step(secs(200.0), refused(false));
             assert_eq!(wait, [Action::Arm(Timer::Backoff, secs(200.0 + pause))]);
             let again = machine.step(secs(200.0), Event::Due(Timer::Backoff));
-            assert_eq!(again, [Action::Spawn { attempt, resume: None }]);
+            assert_eq!(again, [Action::Spawn { attempt, generation: None, resume: None }]);
         }
         feed(&mut machine, 200.0, [Event::Spawned { pids: vec![8] }, ended(0)]);
         let end = outcome(machine.step(secs(200.0), Event::TreeEmpty));
@@ -142,27 +148,27 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_ran_and_cannot_be_started_again_leaves_as_its_last_attempt_did() {
+    fn a_job_that_ran_and_cannot_be_restarted_exits_like_its_last_attempt() {
         let mut machine = at_a_restart(budget(2));
         feed(&mut machine, 101.0, [refused(false), Event::Due(Timer::Backoff)]);
         let end = outcome(machine.step(secs(103.0), refused(false)));
         assert_eq!((end.reason, end.exit_code, end.child), (Reason::Failed, 9, Some(End::Code(9))));
         let told =
-            "failed with exit code 9; attempt 3 could not be started: no process; the restart budget (2) is spent";
+            "failed with exit code 9; attempt 3 could not be started: no process; the restart budget (2) is used up";
         assert_eq!(end.detail, format!("the command {told}"));
     }
 
     #[test]
-    fn the_last_commit_is_made_where_no_attempt_can_be_started_any_more() {
+    fn the_last_commit_is_made_if_no_further_attempt_can_be_started() {
         let mut machine = running(Policy { checkpoints: true, store: true, max_restarts: 1, ..Policy::default() });
-        let found = Event::Restored { resume: None, committed: None, older: false };
+        let found = Event::Restored { resume: None, committed: None, older: false, is_further: false };
         feed(&mut machine, 100.0, [ended(9), Event::TreeEmpty, found, Event::Due(Timer::Backoff)]);
         let flush = machine.step(secs(101.0), refused(false));
         assert!(matches!(flush.last(), Some(Action::Flush { leaving: false, .. })), "{flush:?}");
     }
 
     #[test]
-    fn the_first_start_is_tried_again_too_and_without_a_budget_nothing_began() {
+    fn the_first_start_is_retried_too_and_without_a_budget_nothing_starts() {
         let first = |policy| {
             let mut machine = Machine::new(policy);
             machine.step(secs(0.0), Event::Started);
@@ -184,14 +190,14 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_is_gone_at_a_restart_is_not_found_and_it_is_said_at_which() {
+    fn a_command_that_is_missing_at_a_restart_is_127_and_the_attempt_is_named() {
         let end = outcome(at_a_restart(budget(5)).step(secs(101.0), missing()));
         assert_eq!((end.reason, end.exit_code), (Reason::NotStarted, 127));
         assert_eq!(end.detail, "attempt 2 could not be started: not found");
     }
 
     #[test]
-    fn who_is_told_to_stop_as_a_start_fails_tries_no_more() {
+    fn a_stop_during_a_failed_start_prevents_a_retry() {
         let mut machine = at_a_restart(budget(5));
         machine.step(secs(101.0), term());
         let end = outcome(machine.step(secs(101.0), refused(false)));
@@ -207,16 +213,16 @@ mod tests {
     }
 
     #[test]
-    fn what_was_started_of_an_attempt_ends_before_the_next_and_is_not_the_story() {
+    fn a_partly_started_attempt_ends_before_the_next_and_is_not_the_result() {
         let mut machine = at_a_restart(Policy { processes: Processes { count: 2, first_rank: 0 }, ..budget(2) });
         for at in [101.0, 110.0] {
             let drain = machine.step(secs(at), refused(true));
-            assert!(drain.contains(&Action::TermTree), "{drain:?}");
+            assert!(drain.iter().any(is_term_tree), "{drain:?}");
             let term = Event::MainEnded { local_rank: 0, end: End::Signal(Signal::TERM), oom: Some(false) };
             machine.step(secs(at), term);
             if at < 110.0 {
                 machine.step(secs(at), Event::TreeEmpty);
-                assert_eq!((machine.state(), machine.deadline), (&State::Waiting, None));
+                assert_eq!((machine.state(), machine.stopping.deadline), (&State::Waiting, None));
                 machine.step(secs(at), Event::Due(Timer::Backoff));
             }
         }
@@ -225,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_started_beside_what_is_stuck_of_an_attempt_that_could_not_be_started() {
+    fn nothing_is_started_beside_stuck_processes_of_a_failed_start() {
         let mut machine = at_a_restart(Policy { processes: Processes { count: 2, first_rank: 0 }, ..budget(9) });
         feed(&mut machine, 101.0, [refused(true), Event::Due(Timer::Grace)]);
         let end = outcome(machine.step(secs(103.0), Event::Due(Timer::Stuck)));

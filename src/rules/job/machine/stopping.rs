@@ -1,8 +1,11 @@
-//! How a job is asked to stop: signals, notices, a failing GPU, a newer run. One deadline, which never moves later.
+//! How a job is stopped: by signals, notices, a failing GPU, a newer run. There is one deadline, which never moves
+//! later.
 
-use super::{Cause, HELD_SIGNALS, Machine, State, Stop};
-use crate::rules::job::event::{Action, Timer, Uptime};
-use crate::rules::signal::Signal;
+use super::parts::{Cause, Stop};
+use super::{HELD_SIGNALS, Machine, State, TERM_SWEEP};
+use crate::job::event::{Action, Target, Timer, Uptime};
+use crate::job::tree_stop::Grace;
+use crate::process::signal::Signal;
 
 impl Machine {
     pub(super) fn on_signal(&mut self, now: Uptime, signal: Signal, sender: Option<u32>) -> Vec<Action> {
@@ -14,104 +17,124 @@ impl Machine {
             return self.on_preempted(now, source.clone(), source, lead);
         }
         let Some(as_signal) = self.policy.rewritten(signal) else { return Vec::new() };
-        // Whoever has it rewritten to that, or that to another, asks for the end.
+        // A rule that rewrites a signal to TERM makes it a stop, and a TERM that is rewritten stays a stop.
         let is_stop = [signal, as_signal].contains(&Signal::TERM);
         let asks = self.policy.asks_to_leave(as_signal);
+        if matches!(self.state, State::Running | State::Launching) && !is_stop {
+            self.attempt.clues.passed_on(as_signal, sender);
+        }
         match self.state {
             State::Running | State::Launching if is_stop => self.on_stop_signal(now, as_signal, sender),
             State::Running => {
                 if asks {
-                    self.asked = Some(now);
+                    self.attempt.keyboard_signal_at = Some(now);
                 }
                 let mut actions = vec![self.send(as_signal)];
-                // Else a shell that waits for us would never have its prompt back. Where the command has the terminal we hear
-                // of it otherwise; a deadline that is set has to be watched.
-                if signal.stops_a_job() && !self.policy.child_has_terminal && self.deadline.is_none() {
+                // A shell that waits for this process would otherwise never show its prompt again. If the command has
+                // the terminal, its own stop is noticed elsewhere. If a deadline is set, this process must stay awake.
+                if signal.stops_a_job() && !self.policy.child_has_terminal && self.stopping.deadline.is_none() {
                     actions.push(Action::Suspend { at_once: self.policy.suspend_at_signal });
                 }
                 if self.policy.checkpoint_on.contains(&signal) {
-                    actions.extend(self.hasten(false));
+                    actions.extend(self.commit_soon(false));
                 }
                 actions
             }
             State::Launching => {
                 if asks {
-                    self.asked = Some(now);
+                    self.attempt.keyboard_signal_at = Some(now);
                 }
                 self.hold(as_signal);
                 Vec::new()
             }
-            State::Restoring | State::Gathering | State::Refreshing | State::Waiting if is_stop => {
-                self.stop.get_or_insert(Stop { cause: Cause::Signal { sender }, told: true });
+            State::Restoring
+            | State::Gathering
+            | State::Refreshing
+            | State::Waiting
+            | State::Surveying
+            | State::Assembling
+            | State::Arming
+                if is_stop =>
+            {
+                self.stopping.stop.get_or_insert(Stop { cause: Cause::Signal { sender }, is_signalled: true });
                 self.flush(now)
             }
-            // What the crash has left may not be committed yet.
-            State::Restoring | State::Gathering | State::Refreshing | State::Waiting if asks => {
-                self.interrupted = Some(as_signal);
+            // Checkpoints of the crashed attempt may not be committed yet.
+            State::Restoring
+            | State::Gathering
+            | State::Refreshing
+            | State::Waiting
+            | State::Surveying
+            | State::Assembling
+            | State::Arming
+                if asks =>
+            {
+                self.stopping.interrupted = Some(as_signal);
                 self.flush(now)
             }
             State::Restoring | State::Gathering => {
                 self.hold(as_signal);
                 Vec::new()
             }
-            // It was meant for the attempt that is over; the next one would die of it before it can install a handler.
-            State::Refreshing | State::Waiting => Vec::new(),
-            // It commits what there is, and waits no longer; the next signal is for the commit.
-            State::Flushing if self.awaits_others && asks => {
-                self.awaits_others = false;
-                vec![Action::Hasten { notice: true }]
+            // The signal was meant for the previous attempt. The next attempt would die of it before it can install a
+            // handler.
+            State::Refreshing | State::Waiting | State::Surveying | State::Assembling | State::Arming => Vec::new(),
+            // Commits what is complete without waiting longer; the next signal interrupts the commit.
+            State::Flushing if self.commits.awaits_others && asks => {
+                self.commits.awaits_others = false;
+                vec![Action::CommitSoon { notice: true }]
             }
-            State::Flushing if !is_stop && asks && !self.is_tidying => {
-                let (deed, lost) = self.owed();
-                self.lost_commit(format!("{deed} was broken off by {as_signal}; {lost}"))
+            State::Flushing if !is_stop && asks && !self.commits.is_deleting_old => {
+                let (pending, advice) = self.pending_work();
+                self.commit_failed(format!("{pending} was interrupted by {as_signal}; {advice}"))
             }
             State::Draining if self.would_restart(now) => {
                 self.on_signal_while_draining(now, is_stop, as_signal, sender);
                 Vec::new()
             }
-            // Whoever waits for the end waits for nothing but the last commit.
+            // The end of the job now waits only for the last commit.
             State::Flushing if (is_stop || asks) && self.policy.store => {
-                vec![Action::Hasten { notice: true }]
+                vec![Action::CommitSoon { notice: true }]
             }
             State::Draining | State::Flushing | State::Done => Vec::new(),
         }
     }
 
-    /// Another attempt would follow: it does not where somebody wants the end.
+    /// Another attempt would follow, unless this signal asks the job to end.
     fn on_signal_while_draining(&mut self, now: Uptime, is_stop: bool, as_signal: Signal, sender: Option<u32>) {
         if is_stop {
-            self.stop = Some(Stop { cause: Cause::Signal { sender }, told: true });
+            self.stopping.stop = Some(Stop { cause: Cause::Signal { sender }, is_signalled: true });
         } else if self.policy.asks_to_leave(as_signal) {
-            self.asked = Some(now);
-            self.gave_up = format!("{as_signal} came before the next attempt");
+            self.attempt.keyboard_signal_at = Some(now);
+            self.restarts.no_restart_reason = format!("{as_signal} arrived before the next attempt");
         }
     }
 
     pub(super) fn on_stop_signal(&mut self, now: Uptime, as_signal: Signal, sender: Option<u32>) -> Vec<Action> {
         let preempt_signal = if as_signal == Signal::TERM { self.policy.preempt_signal } else { Some(as_signal) };
-        // What the trainer was told of already and the SIGTERM that follows it (a node with a failed GPU is drained) are one
-        // event.
-        let already_told = self.stop.as_mut().is_some_and(|stop| std::mem::take(&mut stop.told));
-        let begun = self.begin_stop(now + self.policy.stop_grace);
-        self.stop.get_or_insert(Stop { cause: Cause::Signal { sender }, told: false });
-        let signal = preempt_signal.filter(|_| !already_told).and_then(|signal| self.deliver(signal));
-        // A trainer with checkpoints may read the deadline in its handler: the file is there first, as with every notice.
-        // For any other command this is an init, and nothing comes before the signal.
+        // A stop that the trainer was told of, and the SIGTERM that follows it (a node with a failed GPU is drained),
+        // are one event.
+        let already_signalled = self.stopping.stop.as_mut().is_some_and(|stop| std::mem::take(&mut stop.is_signalled));
+        let start = self.begin_stop(now, now + self.policy.stop_grace);
+        self.stopping.stop.get_or_insert(Stop { cause: Cause::Signal { sender }, is_signalled: false });
+        let signal = preempt_signal.filter(|_| !already_signalled).and_then(|signal| self.deliver(signal));
+        // A trainer with checkpoints may read the deadline in its handler, so the file is written first, as for every
+        // notice. For any other command nothing comes before the signal.
         if self.policy.checkpoints {
-            begun.into_iter().chain(signal).collect()
+            start.into_iter().chain(signal).collect()
         } else {
-            signal.into_iter().chain(begun).collect()
+            signal.into_iter().chain(start).collect()
         }
     }
 
-    /// A running trainer is stopped as by a preemption; what is over or stopping already keeps its own reason.
+    /// A running trainer is stopped as for a preemption. A job that has ended or is stopping keeps its reason.
     pub(super) fn on_gpu_failed(&mut self, now: Uptime, detail: String) -> Vec<Action> {
         let is_alive = matches!(self.state, State::Running | State::Launching);
-        if !is_alive || self.stop.is_some() {
+        if !is_alive || self.stopping.stop.is_some() {
             return Vec::new();
         }
-        self.stop = Some(Stop { cause: Cause::Gpu { detail }, told: true });
-        let mut actions = self.begin_stop(now + self.policy.stop_grace);
+        self.stopping.stop = Some(Stop { cause: Cause::Gpu { detail }, is_signalled: true });
+        let mut actions = self.begin_stop(now, now + self.policy.stop_grace);
         if let Some(signal) = self.policy.preempt_signal {
             actions.extend(self.deliver(signal));
         }
@@ -119,16 +142,16 @@ impl Machine {
     }
 
     pub(super) fn on_fenced(&mut self, now: Uptime, detail: String) -> Vec<Action> {
-        let is_told = self.stop.is_some() && self.policy.preempt_signal.is_some();
-        let again = self.stop.as_ref().is_some_and(|stop| matches!(stop.cause, Cause::Fenced { .. }));
-        let told = !is_told || self.stop.as_ref().is_some_and(|stop| stop.told);
-        self.stop = Some(Stop { cause: Cause::Fenced { detail, again }, told });
+        let was_signalled = self.stopping.stop.is_some() && self.policy.preempt_signal.is_some();
+        let again = self.stopping.stop.as_ref().is_some_and(|stop| matches!(stop.cause, Cause::Fenced { .. }));
+        let is_signalled = !was_signalled || self.stopping.stop.as_ref().is_some_and(|stop| stop.is_signalled);
+        self.stopping.stop = Some(Stop { cause: Cause::Fenced { detail, again }, is_signalled });
         match self.state {
             State::Running | State::Launching if again => Vec::new(),
             State::Running | State::Launching => {
-                let mut actions = self.begin_stop(now + self.policy.stop_grace);
-                // To many a trainer a second signal says that it shall not even save.
-                if !is_told {
+                let mut actions = self.begin_stop(now, now + self.policy.stop_grace);
+                // Many trainers treat a second signal as a request not to save.
+                if !was_signalled {
                     actions.extend(self.deliver(Signal::TERM));
                 }
                 actions
@@ -138,30 +161,50 @@ impl Machine {
         }
     }
 
-    /// Whether the newer run was heard of before: it is, whenever the store is looked at.
+    /// Whether the newer run was reported before. Every access to the store reports it.
     pub fn is_fenced_again(&self) -> bool {
-        matches!(self.stop, Some(Stop { cause: Cause::Fenced { again: true, .. }, .. }))
+        matches!(self.stopping.stop, Some(Stop { cause: Cause::Fenced { again: true, .. }, .. }))
     }
 
-    /// The deadline and the word of it to the trainer, who knows of none yet or of a later one.
-    pub(super) fn begin_stop(&mut self, at: Uptime) -> Vec<Action> {
-        let arm = self.set_deadline(at);
-        let is_news = !std::mem::replace(&mut self.announced, true) || arm.is_some();
-        let told = self.deadline.filter(|_| is_news).map(|deadline| Action::Announce { deadline });
-        told.into_iter().chain(arm).collect()
+    /// Sets the deadline, and writes the preemption file if the trainer does not know this deadline.
+    pub(super) fn begin_stop(&mut self, now: Uptime, at: Uptime) -> Vec<Action> {
+        let arm = self.set_deadline(now, at);
+        let is_new = !std::mem::replace(&mut self.stopping.has_announced, true) || arm.is_some();
+        let preemption_file =
+            self.stopping.deadline.filter(|_| is_new).map(|deadline| Action::WritePreemptionFile { deadline });
+        let sweep = self.grace().filter(|_| arm.is_some()).map(|grace| self.sweep(grace.last_third()));
+        preemption_file.into_iter().chain(arm).chain(sweep).collect()
     }
 
-    /// Sets the one deadline, or brings it forward; never later.
-    pub(super) fn set_deadline(&mut self, at: Uptime) -> Option<Action> {
-        if self.deadline.is_some_and(|set| set <= at) {
-            return None;
+    /// The period of the stop, if a deadline is set.
+    pub(super) fn grace(&self) -> Option<Grace> {
+        Some(Grace { from: self.stopping.grace_from, until: self.stopping.deadline? })
+    }
+
+    /// In the last third of the grace the rest of the tree gets SIGTERM too, if the main children got it and are alive.
+    /// A trainer that gets another signal, or none, is left alone until the deadline.
+    pub(super) fn signal_rest_of_tree(&mut self, now: Uptime) -> Vec<Action> {
+        let late = self.grace().filter(|grace| now >= grace.last_third());
+        match late.filter(|_| self.attempt.has_heard_term && self.policy.signal_target == Target::Leader) {
+            Some(grace) => vec![Action::TermTree(grace), self.sweep(now + TERM_SWEEP)],
+            None => Vec::new(),
         }
-        self.deadline = Some(at);
+    }
+
+    /// Sets the deadline, or brings it forward; never later.
+    pub(super) fn set_deadline(&mut self, now: Uptime, at: Uptime) -> Option<Action> {
+        match self.stopping.deadline {
+            Some(set) if set <= at => return None,
+            Some(_) => {}
+            None => self.stopping.grace_from = now,
+        }
+        self.stopping.deadline = Some(at);
         Some(Action::Arm(Timer::Grace, at))
     }
 
-    /// Sends now, or once the command runs.
+    /// Sends the signal now, or when the command runs.
     pub(super) fn deliver(&mut self, signal: Signal) -> Option<Action> {
+        self.attempt.has_heard_term |= signal == Signal::TERM;
         if self.state == State::Launching {
             self.hold(signal);
             return None;
@@ -176,8 +219,8 @@ impl Machine {
     pub(super) fn hold(&mut self, signal: Signal) {
         // Standard signals do not queue in the kernel either.
         let queues = signal.number() > 31;
-        if self.held.len() < HELD_SIGNALS && (queues || !self.held.contains(&signal)) {
-            self.held.push(signal);
+        if self.next.held_signals.len() < HELD_SIGNALS && (queues || !self.next.held_signals.contains(&signal)) {
+            self.next.held_signals.push(signal);
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Whole lives, and the laws that hold in all of them.
+//! Whole jobs, and the rules that hold in all of them.
 
 use super::*;
-use crate::rules::job::{Flushed, Outcome, StoppedCode, Target};
+use crate::job::{Flushed, Outcome, StoppedCode, Target};
 
 pub(super) fn secs(s: f64) -> Uptime {
     Duration::from_secs_f64(s)
@@ -15,7 +15,7 @@ pub(super) fn running(policy: Policy) -> Machine {
     let mut machine = Machine::new(policy);
     machine.step(secs(0.0), Event::Started);
     if machine.policy.checkpoints {
-        machine.step(secs(0.0), Event::Restored { resume: None, committed: None, older: false });
+        machine.step(secs(0.0), Event::Restored { resume: None, committed: None, older: false, is_further: false });
     }
     machine.step(secs(0.1), Event::Spawned { pids: vec![7] });
     assert_eq!(machine.state, State::Running);
@@ -41,15 +41,19 @@ pub(super) fn leader(signal: Signal) -> Action {
     Action::Signal { target: Target::Leader, signal }
 }
 
-/// Feeds a machine, always at the same instant.
+pub(super) fn is_term_tree(action: &Action) -> bool {
+    matches!(action, Action::TermTree(_))
+}
+
+/// Feeds events to a machine, all at the same time.
 pub(super) fn feed(machine: &mut Machine, now: f64, events: impl IntoIterator<Item = Event>) -> Vec<Action> {
     events.into_iter().flat_map(|event| machine.step(secs(now), event)).collect()
 }
 
 #[test]
-fn a_plain_life_is_spawn_run_drain_exit() {
+fn a_simple_job_spawns_runs_drains_and_exits() {
     let mut machine = Machine::new(Policy::default());
-    assert_eq!(machine.step(secs(0.0), Event::Started), [Action::Spawn { attempt: 1, resume: None }]);
+    assert_eq!(machine.step(secs(0.0), Event::Started), [Action::Spawn { attempt: 1, generation: None, resume: None }]);
     assert_eq!(machine.step(secs(0.0), Event::Spawned { pids: vec![7] }), []);
     machine.step(secs(5.0), ended(0));
     let end = outcome(machine.step(secs(5.0), Event::TreeEmpty));
@@ -57,17 +61,18 @@ fn a_plain_life_is_spawn_run_drain_exit() {
 }
 
 #[test]
-fn a_preempted_life_checkpoints_commits_and_leaves_with_143() {
+fn a_preempted_job_saves_commits_and_exits_with_143() {
     let mut machine = running(with_store());
     let told = machine
         .step(secs(60.0), Event::Preempted { id: String::new(), source: "gce preempted".into(), lead: secs(30.0) });
     assert_eq!(
         told,
         [
-            Action::Announce { deadline: secs(85.0) },
+            Action::WritePreemptionFile { deadline: secs(85.0) },
             Action::Arm(Timer::Grace, secs(85.0)),
+            Action::Arm(Timer::Sweep, secs(85.0) - secs(25.0) / 3),
             leader(Signal::TERM),
-            Action::Hasten { notice: true }
+            Action::CommitSoon { notice: true }
         ]
     );
     machine.step(secs(63.4), ended(0));
@@ -78,12 +83,13 @@ fn a_preempted_life_checkpoints_commits_and_leaves_with_143() {
 }
 
 #[test]
-fn nothing_comes_before_the_signal_unless_a_trainer_with_checkpoints_is_told_by_file_too() {
+fn only_the_preemption_file_of_a_trainer_with_checkpoints_comes_before_the_signal() {
     let told = running(Policy::default()).step(secs(60.0), term());
-    let (announce, arm) = (Action::Announce { deadline: secs(85.0) }, Action::Arm(Timer::Grace, secs(85.0)));
-    assert_eq!(told, [leader(Signal::TERM), announce.clone(), arm.clone()]);
+    let (announce, arm) = (Action::WritePreemptionFile { deadline: secs(85.0) }, Action::Arm(Timer::Grace, secs(85.0)));
+    let third = Action::Arm(Timer::Sweep, secs(85.0) - secs(25.0) / 3);
+    assert_eq!(told, [leader(Signal::TERM), announce.clone(), arm.clone(), third.clone()]);
     let told = running(Policy { checkpoints: true, ..Policy::default() }).step(secs(60.0), term());
-    assert_eq!(told, [announce, arm, leader(Signal::TERM)]);
+    assert_eq!(told, [announce, arm, third, leader(Signal::TERM)]);
 }
 
 #[test]
@@ -94,7 +100,7 @@ fn an_orphans_death_does_not_end_the_job() {
 }
 
 #[test]
-fn ten_thousand_deaths_while_draining_are_one_more_look_and_not_ten_thousand() {
+fn ten_thousand_deaths_while_draining_cause_one_scan() {
     let mut machine = running(Policy::default());
     machine.step(secs(1.0), ended(0));
     let reaped = (0..10_000).map(|pid| Event::Reaped { pid, end: End::Code(0) });
@@ -105,7 +111,7 @@ fn ten_thousand_deaths_while_draining_are_one_more_look_and_not_ten_thousand() {
 fn the_main_childs_code_is_kept_while_its_tree_is_stopped() {
     let mut machine = running(Policy::default());
     let actions = machine.step(secs(1.0), ended(3));
-    assert!(actions.contains(&Action::TermTree) && actions.contains(&Action::Arm(Timer::Grace, secs(26.0))));
+    assert!(actions.iter().any(is_term_tree) && actions.contains(&Action::Arm(Timer::Grace, secs(26.0))));
     let killed = machine.step(secs(26.0), Event::Due(Timer::Grace));
     assert_eq!(killed[0], Action::KillTree);
     machine.step(secs(26.0), Event::Reaped { pid: 9, end: End::Signal(Signal::KILL) });
@@ -155,20 +161,26 @@ fn a_crash_is_restarted_from_the_newest_checkpoint_after_a_pause() {
     let mut machine = running(with_store());
     machine.step(secs(100.0), ended(1));
     assert_eq!(machine.step(secs(100.0), Event::TreeEmpty).last(), Some(&Action::Refresh));
-    let resume = Some(Resume { from: "/ck/5".into(), step: Some(5), written_ns: 5 });
-    let wait = machine.step(secs(101.0), Event::Restored { resume: resume.clone(), committed: Some(5), older: false });
+    let resume = Some(Resume { from: "/ck/5".into(), step: Some(5) });
+    let wait = machine.step(
+        secs(101.0),
+        Event::Restored { resume: resume.clone(), committed: Some(5), older: false, is_further: false },
+    );
     assert_eq!(wait, [Action::Arm(Timer::Backoff, secs(102.0))]);
-    assert_eq!(machine.step(secs(102.0), Event::Due(Timer::Backoff)), [Action::Spawn { attempt: 2, resume }]);
+    assert_eq!(
+        machine.step(secs(102.0), Event::Due(Timer::Backoff)),
+        [Action::Spawn { attempt: 2, generation: None, resume }]
+    );
 }
 
 #[test]
-fn a_checkpoint_that_is_overwritten_each_time_and_names_no_step_keeps_the_budget_full() {
+fn a_commit_with_new_content_and_no_step_keeps_the_budget_full() {
     let mut machine = running(Policy { max_restarts: 1, ..with_store() });
     for attempt in 1..9u32 {
         let now = f64::from(attempt) * 1000.0;
         feed(&mut machine, now, [ended(1), Event::TreeEmpty]);
-        let resume = Some(Resume { from: "/ck/last.ckpt".into(), step: None, written_ns: i64::from(attempt) });
-        machine.step(secs(now), Event::Restored { resume, committed: None, older: false });
+        let resume = Some(Resume { from: "/ck/last.ckpt".into(), step: None });
+        machine.step(secs(now), Event::Restored { resume, committed: None, older: false, is_further: true });
         assert_eq!(machine.state, State::Waiting, "{attempt}");
         feed(&mut machine, now, [Event::Due(Timer::Backoff), Event::Spawned { pids: vec![7] }]);
     }
@@ -234,7 +246,7 @@ fn being_fenced_stops_the_child_commits_nothing_and_leaves_with_205() {
 }
 
 #[test]
-fn what_resists_sigkill_is_named_and_left_behind() {
+fn a_process_that_resists_sigkill_is_named_and_left_behind() {
     let mut machine = running(Policy::default());
     feed(&mut machine, 1.0, [term()]);
     machine.step(secs(26.0), Event::Due(Timer::Grace));
@@ -245,13 +257,13 @@ fn what_resists_sigkill_is_named_and_left_behind() {
 
 #[test]
 fn a_crash_whose_tree_cannot_be_ended_is_not_restarted_and_the_verdict_says_why() {
-    for (max_restarts, why) in [(3, "; it is not started again beside processes"), (0, "failed with exit code 7")] {
+    for (max_restarts, why) in [(3, "; it is not restarted, because"), (0, "failed with exit code 7")] {
         let mut machine = running(Policy { max_restarts, ..Policy::default() });
         feed(&mut machine, 1.0, [ended(7), Event::Due(Timer::Grace)]);
         let end = outcome(machine.step(secs(28.0), Event::Due(Timer::Stuck)));
         assert_eq!((end.reason, end.exit_code), (Reason::Failed, 7));
         assert_eq!(
-            (end.detail.contains(why), end.detail.contains("started again")),
+            (end.detail.contains(why), end.detail.contains("not restarted")),
             (true, max_restarts > 0),
             "{end:?}"
         );
@@ -268,7 +280,7 @@ fn a_finished_job_keeps_its_code_when_a_straggler_is_stuck_in_the_kernel() {
 }
 
 #[test]
-fn a_gpu_that_is_no_place_to_go_on_is_left_with_202_after_a_checkpoint() {
+fn a_failed_gpu_ends_the_job_with_202_after_a_checkpoint() {
     let mut machine = running(with_store());
     let actions = machine.step(secs(1.0), Event::GpuFailed { detail: "GPU-1 fell off the bus".into() });
     assert!(actions.contains(&leader(Signal::TERM)) && actions.contains(&Action::Arm(Timer::Grace, secs(26.0))));
@@ -279,7 +291,7 @@ fn a_gpu_that_is_no_place_to_go_on_is_left_with_202_after_a_checkpoint() {
 }
 
 #[test]
-fn exit_codes_are_remapped_at_the_very_end() {
+fn exit_codes_are_remapped_last() {
     let ending = |events: &[Event]| {
         let mut machine = running(Policy { remap_exit: vec![(143, 0)], ..Policy::default() });
         feed(&mut machine, 1.0, events.iter().cloned());
@@ -297,7 +309,7 @@ fn every_exit_code_of_the_child_is_passed_through() {
     }
 }
 
-mod any_life {
+mod any_job {
     use super::*;
     use proptest::prelude::*;
 
@@ -305,11 +317,12 @@ mod any_life {
         let signal = (1..=64i32).prop_filter_map("a signal", Signal::new);
         prop_oneof![
             Just(Event::Started),
-            Just(Event::Restored { resume: None, committed: None, older: false }),
+            Just(Event::Restored { resume: None, committed: None, older: false, is_further: false }),
             (0..9u64).prop_map(|s| Event::Restored {
-                resume: Some(Resume { from: "/c".into(), step: Some(s), written_ns: s as i64 }),
+                resume: Some(Resume { from: "/c".into(), step: Some(s) }),
                 committed: Some(s),
-                older: s > 4
+                older: s > 4,
+                is_further: s > 6
             }),
             Just(Event::NotRestored { code: 204, detail: String::new() }),
             Just(Event::Spawned { pids: vec![7] }),
@@ -340,7 +353,8 @@ mod any_life {
                 unit: "u".into(),
                 step: Some(3),
                 took: Duration::from_secs(1),
-                lag: Duration::ZERO
+                lag: Duration::ZERO,
+                is_progress: true
             }),
             Just(Event::Transferring),
             Just(Event::Found { committed: Some(7) }),

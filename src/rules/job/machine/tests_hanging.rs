@@ -2,22 +2,23 @@
 
 use super::tests::*;
 use super::*;
-use crate::rules::job::{Hang, Pulse};
+use crate::job::{Hang, LivenessSample};
 
 fn watched(max_restarts: u32) -> Policy {
     let hang = Some(Hang { timeout: secs(80.0), startup: secs(100.0) });
     Policy { hang, max_restarts, ..Policy::default() }
 }
 
-const SILENT: Pulse = Pulse { beat: false, step: None, output: false, moved: false, worked: false, stopped: false };
+const SILENT: LivenessSample =
+    LivenessSample { beat: false, step: None, output: false, moved: false, worked: false, stopped: false };
 
-/// Lets it look until something else than the next look is to be done.
+/// Answers the samples until there is another action.
 pub(super) fn silence(machine: &mut Machine, mut now: f64) -> (f64, Vec<Action>) {
     loop {
         now += 10.0;
-        assert_eq!(machine.step(secs(now), Event::Due(Timer::Pulse)), [Action::Feel]);
-        let actions = machine.step(secs(now), Event::Pulse(SILENT));
-        if !matches!(actions[..], [Action::Arm(Timer::Pulse, _)]) {
+        assert_eq!(machine.step(secs(now), Event::Due(Timer::SampleLiveness)), [Action::SampleLiveness]);
+        let actions = machine.step(secs(now), Event::LivenessSampled(SILENT));
+        if !matches!(actions[..], [Action::Arm(Timer::SampleLiveness, _)]) {
             return (now, actions);
         }
         assert!(now < 10_000.0);
@@ -25,7 +26,7 @@ pub(super) fn silence(machine: &mut Machine, mut now: f64) -> (f64, Vec<Action>)
 }
 
 #[test]
-fn nothing_is_looked_at_unless_it_was_asked_for() {
+fn no_samples_are_taken_without_a_hang_timeout() {
     let mut machine = Machine::new(Policy::default());
     machine.step(secs(0.0), Event::Started);
     assert_eq!(machine.step(secs(0.0), Event::Spawned { pids: vec![7] }), []);
@@ -45,16 +46,16 @@ fn a_hung_trainer_is_dumped_aborted_and_in_the_end_killed_and_the_job_leaves_wit
 }
 
 #[test]
-fn a_hang_is_told_as_leaving_only_where_no_other_attempt_follows() {
+fn a_hang_is_reported_as_leaving_only_if_no_attempt_follows() {
     let mut last = running(watched(0));
     silence(&mut last, 0.1);
-    assert!(last.told().leaving.is_some_and(|why| why.starts_with("the command hung: ")));
+    assert!(last.snapshot().leaving.is_some_and(|why| why.starts_with("the command hung: ")));
     let mut machine = running(watched(1));
     let (now, _) = silence(&mut machine, 0.1);
-    assert_eq!(machine.told().leaving, None);
+    assert_eq!(machine.snapshot().leaving, None);
     let aborted = || Event::MainEnded { local_rank: 0, end: End::Signal(Signal::ABRT), oom: Some(false) };
     feed(&mut machine, now, [aborted(), Event::TreeEmpty]);
-    assert_eq!((machine.told().state, machine.told().leaving), ("waiting", None));
+    assert_eq!((machine.snapshot().state, machine.snapshot().leaving), ("waiting", None));
 }
 
 #[test]
@@ -64,11 +65,11 @@ fn a_hung_trainer_that_cannot_be_ended_is_not_restarted_and_the_verdict_says_why
     machine.step(secs(now + 10.0), Event::Due(Timer::Grace));
     let end = outcome(machine.step(secs(now + 12.0), Event::Due(Timer::Stuck)));
     assert_eq!((end.reason, end.exit_code), (Reason::Hung, 201));
-    assert!(end.detail.contains("it could not be ended; it is not started again"), "{}", end.detail);
+    assert!(end.detail.contains("it could not be ended; it is not restarted"), "{}", end.detail);
 }
 
 #[test]
-fn a_hang_after_a_kill_for_memory_is_a_hang_and_the_kill_is_told() {
+fn a_hang_after_an_out_of_memory_kill_is_a_hang_and_mentions_the_kill() {
     let mut machine = running(watched(0));
     let (now, _) = silence(&mut machine, 0.1);
     let aborted = Event::MainEnded { local_rank: 0, end: End::Signal(Signal::ABRT), oom: Some(true) };
@@ -78,7 +79,7 @@ fn a_hang_after_a_kill_for_memory_is_a_hang_and_the_kill_is_told() {
 }
 
 #[test]
-fn a_hang_is_restarted_and_charged_and_the_next_attempt_is_watched_afresh() {
+fn a_hang_uses_a_restart_and_the_next_attempt_is_watched_from_its_start() {
     let mut machine = running(watched(1));
     let (now, _) = silence(&mut machine, 0.1);
     let aborted = Event::MainEnded { local_rank: 0, end: End::Signal(Signal::ABRT), oom: Some(false) };
@@ -93,15 +94,18 @@ fn a_hang_is_restarted_and_charged_and_the_next_attempt_is_watched_afresh() {
 }
 
 #[test]
-fn a_heartbeat_is_a_sign_of_life_and_a_higher_step_in_it_makes_the_budget_full() {
+fn a_heartbeat_is_a_sign_of_life_and_a_higher_step_in_it_refills_the_budget() {
     let mut machine = running(watched(1));
     for attempt in 1..5u32 {
         let now = f64::from(attempt) * 1000.0;
-        let beat = Pulse { beat: true, step: Some(u64::from(attempt)), ..SILENT };
+        let beat = LivenessSample { beat: true, step: Some(u64::from(attempt)), ..SILENT };
         for at in 1..20 {
-            let look =
-                feed(&mut machine, now - 1000.0 + f64::from(at) * 10.0, [Event::Due(Timer::Pulse), Event::Pulse(beat)]);
-            assert!(matches!(look[..], [Action::Feel, Action::Arm(Timer::Pulse, _)]), "{look:?}");
+            let look = feed(
+                &mut machine,
+                now - 1000.0 + f64::from(at) * 10.0,
+                [Event::Due(Timer::SampleLiveness), Event::LivenessSampled(beat)],
+            );
+            assert!(matches!(look[..], [Action::SampleLiveness, Action::Arm(Timer::SampleLiveness, _)]), "{look:?}");
         }
         feed(&mut machine, now - 800.0, [ended(1), Event::TreeEmpty]);
         assert_eq!(machine.state, State::Waiting, "{attempt}");
@@ -120,24 +124,24 @@ fn a_hung_trainer_that_leaves_with_0_on_sigabrt_has_not_finished() {
 fn a_job_that_is_being_stopped_does_not_hang() {
     let mut machine = running(watched(0));
     machine.step(secs(1.0), term());
-    assert_eq!(machine.step(secs(500.0), Event::Due(Timer::Pulse)), []);
+    assert_eq!(machine.step(secs(500.0), Event::Due(Timer::SampleLiveness)), []);
     let end = outcome(feed(&mut machine, 501.0, [ended(0), Event::TreeEmpty]));
     assert_eq!((end.reason, end.exit_code), (Reason::Stopped, 143));
 }
 
 #[test]
-fn a_job_that_was_told_to_stop_between_the_look_and_its_answer_is_left_to_save() {
+fn a_stop_between_a_sample_and_its_result_leaves_the_trainer_to_save() {
     let mut machine = running(watched(0));
     let (due, _) = silence(&mut running(watched(0)), 0.1);
     let mut now = 0.1;
     while now + 10.0 < due {
         now += 10.0;
-        feed(&mut machine, now, [Event::Due(Timer::Pulse), Event::Pulse(SILENT)]);
+        feed(&mut machine, now, [Event::Due(Timer::SampleLiveness), Event::LivenessSampled(SILENT)]);
     }
     now += 10.0;
-    assert_eq!(machine.step(secs(now), Event::Due(Timer::Pulse)), [Action::Feel]);
+    assert_eq!(machine.step(secs(now), Event::Due(Timer::SampleLiveness)), [Action::SampleLiveness]);
     machine.step(secs(now), term());
-    assert_eq!(machine.step(secs(now), Event::Pulse(SILENT)), []);
+    assert_eq!(machine.step(secs(now), Event::LivenessSampled(SILENT)), []);
     assert_eq!(machine.deadline(), Some(secs(now) + Policy::default().stop_grace));
     let end = outcome(feed(&mut machine, now + 20.0, [ended(0), Event::TreeEmpty]));
     assert_eq!((end.reason, end.exit_code), (Reason::Stopped, 143));
@@ -149,13 +153,17 @@ fn a_preemption_while_a_hung_trainer_dies_is_a_preemption() {
     let (now, _) = silence(&mut machine, 0.1);
     let notice = Event::Preempted { id: String::new(), source: "gce preempted".into(), lead: secs(30.0) };
     let told = machine.step(secs(now), notice);
-    assert_eq!(told, [Action::Announce { deadline: secs(now + 10.0) }, leader(Signal::TERM)], "the file first");
+    assert_eq!(
+        told,
+        [Action::WritePreemptionFile { deadline: secs(now + 10.0) }, leader(Signal::TERM)],
+        "the file is written first"
+    );
     let end = outcome(feed(&mut machine, now, [ended(134), Event::TreeEmpty]));
     assert_eq!((end.reason, end.exit_code), (Reason::Preempted, 143));
 }
 
 #[test]
-fn a_hung_trainer_that_ctrl_c_finds_dying_is_not_restarted() {
+fn ctrl_c_while_a_hung_trainer_dies_prevents_a_restart() {
     let mut machine = running(watched(3));
     let (now, _) = silence(&mut machine, 0.1);
     let int = Event::Signal { signal: Signal::INT, sender: Some(0) };
@@ -164,15 +172,22 @@ fn a_hung_trainer_that_ctrl_c_finds_dying_is_not_restarted() {
 }
 
 #[test]
-fn a_commit_and_a_frozen_machine_are_no_silence() {
+fn a_commit_and_a_frozen_machine_do_not_count_as_silence() {
     let frozen = Event::Frozen { length: secs(60.0), why: String::new() };
     for (event, silent) in [
-        (Event::Committed { unit: "u".into(), step: Some(5), took: secs(1.0), lag: secs(2.0) }, 80.0),
+        (
+            Event::Committed { unit: "u".into(), step: Some(5), took: secs(1.0), lag: secs(2.0), is_progress: true },
+            80.0,
+        ),
         (frozen, 60.0 + 30.0 + 80.0),
     ] {
         let mut machine = running(watched(0));
         for look in 1..10 {
-            feed(&mut machine, f64::from(look) * 10.0, [Event::Due(Timer::Pulse), Event::Pulse(SILENT)]);
+            feed(
+                &mut machine,
+                f64::from(look) * 10.0,
+                [Event::Due(Timer::SampleLiveness), Event::LivenessSampled(SILENT)],
+            );
         }
         machine.step(secs(90.0), event);
         let (hung, _) = silence(&mut machine, 90.0);
@@ -180,21 +195,21 @@ fn a_commit_and_a_frozen_machine_are_no_silence() {
     }
 }
 
-/// Said once: the machine will stand still within the next ten minutes.
+/// An announcement that the machine will freeze within the next ten minutes.
 fn freeze() -> Event {
     Event::Frozen { length: secs(600.0), why: String::new() }
 }
 
-/// An attempt that has run since `start` shows no sign of life; a freeze was heard of.
-fn assert_hangs_after_the_freeze(machine: &mut Machine, start: f64, heard: f64) {
+/// Asserts that an attempt that has run silently since `start` hangs after a freeze announced at `announced`.
+fn assert_hangs_after_the_freeze(machine: &mut Machine, start: f64, announced: f64) {
     let (hung, _) = silence(machine, start);
-    let due = (heard + 600.0 + 30.0 + 80.0).max(start + 100.0);
+    let due = (announced + 600.0 + 30.0 + 80.0).max(start + 100.0);
     assert!((due..due + 10.1).contains(&hung), "hung at {hung}, due at {due}");
 }
 
 #[test]
-fn a_freeze_heard_before_the_first_attempt_holds_in_it() {
-    let restored = || Event::Restored { resume: None, committed: None, older: false };
+fn a_freeze_announced_before_the_first_attempt_applies_to_it() {
+    let restored = || Event::Restored { resume: None, committed: None, older: false, is_further: false };
     let peers = Some("h0:1".to_owned());
     for (policy, before, after) in [
         (watched(0), vec![], vec![]),
@@ -216,8 +231,8 @@ fn a_freeze_heard_before_the_first_attempt_holds_in_it() {
 }
 
 #[test]
-fn a_freeze_heard_between_two_attempts_holds_in_the_next_one() {
-    let restored = || Event::Restored { resume: None, committed: None, older: false };
+fn a_freeze_announced_between_two_attempts_applies_to_the_next() {
+    let restored = || Event::Restored { resume: None, committed: None, older: false, is_further: false };
     let with_checkpoints = Policy { checkpoints: true, ..watched(1) };
     for (policy, before, expected, after) in [
         (watched(1), vec![ended(1)], State::Draining, vec![Event::TreeEmpty]),
@@ -236,13 +251,13 @@ fn a_freeze_heard_between_two_attempts_holds_in_the_next_one() {
 }
 
 #[test]
-fn a_freeze_outlives_a_restart_within_it_and_no_attempt_after_it() {
-    for (restart, heard) in [(30.0, 20.0), (640.0, 20.0), (2000.0, 20.0)] {
+fn a_freeze_applies_after_a_restart_within_it_and_to_no_attempt_after_it() {
+    for (restart, announced) in [(30.0, 20.0), (640.0, 20.0), (2000.0, 20.0)] {
         let mut machine = running(watched(1));
-        machine.step(secs(heard), freeze());
+        machine.step(secs(announced), freeze());
         feed(&mut machine, restart, [ended(1), Event::TreeEmpty]);
         feed(&mut machine, restart + 1.0, [Event::Due(Timer::Backoff), Event::Spawned { pids: vec![8] }]);
-        assert_hangs_after_the_freeze(&mut machine, restart + 1.0, heard);
+        assert_hangs_after_the_freeze(&mut machine, restart + 1.0, announced);
     }
 }
 

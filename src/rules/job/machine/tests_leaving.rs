@@ -1,8 +1,8 @@
-//! Notices at every moment of a life, and what becomes of the last commit's time.
+//! Notices in every state of a job, and the time of the last commit.
 
 use super::tests::*;
 use super::*;
-use crate::rules::job::Flushed;
+use crate::job::Flushed;
 
 fn notice(lead: f64) -> Event {
     Event::Preempted { id: String::new(), source: "azure reboot".into(), lead: secs(lead) }
@@ -17,15 +17,15 @@ fn withdrawn(id: &str) -> Event {
 }
 
 fn committed(step: u64, took: f64) -> Event {
-    Event::Committed { unit: "u".into(), step: Some(step), took: secs(took), lag: secs(took) }
+    Event::Committed { unit: "u".into(), step: Some(step), took: secs(took), lag: secs(took), is_progress: true }
 }
 
-fn is_told(actions: &[Action]) -> bool {
+fn is_signalled(actions: &[Action]) -> bool {
     actions.contains(&leader(Signal::TERM))
 }
 
 #[test]
-fn what_the_last_commit_took_is_kept_free_of_the_trainers_time() {
+fn the_duration_of_the_last_commit_is_reserved() {
     let mut machine = running(with_store());
     machine.step(secs(10.0), committed(10, 8.0));
     let told = machine.step(secs(60.0), notice(30.0));
@@ -33,52 +33,55 @@ fn what_the_last_commit_took_is_kept_free_of_the_trainers_time() {
 }
 
 #[test]
-fn a_machine_that_stands_although_its_time_is_past_leaves_the_trainer_and_the_last_commit_a_moment() {
+fn a_machine_that_runs_past_its_announced_end_leaves_time_to_save_and_commit() {
     let mut machine = running(with_store());
     let told = machine.step(secs(60.0), notice(0.0));
-    assert!(is_told(&told) && told.contains(&Action::Arm(Timer::Grace, secs(72.0))), "{told:?}");
+    assert!(is_signalled(&told) && told.contains(&Action::Arm(Timer::Grace, secs(72.0))), "{told:?}");
     let flush = feed(&mut machine, 61.0, [ended(0), Event::TreeEmpty]);
     assert!(flush.contains(&Action::Flush { deadline: Some(secs(74.0)), leaving: true, failed: false }), "{flush:?}");
 }
 
 #[test]
-fn a_far_end_that_nobody_woke_up_for_is_no_reason_to_kill_at_once() {
+fn an_announced_end_that_passed_during_a_freeze_is_no_reason_to_kill_at_once() {
     let mut machine = running(with_store());
     machine.step(secs(0.5), notice(900.0));
     let left = machine.step(secs(2000.0), Event::Due(Timer::Leave));
-    assert!(is_told(&left) && left.contains(&Action::Arm(Timer::Grace, secs(2012.0))), "{left:?}");
+    assert!(is_signalled(&left) && left.contains(&Action::Arm(Timer::Grace, secs(2012.0))), "{left:?}");
     let flush = feed(&mut machine, 2001.0, [ended(0), Event::TreeEmpty]);
     assert!(flush.contains(&Action::Flush { deadline: Some(secs(2014.0)), leaving: true, failed: false }), "{flush:?}");
 }
 
 #[test]
-fn a_commit_that_the_time_did_not_suffice_for_says_what_stands_only_where_something_does() {
+fn a_commit_without_time_names_the_earlier_commit_only_if_there_is_one() {
     for (step, expected) in [(None, false), (Some(40), true)] {
         let mut machine = running(with_store());
-        machine.step(secs(0.5), Event::Committed { unit: "u".into(), step, took: secs(1.0), lag: secs(1.0) });
+        machine.step(
+            secs(0.5),
+            Event::Committed { unit: "u".into(), step, took: secs(1.0), lag: secs(1.0), is_progress: true },
+        );
         feed(&mut machine, 1.0, [notice(30.0), ended(0), Event::TreeEmpty]);
         let end = outcome(machine.step(secs(29.5), Event::Due(Timer::FlushLimit)));
-        assert_eq!(end.detail.contains("step 40, committed before, stands"), expected, "{}", end.detail);
+        assert_eq!(end.detail.contains("step 40, committed before, is kept"), expected, "{}", end.detail);
         assert!(!end.detail.contains("the last committed one"), "{}", end.detail);
     }
 }
 
 #[test]
-fn an_end_far_away_is_acted_upon_at_the_next_commit() {
+fn a_distant_end_is_acted_on_at_the_next_commit() {
     let mut machine = running(with_store());
     let told = machine.step(secs(0.5), notice(900.0));
     assert_eq!(told, [Action::Arm(Timer::Leave, secs(780.5))]);
     assert!(!machine.is_stopping());
     let left = machine.step(secs(40.0), committed(10, 1.0));
-    assert!(is_told(&left) && left.contains(&Action::Disarm(Timer::Leave)), "{left:?}");
+    assert!(is_signalled(&left) && left.contains(&Action::Disarm(Timer::Leave)), "{left:?}");
 }
 
 #[test]
-fn an_end_far_away_is_acted_upon_two_minutes_before_it_at_the_latest() {
+fn a_distant_end_is_acted_on_two_minutes_before_it_at_the_latest() {
     let mut machine = running(with_store());
     machine.step(secs(0.5), notice(900.0));
     let left = machine.step(secs(780.5), Event::Due(Timer::Leave));
-    assert!(is_told(&left) && left.contains(&Action::Arm(Timer::Grace, secs(880.5))), "{left:?}");
+    assert!(is_signalled(&left) && left.contains(&Action::Arm(Timer::Grace, secs(880.5))), "{left:?}");
 }
 
 #[test]
@@ -86,7 +89,7 @@ fn maintenance_days_ahead_stops_nothing_today() {
     let mut machine = running(with_store());
     machine.step(secs(0.5), notice(3.0 * 86_400.0));
     assert_eq!(machine.step(secs(40.0), committed(10, 1.0)), []);
-    assert!(is_told(&machine.step(secs(3.0 * 86_400.0 - 1000.0), committed(20, 1.0))));
+    assert!(is_signalled(&machine.step(secs(3.0 * 86_400.0 - 1000.0), committed(20, 1.0))));
 }
 
 #[test]
@@ -94,25 +97,25 @@ fn an_end_that_is_withdrawn_before_the_trainer_was_told_stops_nothing() {
     let mut machine = running(with_store());
     machine.step(secs(0.5), notice_of("e1", 900.0));
     assert_eq!(machine.step(secs(5.0), withdrawn("e1")), [Action::Disarm(Timer::Leave)]);
-    assert_eq!((machine.leaves_by(), machine.told().leaving), (None, None));
+    assert_eq!((machine.leaves_by(), machine.snapshot().leaving), (None, None));
     assert_eq!(machine.step(secs(40.0), committed(10, 1.0)), []);
     assert_eq!(machine.step(secs(780.5), Event::Due(Timer::Leave)), []);
     let again = machine.step(secs(800.0), notice_of("e1", 900.0));
-    assert_eq!(again, [Action::Arm(Timer::Leave, secs(1580.0))], "it may be announced again");
+    assert_eq!(again, [Action::Arm(Timer::Leave, secs(1580.0))], "it can be announced again");
 }
 
 #[test]
-fn a_withdrawal_takes_back_no_other_end() {
+fn a_withdrawal_cancels_no_other_end() {
     let mut machine = running(with_store());
     feed(&mut machine, 0.5, [notice_of("e1", 900.0), notice_of("e2", 1800.0), notice_of("e2", 1900.0)]);
     assert_eq!(machine.step(secs(1.0), withdrawn("e3")), []);
     assert_eq!(machine.step(secs(1.0), withdrawn("e1")), [Action::Arm(Timer::Leave, secs(1680.5))]);
-    assert!(machine.told().leaving.is_some_and(|why| why.contains("azure e2")));
-    assert!(is_told(&machine.step(secs(1680.5), Event::Due(Timer::Leave))));
+    assert!(machine.snapshot().leaving.is_some_and(|why| why.contains("azure e2")));
+    assert!(is_signalled(&machine.step(secs(1680.5), Event::Due(Timer::Leave))));
 }
 
 #[test]
-fn what_the_trainer_was_told_is_not_taken_back() {
+fn a_stop_that_the_trainer_was_told_of_is_not_cancelled() {
     let mut machine = running(with_store());
     feed(&mut machine, 0.5, [notice_of("e1", 900.0), committed(10, 1.0)]);
     assert!(machine.is_stopping());
@@ -124,15 +127,15 @@ fn what_the_trainer_was_told_is_not_taken_back() {
 }
 
 #[test]
-fn a_near_notice_after_a_far_one_is_acted_upon_at_once() {
+fn a_near_notice_after_a_distant_one_is_acted_on_at_once() {
     let mut machine = running(with_store());
     machine.step(secs(0.5), notice(900.0));
-    assert!(is_told(&machine.step(secs(5.0), notice(30.0))));
+    assert!(is_signalled(&machine.step(secs(5.0), notice(30.0))));
     assert_eq!(machine.step(secs(780.5), Event::Due(Timer::Leave)), []);
 }
 
 #[test]
-fn a_restart_goes_on_while_the_end_is_far_and_not_when_it_is_near() {
+fn a_restart_continues_if_the_end_is_distant_and_not_if_it_is_near() {
     let mut machine = running(Policy { max_restarts: 2, ..Policy::default() });
     machine.step(secs(0.5), notice(900.0));
     feed(&mut machine, 100.0, [ended(1), Event::TreeEmpty]);
@@ -150,8 +153,8 @@ fn a_notice_while_restoring_starts_nothing() {
 }
 
 #[test]
-fn a_notice_in_the_pause_or_the_look_before_a_restart_still_commits() {
-    for events in [vec![], vec![Event::Restored { resume: None, committed: None, older: false }]] {
+fn a_notice_in_the_pause_or_the_scan_before_a_restart_still_commits() {
+    for events in [vec![], vec![Event::Restored { resume: None, committed: None, older: false, is_further: false }]] {
         let mut machine = running(with_store());
         feed(&mut machine, 100.0, [ended(1), Event::TreeEmpty]);
         feed(&mut machine, 100.0, events);
@@ -166,25 +169,31 @@ fn a_notice_in_the_pause_or_the_look_before_a_restart_still_commits() {
 }
 
 #[test]
-fn a_notice_after_the_trainer_finished_hurries_the_commit_and_changes_no_reason() {
+fn a_notice_after_the_trainer_finished_sets_a_commit_deadline_and_keeps_the_reason() {
     let mut machine = running(with_store());
     feed(&mut machine, 1.0, [ended(0), Event::TreeEmpty]);
     let actions = machine.step(secs(2.0), notice(30.0));
-    assert_eq!(actions, [Action::Arm(Timer::FlushLimit, secs(30.5)), Action::Hurry { deadline: secs(30.0) }]);
+    assert_eq!(
+        actions,
+        [Action::Arm(Timer::FlushLimit, secs(30.5)), Action::SetCommitDeadline { deadline: secs(30.0) }]
+    );
     let end = outcome(machine.step(secs(3.0), Event::Flushed(Flushed::Done { step: Some(7) })));
     assert_eq!((end.reason, end.exit_code), (Reason::Finished, 0));
 }
 
 #[test]
-fn a_second_notice_while_committing_hurries_only_if_it_is_sooner() {
+fn a_second_notice_while_committing_changes_the_deadline_only_if_it_is_sooner() {
     let mut machine = running(with_store());
     feed(&mut machine, 1.0, [notice(30.0), ended(0), Event::TreeEmpty]);
-    assert!(machine.step(secs(2.0), notice(120.0)).contains(&Action::Hurry { deadline: secs(29.0) }), "never later");
-    assert!(machine.step(secs(2.0), notice(15.0)).contains(&Action::Hurry { deadline: secs(16.0) }));
+    assert!(
+        machine.step(secs(2.0), notice(120.0)).contains(&Action::SetCommitDeadline { deadline: secs(29.0) }),
+        "never later"
+    );
+    assert!(machine.step(secs(2.0), notice(15.0)).contains(&Action::SetCommitDeadline { deadline: secs(16.0) }));
 }
 
 #[test]
-fn a_crash_that_a_notice_finds_still_draining_is_not_restarted() {
+fn a_notice_while_a_crash_drains_prevents_a_restart() {
     let mut machine = running(Policy { max_restarts: 3, ..Policy::default() });
     feed(&mut machine, 1.0, [ended(1), notice(30.0)]);
     let end = outcome(machine.step(secs(2.0), Event::TreeEmpty));
@@ -192,7 +201,7 @@ fn a_crash_that_a_notice_finds_still_draining_is_not_restarted() {
 }
 
 #[test]
-fn a_crash_that_a_sigterm_finds_still_draining_is_not_restarted_and_still_commits() {
+fn a_sigterm_while_a_crash_drains_prevents_a_restart_and_still_commits() {
     let mut machine = running(with_store());
     feed(&mut machine, 1.0, [ended(1), term()]);
     let flush = machine.step(secs(2.0), Event::TreeEmpty);
@@ -202,16 +211,16 @@ fn a_crash_that_a_sigterm_finds_still_draining_is_not_restarted_and_still_commit
 }
 
 #[test]
-fn a_crash_that_ctrl_c_finds_still_draining_is_not_restarted_and_keeps_its_code() {
+fn ctrl_c_while_a_crash_drains_prevents_a_restart_and_keeps_the_code() {
     let mut machine = running(Policy { max_restarts: 3, ..Policy::default() });
     feed(&mut machine, 1.0, [ended(3), Event::Signal { signal: Signal::INT, sender: Some(0) }]);
     let end = outcome(machine.step(secs(2.0), Event::TreeEmpty));
     assert_eq!((end.reason, end.exit_code), (Reason::Failed, 3));
-    assert!(end.detail.contains("SIGINT came"), "{}", end.detail);
+    assert!(end.detail.contains("SIGINT arrived"), "{}", end.detail);
 }
 
 #[test]
-fn what_else_is_sent_between_two_attempts_does_not_kill_the_next_one() {
+fn another_signal_between_two_attempts_does_not_kill_the_next_one() {
     let mut machine = running(Policy { max_restarts: 3, ..Policy::default() });
     let usr1 = || Event::Signal { signal: Signal::USR1, sender: Some(1) };
     feed(&mut machine, 1.0, [ended(1), usr1(), Event::TreeEmpty, usr1()]);
@@ -221,7 +230,7 @@ fn what_else_is_sent_between_two_attempts_does_not_kill_the_next_one() {
 }
 
 #[test]
-fn a_failure_that_no_attempt_would_follow_keeps_its_code_when_a_sigterm_finds_it_draining() {
+fn a_final_failure_keeps_its_code_if_a_sigterm_arrives_while_it_drains() {
     let mut machine = running(Policy::default());
     feed(&mut machine, 1.0, [ended(3), term()]);
     let end = outcome(machine.step(secs(2.0), Event::TreeEmpty));
@@ -229,14 +238,14 @@ fn a_failure_that_no_attempt_would_follow_keeps_its_code_when_a_sigterm_finds_it
 }
 
 #[test]
-fn a_success_that_a_notice_finds_still_draining_stays_one() {
+fn a_success_stays_a_success_if_a_notice_arrives_while_it_drains() {
     let mut machine = running(Policy::default());
     feed(&mut machine, 1.0, [ended(0), notice(30.0)]);
     assert_eq!(outcome(machine.step(secs(2.0), Event::TreeEmpty)).exit_code, 0);
 }
 
 #[test]
-fn a_commit_that_the_time_did_not_suffice_for_leaves_a_preemption_one_and_names_the_step_that_stands() {
+fn a_commit_without_time_stays_a_preemption_and_names_the_committed_step() {
     let mut machine = running(with_store());
     machine.step(secs(0.5), committed(40, 1.0));
     feed(&mut machine, 1.0, [notice(30.0), ended(0), Event::TreeEmpty]);
@@ -247,7 +256,7 @@ fn a_commit_that_the_time_did_not_suffice_for_leaves_a_preemption_one_and_names_
 }
 
 #[test]
-fn a_notice_that_cuts_the_last_commit_of_a_finished_job_is_named_in_its_line() {
+fn a_notice_that_cuts_the_last_commit_of_a_finished_job_short_is_named() {
     for events in [[ended(0), Event::TreeEmpty, notice(30.0)], [ended(0), notice(30.0), Event::TreeEmpty]] {
         for late in [Event::Flushed(Flushed::OutOfTime("step-50 needs 90 s".into())), Event::Due(Timer::FlushLimit)] {
             let mut machine = running(with_store());
@@ -255,7 +264,7 @@ fn a_notice_that_cuts_the_last_commit_of_a_finished_job_is_named_in_its_line() {
             let end = outcome(machine.step(secs(30.5), late));
             assert_eq!((end.reason, end.exit_code), (Reason::Store, 204));
             assert!(
-                end.detail.starts_with("preempted (azure reboot) before the last commit was through: "),
+                end.detail.starts_with("preempted (azure reboot) before the last commit was complete: "),
                 "{}",
                 end.detail
             );
@@ -264,7 +273,7 @@ fn a_notice_that_cuts_the_last_commit_of_a_finished_job_is_named_in_its_line() {
 }
 
 #[test]
-fn a_commit_that_says_nothing_is_not_waited_for_beyond_the_end() {
+fn a_silent_commit_is_not_awaited_beyond_the_end() {
     let mut machine = running(with_store());
     let actions = feed(&mut machine, 1.0, [notice(30.0), ended(0), Event::TreeEmpty, Event::Transferring]);
     let limits = actions.iter().filter(|a| **a == Action::Arm(Timer::FlushLimit, secs(29.5))).count();
@@ -277,7 +286,7 @@ fn a_commit_that_says_nothing_is_not_waited_for_beyond_the_end() {
 fn a_warning_asks_for_a_checkpoint_and_for_nothing_else() {
     let mut machine = running(with_store());
     let warned = machine.step(secs(1.0), Event::Warned { why: "rebalance".into() });
-    assert_eq!(warned, [Action::Hasten { notice: false }]);
+    assert_eq!(warned, [Action::CommitSoon { notice: false }]);
     assert!(!machine.is_stopping());
     assert_eq!(running(Policy::default()).step(secs(1.0), Event::Warned { why: String::new() }), []);
 }
@@ -287,9 +296,9 @@ fn a_signal_can_announce_the_end_and_is_then_a_notice() {
     let usr1 = Signal::USR1;
     let mut machine = running(Policy { preempt_on: vec![(usr1, secs(120.0))], ..with_store() });
     let usr2 = machine.step(secs(0.5), Event::Signal { signal: Signal::USR2, sender: Some(1) });
-    assert_eq!(usr2, [leader(Signal::USR2)], "another is passed on as ever");
+    assert_eq!(usr2, [leader(Signal::USR2)], "any other signal is passed on");
     let told = machine.step(secs(1.0), Event::Signal { signal: usr1, sender: Some(1) });
-    assert!(is_told(&told) && told.contains(&Action::Arm(Timer::Grace, secs(101.0))), "{told:?}");
+    assert!(is_signalled(&told) && told.contains(&Action::Arm(Timer::Grace, secs(101.0))), "{told:?}");
     feed(&mut machine, 2.0, [ended(0), Event::TreeEmpty]);
     let end = outcome(machine.step(secs(2.0), Event::Flushed(Flushed::Done { step: None })));
     assert_eq!((end.reason, end.exit_code), (Reason::Preempted, 143));
@@ -297,7 +306,7 @@ fn a_signal_can_announce_the_end_and_is_then_a_notice() {
 }
 
 #[test]
-fn a_crash_after_a_signal_that_asks_nobody_to_leave_is_restarted() {
+fn a_crash_after_a_signal_that_does_not_ask_to_leave_is_restarted() {
     for is_held in [false, true] {
         let mut machine = Machine::new(Policy { max_restarts: 1, ..Policy::default() });
         machine.step(secs(0.0), Event::Started);
@@ -310,7 +319,7 @@ fn a_crash_after_a_signal_that_asks_nobody_to_leave_is_restarted() {
 }
 
 #[test]
-fn who_dies_of_ctrl_c_in_a_terminal_of_its_own_is_not_restarted() {
+fn a_command_that_dies_of_ctrl_c_in_its_own_terminal_is_not_restarted() {
     for (child_has_terminal, state) in [(true, State::Done), (false, State::Waiting)] {
         let mut machine = running(Policy { max_restarts: 1, child_has_terminal, ..Policy::default() });
         let killed = Event::MainEnded { local_rank: 0, end: End::Signal(Signal::INT), oom: Some(false) };
@@ -323,24 +332,24 @@ fn who_dies_of_ctrl_c_in_a_terminal_of_its_own_is_not_restarted() {
 fn a_signal_for_a_checkpoint_is_passed_on_as_well() {
     let mut machine = running(Policy { checkpoint_on: vec![Signal::USR1], ..with_store() });
     let actions = machine.step(secs(1.0), Event::Signal { signal: Signal::USR1, sender: Some(1) });
-    assert_eq!(actions, [leader(Signal::USR1), Action::Hasten { notice: false }]);
+    assert_eq!(actions, [leader(Signal::USR1), Action::CommitSoon { notice: false }]);
     let other = machine.step(secs(2.0), Event::Signal { signal: Signal::USR2, sender: Some(1) });
     assert_eq!(other, [leader(Signal::USR2)]);
 }
 
 #[test]
-fn the_verdict_names_the_step_of_the_last_attempt_and_not_of_the_one_that_never_came() {
+fn the_verdict_names_the_step_of_the_last_attempt_that_started() {
     let mut machine = running(with_store());
     feed(&mut machine, 100.0, [ended(1), Event::TreeEmpty]);
-    let resume = Some(Resume { from: "/ck/5".into(), step: Some(5), written_ns: 5 });
-    machine.step(secs(101.0), Event::Restored { resume, committed: Some(5), older: false });
+    let resume = Some(Resume { from: "/ck/5".into(), step: Some(5) });
+    machine.step(secs(101.0), Event::Restored { resume, committed: Some(5), older: false, is_further: false });
     machine.step(secs(101.0), term());
     let end = outcome(machine.step(secs(101.0), Event::Flushed(Flushed::Done { step: Some(5) })));
     assert_eq!((end.reason, end.resumed_step), (Reason::Stopped, None));
 }
 
 #[test]
-fn one_that_is_stopped_during_its_restore_names_the_commit_that_was_found() {
+fn a_job_stopped_during_its_restore_names_the_commit_that_was_found() {
     let stopped_after = |found: &[Option<u64>]| {
         let mut machine = Machine::new(with_store());
         machine.step(secs(0.0), Event::Started);
@@ -351,15 +360,18 @@ fn one_that_is_stopped_during_its_restore_names_the_commit_that_was_found() {
     };
     assert_eq!(stopped_after(&[]), None);
     assert_eq!(stopped_after(&[Some(400)]), Some(400));
-    assert_eq!(stopped_after(&[Some(400), None, Some(300)]), Some(300), "the newer one was no good");
+    assert_eq!(stopped_after(&[Some(400), None, Some(300)]), Some(300), "the newer commit is invalid");
     let mut machine = running(with_store());
-    machine.step(secs(1.0), Event::Committed { unit: "u".into(), step: Some(5), took: secs(1.0), lag: secs(0.0) });
+    machine.step(
+        secs(1.0),
+        Event::Committed { unit: "u".into(), step: Some(5), took: secs(1.0), lag: secs(0.0), is_progress: true },
+    );
     machine.step(secs(1.0), Event::Found { committed: Some(4) });
-    assert_eq!(machine.committed, Some(5), "later restores begin with what is known");
+    assert_eq!(machine.commits.step, Some(5), "later restores start with the known commit");
 }
 
 #[test]
-fn however_often_a_newer_run_is_heard_of_the_trainer_is_told_to_stop_once() {
+fn a_newer_run_that_is_reported_often_stops_the_trainer_once() {
     let fenced = || Event::Fenced { detail: "attempt 3 owns the store".into() };
     let signals = |actions: &[Action]| actions.iter().filter(|a| matches!(a, Action::Signal { .. })).count();
     let mut machine = running(with_store());
@@ -367,15 +379,15 @@ fn however_often_a_newer_run_is_heard_of_the_trainer_is_told_to_stop_once() {
     assert!(!machine.is_fenced_again());
     for at in [2.0, 3.0] {
         assert_eq!(machine.step(secs(at), fenced()), []);
-        assert!(machine.is_fenced_again(), "it is not said again");
+        assert!(machine.is_fenced_again(), "it is not logged again");
     }
     let mut machine = running(with_store());
     assert_eq!(signals(&feed(&mut machine, 1.0, [term()])), 1);
-    assert_eq!(signals(&machine.step(secs(2.0), fenced())), 0, "it saves and leaves already");
+    assert_eq!(signals(&machine.step(secs(2.0), fenced())), 0, "it is saving already");
     assert!(!machine.is_fenced_again());
     let mut machine = running(Policy { preempt_signal: None, ..with_store() });
     assert_eq!(signals(&feed(&mut machine, 1.0, [term()])), 0);
-    assert_eq!(signals(&machine.step(secs(2.0), fenced())), 1, "it knows of nothing");
+    assert_eq!(signals(&machine.step(secs(2.0), fenced())), 1, "it has had no signal");
 }
 
 #[test]
@@ -388,23 +400,26 @@ fn a_gpu_that_fails_while_the_job_is_stopping_changes_no_reason() {
 }
 
 #[test]
-fn the_sigterm_that_follows_what_the_trainer_was_told_of_already_is_no_second_one_to_it() {
+fn the_sigterm_that_follows_a_stop_is_not_sent_to_the_trainer_twice() {
     let gpu = Event::GpuFailed { detail: "GPU-1 fell off the bus".into() };
     let fenced = Event::Fenced { detail: "attempt 3 owns the store".into() };
     for told in [notice(30.0), gpu, fenced] {
         let mut machine = running(with_store());
-        assert!(is_told(&machine.step(secs(1.0), told.clone())), "{told:?}");
+        assert!(is_signalled(&machine.step(secs(1.0), told.clone())), "{told:?}");
         machine.step(secs(1.5), told.clone());
-        assert!(!is_told(&machine.step(secs(2.0), term())), "{told:?}: to many a trainer it means: do not even save");
-        assert!(is_told(&machine.step(secs(3.0), term())), "{told:?}: this one is meant");
+        assert!(
+            !is_signalled(&machine.step(secs(2.0), term())),
+            "{told:?}: many trainers would not save after a second one"
+        );
+        assert!(is_signalled(&machine.step(secs(3.0), term())), "{told:?}: this one is passed on");
     }
 }
 
 #[test]
-fn what_is_born_while_the_tree_ends_is_told_to_leave_and_after_the_deadline_killed() {
+fn a_process_that_starts_while_the_tree_ends_gets_sigterm_and_after_the_deadline_sigkill() {
     let mut machine = running(Policy::default());
     machine.step(secs(1.0), ended(0));
-    assert_eq!(machine.step(secs(1.5), Event::Due(Timer::Sweep))[0], Action::TermTree);
+    assert!(is_term_tree(&machine.step(secs(1.5), Event::Due(Timer::Sweep))[0]));
     machine.step(secs(26.0), Event::Due(Timer::Grace));
     assert_eq!(machine.step(secs(26.5), Event::Due(Timer::Sweep))[0], Action::KillTree);
 }
@@ -415,9 +430,13 @@ fn a_signal_that_is_rewritten_to_sigterm_stops_the_job_as_sigterm_does() {
     let int = || Event::Signal { signal: Signal::INT, sender: Some(7) };
     let mut machine = running(policy.clone());
     assert!(machine.step(secs(1.0), int()).contains(&leader(Signal::TERM)));
-    assert!(machine.is_stopping(), "the grace runs");
+    assert!(machine.is_stopping(), "the grace has started");
     feed(&mut machine, 2.0, [ended(0)]);
-    assert_eq!(outcome(machine.step(secs(2.0), Event::TreeEmpty)).exit_code, 143, "a saved one has not finished");
+    assert_eq!(
+        outcome(machine.step(secs(2.0), Event::TreeEmpty)).exit_code,
+        143,
+        "a trainer that saved has not finished"
+    );
     let mut machine = running(policy);
     feed(&mut machine, 1.0, [ended(3), Event::TreeEmpty]);
     assert_eq!(machine.state, State::Waiting);
@@ -425,9 +444,9 @@ fn a_signal_that_is_rewritten_to_sigterm_stops_the_job_as_sigterm_does() {
 }
 
 #[test]
-fn a_ctrl_c_in_the_look_or_the_pause_before_a_restart_still_commits() {
+fn ctrl_c_in_the_scan_or_the_pause_before_a_restart_still_commits() {
     let int = || Event::Signal { signal: Signal::INT, sender: Some(1) };
-    let found = Event::Restored { resume: None, committed: Some(3), older: false };
+    let found = Event::Restored { resume: None, committed: Some(3), older: false, is_further: false };
     for is_found in [false, true] {
         let mut machine = running(Policy { max_restarts: 3, ..with_store() });
         feed(&mut machine, 100.0, [ended(9), Event::TreeEmpty]);
@@ -437,11 +456,14 @@ fn a_ctrl_c_in_the_look_or_the_pause_before_a_restart_still_commits() {
         assert!(matches!(flush[..], [_, Action::Flush { leaving: true, failed: true, .. }]), "{flush:?}");
         let end = outcome(machine.step(secs(103.0), Event::Flushed(Flushed::Done { step: Some(4) })));
         assert_eq!((end.reason, end.exit_code, end.committed_step), (Reason::Signalled, 130, Some(4)));
-        assert_eq!((end.child, end.detail.as_str()), (Some(End::Code(9)), "SIGINT came while no attempt was running"));
+        assert_eq!(
+            (end.child, end.detail.as_str()),
+            (Some(End::Code(9)), "SIGINT arrived while no attempt was running")
+        );
     }
     let mut machine = running(Policy { max_restarts: 3, ..with_store() });
     feed(&mut machine, 100.0, [ended(9), Event::TreeEmpty, int()]);
     let end = outcome(machine.step(secs(101.0), int()));
     assert_eq!((end.reason, end.exit_code), (Reason::Signalled, 130));
-    assert!(end.detail.contains("the last commit was broken off by SIGINT"), "{}", end.detail);
+    assert!(end.detail.contains("the last commit was interrupted by SIGINT"), "{}", end.detail);
 }

@@ -1,9 +1,9 @@
-//! What a finished job leaves beside its checkpoints.
+//! The model of a finished job.
 
 use super::tests::*;
 use super::tests_hanging::silence;
 use super::*;
-use crate::rules::job::{Flushed, Hang};
+use crate::job::{Flushed, Hang};
 
 fn model() -> Option<String> {
     Some("s3://b/m".to_owned())
@@ -27,7 +27,7 @@ fn the_model_follows_the_last_commit_and_then_the_job_has_finished() {
 }
 
 #[test]
-fn without_a_store_the_model_is_all_there_is_to_copy() {
+fn without_a_store_only_the_model_is_copied() {
     let mut machine = leaving(false);
     let actions = feed(&mut machine, 9.0, [ended(0), Event::TreeEmpty]);
     assert_eq!(actions.last(), Some(&Action::Publish));
@@ -42,7 +42,7 @@ fn a_model_that_is_not_safe_is_204() {
 }
 
 #[test]
-fn who_failed_or_was_stopped_leaves_no_model() {
+fn a_failed_or_stopped_job_leaves_no_model() {
     let mut machine = leaving(true);
     feed(&mut machine, 1.0, [term(), ended(0), Event::TreeEmpty]);
     let end = outcome(machine.step(secs(2.0), SAFE));
@@ -54,7 +54,7 @@ fn who_failed_or_was_stopped_leaves_no_model() {
 }
 
 #[test]
-fn who_hung_leaves_no_model_and_stays_hung_whatever_it_leaves_with() {
+fn a_hung_job_leaves_no_model_and_stays_hung_for_any_exit_code() {
     let hang = Some(Hang { timeout: secs(80.0), startup: secs(80.0) });
     let hung = || {
         let mut machine = running(Policy { model: model(), max_restarts: 0, hang, ..with_store() });
@@ -70,28 +70,28 @@ fn who_hung_leaves_no_model_and_stays_hung_whatever_it_leaves_with() {
 }
 
 #[test]
-fn a_notice_while_the_model_is_copied_hurries_it() {
+fn a_notice_while_the_model_is_copied_sets_a_deadline() {
     let mut machine = leaving(true);
     feed(&mut machine, 9.0, [ended(0), Event::TreeEmpty, SAFE]);
     let told = machine
         .step(secs(9.1), Event::Preempted { id: String::new(), source: "gce preempted".into(), lead: secs(30.0) });
-    assert!(told.contains(&Action::Hurry { deadline: secs(37.1) }), "{told:?}");
+    assert!(told.contains(&Action::SetCommitDeadline { deadline: secs(37.1) }), "{told:?}");
     assert_eq!(outcome(machine.step(secs(9.9), Event::Flushed(Flushed::Done { step: None }))).exit_code, 0);
 }
 
 #[test]
-fn a_copy_of_the_model_that_is_cut_short_is_told_as_that_and_not_as_a_lost_checkpoint() {
+fn a_copy_of_the_model_that_is_cut_short_is_not_reported_as_a_lost_checkpoint() {
     let signal = |signal| Event::Signal { signal, sender: Some(0) };
     let notice = Event::Preempted { id: String::new(), source: "gce preempted".into(), lead: secs(30.0) };
     let limit = || Event::Due(Timer::FlushLimit);
     for (store, cut_short, told) in [
-        (false, vec![signal(Signal::INT)], "the copy of the model to s3://b/m was broken off by SIGINT; "),
-        (true, vec![signal(Signal::INT)], "the copy of the model to s3://b/m was broken off by SIGINT; "),
-        (true, vec![limit()], "the copy of the model to s3://b/m moved no byte for 300 s: "),
+        (false, vec![signal(Signal::INT)], "the copy of the model to s3://b/m was interrupted by SIGINT; "),
+        (true, vec![signal(Signal::INT)], "the copy of the model to s3://b/m was interrupted by SIGINT; "),
+        (true, vec![limit()], "the copy of the model to s3://b/m transferred nothing for 300 s: "),
         (
             true,
             vec![notice, limit()],
-            "preempted (gce preempted) before the copy of the model to s3://b/m was through: ",
+            "preempted (gce preempted) before the copy of the model to s3://b/m was complete: ",
         ),
     ] {
         let mut machine = leaving(store);
@@ -111,10 +111,10 @@ fn a_copy_of_the_model_that_is_cut_short_is_told_as_that_and_not_as_a_lost_check
 }
 
 #[test]
-fn a_last_commit_that_is_broken_off_says_what_to_do_whether_a_model_would_follow_or_not() {
+fn an_interrupted_last_commit_says_what_to_do_with_or_without_a_model() {
     let mut machine = leaving(true);
     feed(&mut machine, 9.0, [ended(0), Event::TreeEmpty]);
     let end = outcome(machine.step(secs(9.5), Event::Signal { signal: Signal::INT, sender: Some(0) }));
-    assert!(end.detail.starts_with("the last commit was broken off by SIGINT; "), "{}", end.detail);
+    assert!(end.detail.starts_with("the last commit was interrupted by SIGINT; "), "{}", end.detail);
     assert!(end.detail.contains("start the job again"), "{}", end.detail);
 }

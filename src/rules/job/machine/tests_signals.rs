@@ -1,8 +1,8 @@
-//! What comes of each signal, and who gets it.
+//! The effect of each signal, and its receivers.
 
 use super::tests::*;
 use super::*;
-use crate::rules::job::Target;
+use crate::job::{Grace, Target};
 
 #[test]
 fn a_second_sigterm_reaches_the_child_but_never_moves_the_deadline() {
@@ -10,6 +10,29 @@ fn a_second_sigterm_reaches_the_child_but_never_moves_the_deadline() {
     let first = machine.step(secs(1.0), term());
     assert!(first.contains(&Action::Arm(Timer::Grace, secs(26.0))));
     assert_eq!(machine.step(secs(10.0), term()), [leader(Signal::TERM)]);
+}
+
+#[test]
+fn in_the_last_third_of_the_grace_the_rest_of_the_tree_gets_sigterm_if_the_main_child_got_it() {
+    let third = secs(31.0) - secs(30.0) / 3;
+    let stopped = |policy: Policy| {
+        let mut machine = running(Policy { stop_grace: secs(30.0), ..policy });
+        let stop = machine.step(secs(1.0), term());
+        assert!(stop.contains(&Action::Arm(Timer::Sweep, third)), "{stop:?}");
+        assert_eq!(machine.step(secs(20.9), Event::Due(Timer::Sweep)), [], "too early");
+        machine.step(third, Event::Due(Timer::Sweep))
+    };
+    let again = Action::Arm(Timer::Sweep, third + TERM_SWEEP);
+    let grace = Grace { from: secs(1.0), until: secs(31.0) };
+    assert_eq!(stopped(Policy::default()), [Action::TermTree(grace), again]);
+    let usr1 = Signal::parse("USR1");
+    for policy in [
+        Policy { preempt_signal: usr1, ..Policy::default() },
+        Policy { preempt_signal: None, ..Policy::default() },
+        Policy { signal_target: Target::Group, ..Policy::default() },
+    ] {
+        assert_eq!(stopped(policy), []);
+    }
 }
 
 #[test]
@@ -29,7 +52,7 @@ fn a_stop_from_a_terminal_stops_us_too_unless_a_deadline_runs_or_the_command_has
         let with_it = Action::Suspend { at_once: false };
         assert_eq!(machine.step(secs(1.0), stop(signal)), [leader(signal), with_it]);
         machine.step(secs(2.0), term());
-        assert_eq!(machine.step(secs(3.0), stop(signal)), [leader(signal)], "the deadline has to be kept");
+        assert_eq!(machine.step(secs(3.0), stop(signal)), [leader(signal)], "the deadline must be kept");
         let mut machine = running(Policy { child_has_terminal: true, ..Policy::default() });
         assert_eq!(machine.step(secs(1.0), stop(signal)), [leader(signal)]);
         let group = Policy { signal_target: Target::Group, suspend_at_signal: true, ..Policy::default() };
@@ -43,7 +66,7 @@ fn a_stop_from_a_terminal_stops_us_too_unless_a_deadline_runs_or_the_command_has
 }
 
 #[test]
-fn what_the_kernel_sends_to_us_has_not_reached_the_command() {
+fn a_signal_from_the_kernel_is_passed_on_to_the_command() {
     let policy = Policy { child_has_terminal: true, max_restarts: 1, ..Policy::default() };
     let from_terminal = |signal| Event::Signal { signal, sender: None };
     let mut machine = running(policy);
@@ -56,12 +79,12 @@ fn what_the_kernel_sends_to_us_has_not_reached_the_command() {
 }
 
 #[test]
-fn a_hangup_that_was_ignored_at_the_start_is_passed_on_and_asks_for_nothing() {
+fn a_hangup_that_was_ignored_at_the_start_is_passed_on_and_stops_nothing() {
     let hup = || Event::Signal { signal: Signal::HUP, sender: Some(1) };
     let policy = || Policy { max_restarts: 2, outlives_hangup: true, ..Policy::default() };
     let mut machine = Machine::new(policy());
     machine.step(secs(0.0), Event::Started);
-    assert_eq!(machine.step(secs(0.1), hup()), [], "not even before the start");
+    assert_eq!(machine.step(secs(0.1), hup()), [], "and before the start, too");
     let mut machine = running(policy());
     assert_eq!(machine.step(secs(1.0), hup()), [leader(Signal::HUP)]);
     feed(&mut machine, 2.0, [ended(3), hup(), Event::TreeEmpty]);
@@ -72,11 +95,11 @@ fn a_hangup_that_was_ignored_at_the_start_is_passed_on_and_asks_for_nothing() {
     let rewritten = Policy { rewrite: vec![(Signal::HUP, Some(Signal::INT))], ..policy() };
     let mut machine = running(rewritten);
     feed(&mut machine, 1.0, [hup(), ended(3), Event::TreeEmpty]);
-    assert_eq!(machine.state, State::Done, "whoever has it rewritten means it");
+    assert_eq!(machine.state, State::Done, "a rewritten signal is meant");
 }
 
 #[test]
-fn rewritten_signals_are_forwarded_as_asked_and_dropped_on_zero() {
+fn rewritten_signals_are_forwarded_and_dropped_on_zero() {
     let usr1 = Signal::parse("USR1").expect("a signal");
     let policy = Policy { rewrite: vec![(Signal::TERM, Some(Signal::INT)), (usr1, None)], ..Policy::default() };
     let mut machine = running(policy);
@@ -93,7 +116,7 @@ fn a_dropped_sigterm_is_no_stop() {
 }
 
 #[test]
-fn the_kernels_own_sigchld_is_not_forwarded_and_a_users_is() {
+fn a_sigchld_of_the_kernel_is_not_forwarded_and_one_of_a_user_is() {
     let mut machine = running(Policy::default());
     assert_eq!(machine.step(secs(1.0), Event::Signal { signal: Signal::CHLD, sender: None }), []);
     let user = Event::Signal { signal: Signal::CHLD, sender: Some(1) };

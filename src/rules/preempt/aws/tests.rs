@@ -1,4 +1,4 @@
-//! Unit tests of the questions to EC2 and of what their answers mean.
+//! Tests of the requests to EC2 and the meaning of the answers.
 
 use super::super::watch::tests::{notices, withdrawn};
 use super::*;
@@ -10,7 +10,7 @@ fn answer(status: u16, body: &str) -> Answer {
     Answer { status, headers: vec![("date".into(), NOW.into())], body: body.into(), received_unix: 0 }
 }
 
-/// Answers by path until a round is over; the questions of it and what was said.
+/// Answers by path until a round is over; returns its requests and words.
 fn round(imds: &mut Imds, answers: &dyn Fn(&str) -> Answer) -> (Vec<String>, Vec<Word>) {
     let (mut asked, mut words) = (Vec::new(), Vec::new());
     loop {
@@ -18,7 +18,7 @@ fn round(imds: &mut Imds, answers: &dyn Fn(&str) -> Answer) -> (Vec<String>, Vec
         let heard = imds.heard(Some(&answers(&question.path)), SOON, 0.5);
         asked.push(question.path.rsplit('/').next().unwrap_or_default().to_owned());
         words.extend(heard.words);
-        assert!(asked.len() < 20, "asked without a pause: {asked:?}");
+        assert!(asked.len() < 20, "requested without a pause: {asked:?}");
         if !heard.pause.is_zero() {
             return (asked, words);
         }
@@ -38,7 +38,7 @@ fn with(key: &'static str, body: &'static str) -> impl Fn(&str) -> Answer {
 }
 
 #[test]
-fn a_token_comes_first_and_goes_with_every_question() {
+fn a_token_comes_first_and_is_in_every_request() {
     let mut imds = Imds::default();
     let first = imds.question();
     assert_eq!((first.method, first.path.as_str()), (Method::Put, "/latest/api/token"));
@@ -52,7 +52,7 @@ fn a_token_comes_first_and_goes_with_every_question() {
 }
 
 #[test]
-fn a_server_that_has_told_before_is_asked_every_few_seconds_while_it_fails() {
+fn a_server_that_answered_before_is_polled_every_few_seconds_while_it_fails() {
     let mut imds = Imds::default();
     round(&mut imds, &healthy);
     let mut refused = || imds.heard(Some(&answer(401, "")), SOON, 0.5).pause;
@@ -60,7 +60,7 @@ fn a_server_that_has_told_before_is_asked_every_few_seconds_while_it_fails() {
 }
 
 #[test]
-fn what_can_be_no_token_is_never_sent_as_one() {
+fn an_invalid_token_is_never_sent() {
     for odd in ["", "<html>", "two words", "a\r\nHost: b", "\u{fc}", &"x".repeat(5000)] {
         let mut imds = Imds::default();
         assert!(!imds.heard(Some(&answer(200, odd)), SOON, 0.5).pause.is_zero(), "{odd:?}");
@@ -69,15 +69,15 @@ fn what_can_be_no_token_is_never_sent_as_one() {
 }
 
 #[test]
-fn a_question_that_is_never_answered_well_keeps_nobody_from_asking_the_others() {
+fn a_request_that_always_fails_does_not_stop_the_others() {
     let mut imds = Imds::default();
     let ill = |path: &str| if path.ends_with("rebalance") { answer(500, "") } else { healthy(path) };
     assert_eq!(round(&mut imds, &ill).0, ["token", "instance-action", "termination-time", "rebalance", "scheduled"]);
-    assert_eq!(round(&mut imds, &ill).0, ["instance-action", "termination-time", "rebalance"], "at the usual pace");
+    assert_eq!(round(&mut imds, &ill).0, ["instance-action", "termination-time", "rebalance"], "at the usual interval");
 }
 
 #[test]
-fn a_spot_action_that_cannot_be_read_hides_no_termination_time_and_is_one_remark() {
+fn an_unreadable_spot_action_hides_no_termination_time_and_is_one_remark() {
     for odd in [(500, ""), (503, "<html>"), (200, "<html>")] {
         let mut imds = Imds::default();
         let ill = move |path: &str| match path.rsplit('/').next() {
@@ -108,7 +108,7 @@ fn the_spot_action_is_a_notice_with_the_time_by_the_servers_clock() {
     assert_eq!(
         notices(&Heard { words, pause: SOON }),
         [("aws spot stop".into(), 120)],
-        "never above what is documented"
+        "at most the documented period"
     );
     let hibernate = with("instance-action", r#"{"action": "hibernate", "time": "2017-09-18T08:22:00Z"}"#);
     let words = round(&mut Imds::default(), &hibernate).1;
@@ -122,7 +122,7 @@ fn a_rebalance_recommendation_asks_for_a_checkpoint_soon_and_stops_nothing() {
 }
 
 #[test]
-fn scheduled_maintenance_is_a_notice_however_far_away_and_what_is_over_is_none() {
+fn scheduled_maintenance_is_a_notice_at_any_distance_unless_it_is_over() {
     let body = r#"[{"NotBefore": "18 Sep 2017 09:20:00 GMT", "Code": "system-reboot", "EventId": "e", "State": "active"},
                    {"NotBefore": "18 Sep 2017 09:20:00 GMT", "Code": "instance-stop", "State": "canceled"},
                    {"NotBefore": "18 Sep 2017 09:20:00 GMT", "Code": "party", "State": "active"}]"#;
@@ -131,7 +131,7 @@ fn scheduled_maintenance_is_a_notice_however_far_away_and_what_is_over_is_none()
 }
 
 #[test]
-fn maintenance_that_is_canceled_or_vanishes_is_withdrawn_and_can_come_again() {
+fn maintenance_that_is_canceled_or_disappears_is_withdrawn_and_can_return() {
     let of = |id: &str, state: &str| {
         format!(
             r#"{{"NotBefore": "18 Sep 2017 09:20:00 GMT", "Code": "system-reboot", "EventId": "{id}", "State": "{state}"}}"#
@@ -151,7 +151,7 @@ fn maintenance_that_is_canceled_or_vanishes_is_withdrawn_and_can_come_again() {
 }
 
 #[test]
-fn maintenance_whose_window_is_open_is_due_at_the_windows_other_end() {
+fn maintenance_with_an_open_window_is_due_at_the_end_of_the_window() {
     for (window, expected) in [
         (r#""NotBefore": "18 Sep 2017 08:10:00 GMT", "NotAfter": "18 Sep 2017 10:20:00 GMT""#, 7200),
         (r#""NotBefore": "18 Sep 2017 09:20:00 GMT", "NotAfter": "18 Sep 2017 10:20:00 GMT""#, 3600),
@@ -163,7 +163,7 @@ fn maintenance_whose_window_is_open_is_due_at_the_windows_other_end() {
 }
 
 #[test]
-fn maintenance_whose_time_was_past_before_it_was_seen_stops_no_run_and_asks_for_a_checkpoint_once() {
+fn maintenance_first_seen_after_its_time_stops_no_run_and_asks_for_a_checkpoint_once() {
     for window in [
         r#""NotBefore": "18 Sep 2017 08:00:00 GMT", "NotAfter": "18 Sep 2017 08:10:00 GMT""#,
         r#""NotBefore": "18 Sep 2017 08:00:00 GMT", "NotAfter": "x""#,
@@ -202,7 +202,7 @@ fn maintenance_that_was_seen_before_its_time_stays_a_notice_when_that_passes() {
 }
 
 #[test]
-fn maintenance_that_cannot_be_read_any_more_is_not_withdrawn() {
+fn maintenance_that_becomes_unreadable_is_not_withdrawn() {
     let event = |id: &str, at: &str, code: &str, state: &str| {
         format!(r#"{{"NotBefore": "{at}", "Code": "{code}", "EventId": "{id}", "State": "{state}"}}"#)
     };
@@ -228,7 +228,7 @@ fn maintenance_that_cannot_be_read_any_more_is_not_withdrawn() {
         };
         assert_eq!(notices(&Heard { words: hear(&list(&[stop("e1", "active")])), pause: SOON }).len(), 1);
         let words = hear(&odd);
-        let is_remark = |word: &Word| matches!(word, Word::Remark(text) if text.contains("cannot be read"));
+        let is_remark = |word: &Word| matches!(word, Word::Remark(text) if text.contains("unknown form"));
         assert!(words.len() == remarks && words.iter().all(is_remark), "{odd:?}: {words:?}");
         assert_eq!(hear(&odd), [], "once");
         assert_eq!(withdrawn(&hear(&list(&[]))), ["aws e1"], "{odd:?}");
@@ -237,7 +237,7 @@ fn maintenance_that_cannot_be_read_any_more_is_not_withdrawn() {
     round(&mut imds, &with("scheduled", list(&[stop("e1", "active"), stop("e2", "active")]).body.leak()));
     imds.round = 0;
     let words = round(&mut imds, &with("scheduled", list(&[stop("e1", "canceled"), "null".into()]).body.leak())).1;
-    assert_eq!(withdrawn(&words), ["aws e1"], "what can be read is taken at its word");
+    assert_eq!(withdrawn(&words), ["aws e1"], "a readable withdrawal is valid");
 }
 
 #[test]
@@ -247,11 +247,11 @@ fn a_refused_token_is_renewed_once_and_only_once_a_round() {
     let refuse = |path: &str| if path.contains("api/token") { healthy(path) } else { answer(401, "") };
     let (asked, _) = round(&mut imds, &refuse);
     assert_eq!(asked, ["instance-action", "token", "instance-action"]);
-    assert_eq!(round(&mut imds, &healthy).0[0], "token", "and it goes on when it is taken again");
+    assert_eq!(round(&mut imds, &healthy).0[0], "token", "and it continues when the token is accepted again");
 }
 
 #[test]
-fn who_hands_out_no_tokens_is_asked_without_unless_that_is_forbidden_or_wants_one() {
+fn a_server_without_tokens_is_polled_without_unless_that_is_forbidden_or_it_needs_one() {
     let going = with("instance-action", r#"{"action": "terminate", "time": "2017-09-18T08:22:00Z"}"#);
     for status in [403, 404, 405] {
         let tokenless = |path: &str| if path.contains("api/token") { answer(status, "") } else { going(path) };
@@ -273,7 +273,7 @@ fn who_hands_out_no_tokens_is_asked_without_unless_that_is_forbidden_or_wants_on
         }
         let strict = |path: &str| answer(if path.contains("api/token") { status } else { 401 }, "");
         let (asked, _) = round(&mut Imds::default(), &strict);
-        assert_eq!(asked, ["token", "instance-action", "token"], "it is not asked for ever");
+        assert_eq!(asked, ["token", "instance-action", "token"], "it does not repeat for ever");
     }
 }
 
@@ -290,7 +290,7 @@ fn a_token_is_renewed_before_its_end() {
 }
 
 #[test]
-fn only_a_well_formed_answer_says_anything() {
+fn only_a_well_formed_answer_has_a_meaning() {
     for body in ["", "<html>", "{}", r#"{"action": "dance", "time": "2017-09-18T08:22:00Z"}"#, r#"{"action": "stop"}"#]
     {
         let body: &'static str = body;
@@ -303,7 +303,7 @@ fn only_a_well_formed_answer_says_anything() {
 }
 
 #[test]
-fn a_black_hole_is_one_remark_with_the_way_out_and_a_try_a_minute() {
+fn an_unreachable_server_causes_one_remark_with_advice_and_a_try_each_minute() {
     let mut imds = Imds::default();
     let heard: Vec<Heard> = (0..50).map(|_| imds.heard(None, PLAIN_TIMEOUT, 0.5)).collect();
     let words: Vec<&Word> = heard.iter().flat_map(|h| &h.words).collect();
@@ -312,7 +312,7 @@ fn a_black_hole_is_one_remark_with_the_way_out_and_a_try_a_minute() {
 }
 
 #[test]
-fn only_a_token_that_does_not_come_in_time_has_the_hint_of_the_hop_limit() {
+fn only_a_token_that_does_not_arrive_in_time_causes_the_hint_about_the_hop_limit() {
     let refused = (None, SOON);
     let broken = (Some(answer(500, "")), SOON);
     let page = (Some(answer(200, "<html></html>")), SOON);
@@ -329,7 +329,7 @@ fn only_a_token_that_does_not_come_in_time_has_the_hint_of_the_hop_limit() {
 }
 
 #[test]
-fn a_key_that_hangs_hides_no_other_one() {
+fn a_request_that_hangs_hides_no_other_one() {
     for hangs in ["instance-action", "termination-time", "rebalance", "scheduled"] {
         let mut imds = Imds::default();
         let mut hear = |rounds: usize| {
@@ -369,9 +369,9 @@ fn a_key_that_hangs_hides_no_other_one() {
 }
 
 #[test]
-fn a_day_of_watching_by_a_fake_clock_is_a_round_every_five_seconds_and_no_word() {
+fn a_day_with_a_fake_clock_is_a_round_every_five_seconds_without_words() {
     let (mut imds, mut asked) = (Imds::default(), 0);
-    for _ in 0..24 * 3600 / ROUND.as_secs() {
+    for _ in 0..24 * 3600 / ROUND_PAUSE.as_secs() {
         let (questions, words) = round(&mut imds, &healthy);
         assert_eq!(words, []);
         asked += questions.len();

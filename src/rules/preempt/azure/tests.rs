@@ -21,7 +21,7 @@ fn document(incarnation: u32, events: &[String]) -> Answer {
 
 const AT: &str = "Mon, 11 Apr 2022 22:26:58 GMT";
 
-/// A watch that knows its name.
+/// A watch that knows the name of this machine.
 fn events() -> Events {
     let mut events = Events::default();
     assert!(events.question().path.contains("compute/name"));
@@ -60,7 +60,7 @@ fn events_of_other_machines_are_not_ours() {
 }
 
 #[test]
-fn without_a_name_it_is_asked_for_again_and_then_every_event_counts() {
+fn without_a_name_it_is_requested_again_and_then_every_event_counts() {
     let long = "x".repeat(300);
     for (status, no_name) in [(404, "Not found"), (200, ""), (200, "<html>"), (200, "{}"), (200, "a\nb"), (200, &long)]
     {
@@ -75,14 +75,14 @@ fn without_a_name_it_is_asked_for_again_and_then_every_event_counts() {
 }
 
 #[test]
-fn what_has_begun_has_little_time_left() {
+fn an_event_that_has_begun_has_little_time_left() {
     let mut events = events();
     let begun = [event("e1", "Preempt", "vm_0", "Started", "")];
     assert_eq!(notices(&hear(&mut events, &document(2, &begun))), [("azure preempt".into(), 30)]);
 }
 
 #[test]
-fn a_preemption_is_half_a_minute_away_whatever_our_clock_says() {
+fn a_preemption_is_30_s_away_for_any_local_clock() {
     let mut events = events();
     let mut heard = document(2, &[event("e1", "Preempt", "vm_0", "Scheduled", AT)]);
     heard.headers.clear();
@@ -104,7 +104,7 @@ fn reboot_redeploy_and_terminate_are_notices_and_freeze_is_a_pause() {
 }
 
 #[test]
-fn an_event_is_told_with_its_date_once_unless_that_comes_notably_nearer_or_it_begins() {
+fn an_event_is_reported_once_unless_its_date_comes_nearer_or_it_begins() {
     let mut events = events();
     let mut hear = |incarnation, status: &str, day: u32, minute: u32| {
         let at = format!("{day} Apr 2022 08:{minute:02}:28 GMT");
@@ -113,14 +113,14 @@ fn an_event_is_told_with_its_date_once_unless_that_comes_notably_nearer_or_it_be
     };
     assert_eq!(hear(2, "Scheduled", 14, 26), [2 * 86_400 + 10 * 3600]);
     assert_eq!(hear(3, "Scheduled", 14, 26), [0; 0]);
-    assert_eq!(hear(4, "Scheduled", 14, 27), [0; 0], "a later one is as good as none");
+    assert_eq!(hear(4, "Scheduled", 14, 27), [0; 0], "a later date is not reported");
     assert_eq!(hear(5, "Scheduled", 14, 25), [2 * 86_400 + 10 * 3600 - 60]);
     assert_eq!(hear(6, "Scheduled", 13, 26), [86_400 + 10 * 3600]);
     assert_eq!(hear(7, "Started", 13, 26), [30]);
 }
 
 #[test]
-fn an_event_that_vanishes_before_it_began_was_withdrawn() {
+fn an_event_that_disappears_before_it_began_is_withdrawn() {
     let mut events = events();
     hear(&mut events, &document(2, &[event("e1", "Reboot", "vm_0", "Scheduled", AT)]));
     let words = hear(&mut events, &document(3, &[])).words;
@@ -132,7 +132,7 @@ fn an_event_that_vanishes_before_it_began_was_withdrawn() {
 }
 
 #[test]
-fn an_event_that_vanishes_once_it_has_begun_was_not_withdrawn_and_neither_are_others() {
+fn an_event_that_disappears_after_it_began_is_not_withdrawn() {
     let mut events = events();
     let reboot = |id: &str, status: &str| event(id, "Reboot", "vm_0", status, AT);
     hear(&mut events, &document(2, &[reboot("e1", "Scheduled"), reboot("e2", "Scheduled")]));
@@ -142,7 +142,7 @@ fn an_event_that_vanishes_once_it_has_begun_was_not_withdrawn_and_neither_are_ot
 }
 
 #[test]
-fn an_odd_event_hides_no_other_one_and_is_said_once() {
+fn an_unreadable_event_hides_no_other_one_and_is_reported_once() {
     for odd in [
         "null",
         "7",
@@ -157,13 +157,13 @@ fn an_odd_event_hides_no_other_one_and_is_said_once() {
         let preempt = event("e1", "Preempt", "vm_0", "Scheduled", AT);
         let heard = hear(&mut events, &document(2, &[odd.to_owned(), preempt.clone()]));
         assert_eq!(notices(&heard), [("azure preempt".into(), 30)], "{odd}");
-        assert!(heard.words.iter().any(|w| matches!(w, Word::Remark(text) if text.contains("cannot be read"))));
+        assert!(heard.words.iter().any(|w| matches!(w, Word::Remark(text) if text.contains("unknown form"))));
         assert_eq!(hear(&mut events, &document(2, &[odd.to_owned(), preempt])).words, [], "{odd}");
     }
 }
 
 #[test]
-fn what_is_null_is_as_good_as_not_there() {
+fn a_null_value_counts_as_absent() {
     let body = r#"{"EventId": "e1", "EventType": "Preempt", "Resources": null, "EventStatus": null,
                    "NotBefore": null, "DurationInSeconds": null}"#;
     let heard = hear(&mut events(), &document(2, &[body.to_owned()]));
@@ -171,7 +171,7 @@ fn what_is_null_is_as_good_as_not_there() {
 }
 
 #[test]
-fn an_event_that_cannot_be_read_any_more_is_not_withdrawn() {
+fn an_event_that_becomes_unreadable_is_not_withdrawn() {
     let mut events = events();
     hear(&mut events, &document(2, &[event("e1", "Reboot", "vm_0", "Scheduled", AT)]));
     let odd = r#"{"EventId": "e1", "EventType": 7}"#.to_owned();
@@ -180,7 +180,7 @@ fn an_event_that_cannot_be_read_any_more_is_not_withdrawn() {
 }
 
 #[test]
-fn only_a_well_formed_answer_says_anything_and_a_storm_of_others_is_one_remark() {
+fn only_a_well_formed_answer_has_a_meaning_and_many_others_are_one_remark() {
     let mut events = events();
     let preempt = document(2, &[event("e1", "Preempt", "vm_0", "Scheduled", AT)]).body;
     let strange =
@@ -190,14 +190,14 @@ fn only_a_well_formed_answer_says_anything_and_a_storm_of_others_is_one_remark()
 }
 
 #[test]
-fn a_server_that_has_told_before_is_asked_every_few_seconds_while_it_fails() {
+fn a_server_that_answered_before_is_polled_every_few_seconds_while_it_fails() {
     let mut events = events();
     hear(&mut events, &document(1, &[]));
     assert!((0..50).all(|_| events.heard(None, SOON, 0.5).pause <= Duration::from_secs(5)));
 }
 
 #[test]
-fn a_day_of_watching_by_a_fake_clock_is_a_question_a_second_and_no_word() {
+fn a_day_with_a_fake_clock_is_a_request_a_second_without_words() {
     let (mut events, mut clock, mut asked) = (events(), Duration::ZERO, 0u32);
     while clock < Duration::from_secs(24 * 3600) {
         let heard = hear(&mut events, &document(1, &[]));

@@ -1,0 +1,25 @@
+//! The trainer's output, searched with the patterns that users give: the same is found however it comes in pieces.
+#![no_main]
+
+use trainit::rules::metric::pattern::Pattern;
+use trainit::rules::metric::scrape::{Hit, Scraper};
+
+libfuzzer_sys::fuzz_target!(|output: &[u8]| {
+    let mut patterns = vec![Pattern::step("epoch").expect("a name")];
+    patterns.extend(Pattern::parse_all("loss=loss[:= ]*([0-9.]+)").expect("a pattern"));
+    patterns.extend(Pattern::parse_all("acc=^acc (\\S+)( at (?<step>\\S+))?$").expect("a pattern"));
+    patterns.push(Pattern::filter(r"([\w|-]+)\s*=\s*([+-]?\d*(\.\d+)?([Ee][+-]?\d+)?)").expect("a filter"));
+    let found = |size: usize| -> Vec<String> {
+        let (mut scraper, mut hits): (Scraper, Vec<Hit>) = (Scraper::default(), Vec::new());
+        output.chunks(size).for_each(|piece| scraper.feed(&patterns, piece, &mut hits));
+        scraper.finish(&patterns, &mut hits);
+        assert!(std::iter::from_fn(|| scraper.complaint()).count() <= 10);
+        hits.iter().map(|hit| format!("{hit:?}")).collect()
+    };
+    // Longer lines are searched in pieces, and of the matches across those only the short ones are sure.
+    if output.len() < 512 {
+        assert_eq!(found(usize::MAX), found(7));
+    } else {
+        found(4096);
+    }
+});

@@ -1,0 +1,11 @@
+//! What launchers that are not read count by: a number, a range, a list in any form.
+#![no_main]
+
+mod shared;
+
+libfuzzer_sys::fuzz_target!(|text: &str| {
+    let _ = trainit::rules::cluster::signs::count(text);
+    for name in ["SKYPILOT_NODE_IPS", "SLURM_JOB_NODELIST", "SM_HOSTS", "TPU_WORKER_HOSTNAMES", "PET_NNODES"] {
+        shared::resolved(&[(name, text)], None);
+    }
+});

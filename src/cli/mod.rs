@@ -1,0 +1,472 @@
+//! The command line, split into subcommand, settings and operands. Only the form is checked here; `settings` has the
+//! meaning.
+//!
+//! Only the definition of the given subcommand is built, so that `run` and `report-metric` start fast.
+
+pub mod completions;
+pub mod man;
+mod quick;
+#[cfg(test)]
+mod settings_page;
+mod subs;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+
+use subs::{SUBS, Sub, as_flags};
+
+use crate::rules::text::safe_text::printable;
+use crate::settings::Complaint;
+use crate::settings::defs::{MOST_USED, Setting, Takes, all, find, on};
+use crate::settings::reader::switch_value;
+use crate::settings::suggest::nearest;
+
+/// The parts of a command line.
+#[derive(Debug)]
+pub struct Parsed {
+    /// The subcommand's name.
+    pub command: &'static str,
+    /// Its bit in [`on`].
+    pub on: u8,
+    /// Settings given as flags.
+    pub flags: BTreeMap<&'static str, Vec<String>>,
+    /// The words that are not flags, in order: the command to run, or TAG and VALUE.
+    pub operands: Vec<OsString>,
+    /// The value of `--config`.
+    pub config: Option<OsString>,
+    /// Mistakes. The other parts are valid, so that all mistakes can be reported together.
+    pub mistakes: Vec<Complaint>,
+}
+
+impl Parsed {
+    fn of(sub: &Sub, operands: Vec<OsString>) -> Parsed {
+        let (flags, mistakes) = Default::default();
+        Parsed { command: sub.name, on: sub.on, flags, operands, config: None, mistakes }
+    }
+}
+
+/// Why there is nothing to run.
+#[derive(Debug)]
+pub enum Refusal {
+    /// Help or version: printed to stdout, exit code 0.
+    Shown(String),
+    /// Mistakes: one line each on stderr, exit code 125.
+    Wrong(Vec<String>),
+}
+
+/// Splits a command line; `argv[0]` is the program.
+pub fn parse(argv: Vec<OsString>) -> Result<Parsed, Refusal> {
+    quick::parse(&argv).map_or_else(|| parse_with_clap(argv), Ok)
+}
+
+#[inline(never)]
+fn parse_with_clap(mut argv: Vec<OsString>) -> Result<Parsed, Refusal> {
+    as_flags(&mut argv);
+    let wanted = argv.get(1).and_then(|a| a.to_str()).and_then(|a| SUBS.iter().find(|s| s.name == a));
+    let mut mistakes = wanted.map_or_else(Vec::new, |sub| misplaced_values(sub, &mut argv));
+    let mut parsed = loop {
+        let error = match read(wanted, &argv) {
+            Ok(parsed) => break parsed,
+            Err(error) => error,
+        };
+        if let Some(mistake) = wanted.and_then(|sub| correct(sub, &error, &mut argv)) {
+            mistakes.push(mistake);
+            continue;
+        }
+        match (refusal(error, &argv, wanted), wanted) {
+            (Refusal::Wrong(lines), Some(sub)) => {
+                let complaint = |message| Complaint { place: "command line".to_owned(), message };
+                mistakes.extend(lines.into_iter().map(complaint));
+                break Parsed::of(sub, argv);
+            }
+            (refusal, _) => return Err(refusal),
+        }
+    };
+    parsed.mistakes.splice(0..0, mistakes);
+    // The subcommands that read the cluster report further mistakes together with these.
+    match parsed.mistakes.is_empty() || parsed.on & on::CLUSTER != 0 {
+        true => Ok(parsed),
+        false => Err(Refusal::Wrong(parsed.mistakes.iter().map(ToString::to_string).collect())),
+    }
+}
+
+/// Removes values after switches, which would be read as the command (`--strong-hash true -- python` ran `true`), and
+/// flags without a value, which would consume the next word (in `--checkpoint-dir $DIR -- python` with an empty DIR,
+/// the `--`).
+fn misplaced_values(sub: &Sub, argv: &mut Vec<OsString>) -> Vec<Complaint> {
+    let mut mistakes = Vec::new();
+    let ours = |name: &str| find(name).filter(|setting| setting.on & sub.on != 0);
+    let is_flag = |word: &str| {
+        word.strip_prefix("--").is_some_and(|name| {
+            let name = name.split('=').next().unwrap_or(name);
+            name.is_empty() || name == "config" || ours(name).is_some()
+        })
+    };
+    let mut at = 2;
+    // Only among the flags: the words after the first operand belong to the command.
+    while at + 1 < argv.len() && argv[at] != "--" {
+        let Some(flag) = argv[at].to_str().filter(|word| word.starts_with("--")).map(str::to_owned) else { break };
+        let next = argv[at + 1].to_str().unwrap_or_default().to_owned();
+        let message = match ours(&flag[2..]).map(|setting| setting.takes) {
+            Some(Takes::Switch) if switch_value(&next).is_some() && argv[at + 2..].iter().any(|word| word == "--") => {
+                argv.remove(at + 1);
+                at += 1;
+                format!("it takes no value, found {next:?}; remove the value, or omit the flag")
+            }
+            Some(Takes::One(value) | Takes::Many(value)) if is_flag(&next) => {
+                argv.remove(at);
+                format!("expected a value ({value}), found {next:?}: is the variable that contains it unset?")
+            }
+            Some(Takes::Switch) => {
+                at += 1;
+                continue;
+            }
+            _ => {
+                at += if flag.contains('=') { 1 } else { 2 };
+                continue;
+            }
+        };
+        mistakes.push(Complaint { place: flag, message });
+    }
+    mistakes
+}
+
+fn read(wanted: Option<&'static Sub>, argv: &[OsString]) -> Result<Parsed, clap::Error> {
+    // Building the help texts of some forty flags costs more than the rest of the command line, so it is done only for
+    // help.
+    let help = argv.iter().any(|a| a.as_encoded_bytes().starts_with(b"-h") || a == "--help");
+    let mut root = match wanted {
+        Some(sub) => root().subcommand(build(sub, help)),
+        None => root().subcommands(SUBS.iter().map(|sub| build(sub, help))),
+    };
+    let matches = root.try_get_matches_from_mut(argv)?;
+    let found = matches.subcommand();
+    let found = found.and_then(|(name, matches)| Some((SUBS.iter().find(|s| s.name == name)?, matches)));
+    match found {
+        Some((sub, matches)) => Ok(collect(sub, matches)),
+        None => Err(root.error(ErrorKind::MissingSubcommand, "no subcommand given; see trainit --help")),
+    }
+}
+
+/// Removes an unknown flag from the command line, or replaces it by the nearest known one, so that the rest can be
+/// read; `None` for another mistake.
+fn correct(sub: &Sub, error: &clap::Error, argv: &mut Vec<OsString>) -> Option<Complaint> {
+    let flag = match (error.kind(), error.get(ContextKind::InvalidArg)?) {
+        (ErrorKind::UnknownArgument, ContextValue::String(flag)) if flag.starts_with('-') => flag.clone(),
+        _ => return None,
+    };
+    let word = |at: &OsString| at.to_str().is_some_and(|w| w.split('=').next() == Some(flag.as_str()));
+    let at = argv.iter().take_while(|a| *a != "--").position(word)?;
+    let value = argv[at].to_str()?.split_once('=').map(|(_, value)| value.to_owned());
+    let known: Vec<&str> = all().filter(|s| s.on & sub.on != 0).map(|s| s.name).collect();
+    let nearest = flag.strip_prefix("--").and_then(|name| nearest(name, &known));
+    argv.remove(at);
+    // The next word is its value, unless it can be an operand.
+    let is_value = !argv.get(at).is_none_or(|next| next.as_encoded_bytes().starts_with(b"-"))
+        && ((sub.operands)().is_empty() || argv[at + 1..].iter().any(|a| a == "--"));
+    match (nearest.and_then(find), value) {
+        (Some(setting), Some(value)) if setting.takes != Takes::Switch => {
+            argv.insert(at, format!("--{}={value}", setting.name).into());
+        }
+        (Some(setting), _) => argv.insert(at, format!("--{}", setting.name).into()),
+        (None, None) if is_value => {
+            argv.remove(at);
+        }
+        (None, _) => {}
+    }
+    let hint = nearest.map_or(String::new(), |name| format!("; did you mean --{name}?"));
+    Some(Complaint { place: flag, message: format!("trainit {} has no such flag{hint}", sub.name) })
+}
+
+fn root() -> Command {
+    Command::new("trainit")
+        .version(env!("TRAINIT_VERSION"))
+        .about("The init process of a machine-learning training container")
+        .after_help(
+            "Flags are also variables (--stop-grace is TRAINIT_STOP_GRACE) and keys of /etc/trainit/config.toml.\n\
+             Start with: trainit run -- python -m trainer.task",
+        )
+        .subcommand_required(true)
+        .disable_help_subcommand(true)
+}
+
+fn build(sub: &Sub, help: bool) -> Command {
+    let mut command = Command::new(sub.name).about(sub.about).after_help(sub.after);
+    // The settings of `run` are many: `-h` shows those that most people set, `--help` shows them first.
+    let most_used: &[&str] = if sub.on == on::RUN { &MOST_USED } else { &[] };
+    let is_most_used = |setting: &&Setting| most_used.contains(&setting.name);
+    let first = most_used.iter().filter_map(|name| find(name));
+    for setting in first.chain(all().filter(|s| s.on & sub.on != 0 && !is_most_used(s))) {
+        let heading = if is_most_used(&setting) { "Most used" } else { setting.topic };
+        let mut arg = Arg::new(setting.name)
+            .long(setting.name)
+            .help_heading(heading)
+            .hide_short_help(!most_used.is_empty() && !is_most_used(&setting))
+            .value_parser(value_parser!(OsString));
+        if help {
+            let default = match setting.default {
+                "" => String::new(),
+                default => format!(" [default: {default}]"),
+            };
+            let variable = setting.variable().map_or(String::new(), |variable| format!(" [{variable}]"));
+            arg = arg.help(format!("{}{default}{variable}", setting.help));
+        }
+        command = command.arg(match setting.takes {
+            Takes::Switch => arg.action(ArgAction::SetTrue).value_parser(value_parser!(bool)),
+            Takes::One(value) => arg.action(ArgAction::Append).value_name(value).allow_hyphen_values(true),
+            Takes::Many(value) => arg.action(ArgAction::Append).value_name(value).allow_hyphen_values(true),
+        });
+    }
+    if sub.on != 0 {
+        command = command.arg(
+            Arg::new("config")
+                .long("config")
+                .value_name("FILE")
+                .value_parser(value_parser!(OsString))
+                .help("The configuration file [default: /etc/trainit/config.toml if it exists] [TRAINIT_CONFIG]"),
+        );
+    }
+    command.args((sub.operands)())
+}
+
+fn collect(sub: &'static Sub, matches: &ArgMatches) -> Parsed {
+    let operands = (sub.operands)()
+        .iter()
+        .filter_map(|arg| matches.get_many::<OsString>(arg.get_id().as_str()))
+        .flatten()
+        .cloned()
+        .collect();
+    let mut parsed = Parsed::of(sub, operands);
+    parsed.config = matches.try_get_one::<OsString>("config").ok().flatten().cloned();
+    for setting in all().filter(|s| s.on & sub.on != 0) {
+        if setting.takes == Takes::Switch {
+            if matches.get_flag(setting.name) {
+                parsed.flags.insert(setting.name, vec!["true".to_owned()]);
+            }
+        } else if let Some(values) = matches.get_many::<OsString>(setting.name) {
+            let texts: Option<Vec<String>> = values.clone().map(|v| v.to_str().map(str::to_owned)).collect();
+            match texts {
+                Some(texts) => {
+                    parsed.flags.insert(setting.name, texts);
+                }
+                None => {
+                    let odd: Vec<String> = values.map(|value| format!("{value:?}")).collect();
+                    let message = format!("not UTF-8, so it would not be found; found {}", odd.join(", "));
+                    parsed.mistakes.push(Complaint { place: format!("--{}", setting.name), message });
+                }
+            }
+        }
+    }
+    parsed
+}
+
+/// clap's message for a mistake, as one line.
+fn refusal(error: clap::Error, argv: &[OsString], wanted: Option<&Sub>) -> Refusal {
+    let text = error.render().to_string();
+    let line = match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => return Refusal::Shown(text),
+        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            "no subcommand given; see trainit --help".to_owned()
+        }
+        ErrorKind::InvalidSubcommand => {
+            let word = argv.get(1).map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+            let names: Vec<&str> = SUBS.iter().map(|sub| sub.name).collect();
+            match nearest(&word, &names) {
+                _ if word == "--" => {
+                    let command =
+                        argv.iter().skip(2).map(|word| printable(&word.to_string_lossy())).collect::<Vec<_>>();
+                    let command = if command.is_empty() { "COMMAND ...".to_owned() } else { command.join(" ") };
+                    format!("no subcommand given; to start a command: trainit run -- {command}")
+                }
+                Some(name) => format!("{word:?} is not a subcommand; did you mean {name}?"),
+                None => format!(
+                    "{word:?} is not a subcommand, see trainit --help; to start it as a command: trainit run -- {word} ..."
+                ),
+            }
+        }
+        ErrorKind::UnknownArgument if let Some(line) = before_the_subcommand(argv) => line,
+        ErrorKind::UnknownArgument if let Some(line) = step_as_operand(&error, wanted) => line,
+        ErrorKind::MissingRequiredArgument if let Some(sub) = wanted => {
+            let operands = (sub.operands)();
+            let needed = operands.iter().filter(|operand| operand.is_required_set());
+            let choices = needed.filter_map(|o| Some(format!("{}: {}", o.get_id(), o.get_help()?)));
+            let choices: Vec<String> = choices.collect();
+            format!("trainit {} needs {}; see trainit {} --help", sub.name, choices.join(", "), sub.name)
+        }
+        _ => {
+            let lines = text.lines().map(str::trim).filter(|l| !l.is_empty());
+            let others = ["Usage:", "For more information", "tip:"];
+            let line: Vec<&str> = lines.filter(|l| !others.iter().any(|other| l.starts_with(other))).collect();
+            // A line that ends in a colon continues on the next line.
+            let line = line.join("; ").replace(":; ", ": ");
+            let line = line.strip_prefix("error: ").unwrap_or(&line);
+            format!("{line}; see trainit {}--help", wanted.map_or(String::new(), |sub| format!("{} ", sub.name)))
+        }
+    };
+    Refusal::Wrong(vec![line])
+}
+
+/// The message for a flag before the subcommand.
+fn before_the_subcommand(argv: &[OsString]) -> Option<String> {
+    let flag = argv.get(1)?.to_str()?.split('=').next()?;
+    let setting = find(flag.strip_prefix("--")?);
+    let on = setting.map(|setting| setting.on).or((flag == "--config").then_some(on::CLUSTER))?;
+    let takes = |sub: &&Sub| sub.on & on != 0;
+    let typed = argv[2..].iter().find_map(|word| SUBS.iter().filter(takes).find(|sub| word == sub.name));
+    let sub = typed.or_else(|| SUBS.iter().find(takes))?;
+    Some(format!("{flag} belongs after the subcommand: trainit {} {flag} ...", sub.name))
+}
+
+/// The message for a step after TAG and VALUE.
+fn step_as_operand(error: &clap::Error, wanted: Option<&Sub>) -> Option<String> {
+    wanted.filter(|sub| sub.on == on::REPORT_METRIC)?;
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg) else { return None };
+    let is_step = !word.is_empty() && word.bytes().all(|b| b.is_ascii_digit());
+    is_step.then(|| format!("unexpected argument '{word}' found; for a step give --step {word}; nothing was written"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Parsed {
+        parse(line.split(' ').map(OsString::from).collect()).expect(line)
+    }
+
+    #[test]
+    fn words_after_the_dashes_belong_to_the_command() {
+        let p = parsed("trainit run --stop-grace 3s -- python --stop-grace 9 -- x");
+        assert_eq!(p.flags["stop-grace"], ["3s"]);
+        assert_eq!(p.operands, ["python", "--stop-grace", "9", "--", "x"]);
+    }
+
+    #[test]
+    fn short_help_shows_the_most_used_settings_and_long_help_shows_all_of_them_with_those_first() {
+        let help = |flag: &str| match parse(["trainit", "run", flag].map(OsString::from).to_vec()) {
+            Err(Refusal::Shown(text)) => text,
+            _ => panic!("no help for {flag}"),
+        };
+        let flags = |text: &str| -> Vec<String> {
+            let words = text.lines().filter_map(|line| line.trim_start().strip_prefix("--"));
+            words.map(|line| line.split(' ').next().unwrap_or_default().to_owned()).collect()
+        };
+        let (short, long) = (flags(&help("-h")), flags(&help("--help")));
+        assert_eq!(short[1..], MOST_USED, "after --config");
+        assert_eq!(long[..short.len()], short);
+        assert_eq!(long.len(), 1 + all().filter(|s| s.on & on::RUN != 0).count());
+    }
+
+    #[test]
+    fn a_missing_operand_is_reported_with_its_values() {
+        let told = |line: &str| match parse(line.split(' ').map(OsString::from).collect()) {
+            Err(Refusal::Wrong(lines)) => lines.join("; "),
+            _ => String::new(),
+        };
+        let wanted = "command line: trainit checkpoint needs ACTION: list, explain, verify, push, pull or prune; see trainit checkpoint --help";
+        assert_eq!(told("trainit checkpoint"), wanted);
+        assert_eq!(
+            told("trainit completions"),
+            "command line: trainit completions needs SHELL: bash, zsh or fish; see trainit completions --help"
+        );
+    }
+
+    #[test]
+    fn a_flag_without_a_value_does_not_consume_the_next_word() {
+        for (line, flag, next) in [
+            ("run --checkpoint-dir -- python", "--checkpoint-dir", "--"),
+            ("run --verdict-file --log-level warn -- python", "--verdict-file", "--log-level"),
+            ("run --report a --metric-file --stop-grace=3s python", "--metric-file", "--stop-grace=3s"),
+        ] {
+            let parsed = parsed(&format!("trainit {line}"));
+            let [mistake] = parsed.mistakes.as_slice() else { panic!("{parsed:?}") };
+            assert!(mistake.place == flag && mistake.message.contains(&format!("found {next:?}")), "{mistake:?}");
+            assert_eq!(parsed.operands, ["python"], "{line}");
+        }
+        let given = parsed("trainit run --verdict-file=-- --marker --done -- python --report -- x");
+        assert_eq!((given.mistakes.len(), &given.flags["verdict-file"][..]), (0, &["--".to_owned()][..]));
+        assert_eq!(given.flags["marker"], ["--done"]);
+    }
+
+    #[test]
+    fn the_dashes_may_be_omitted() {
+        let p = parsed("trainit run python -m trainer --json");
+        assert_eq!(p.operands, ["python", "-m", "trainer", "--json"]);
+    }
+
+    #[test]
+    fn a_negative_value_is_a_value_not_a_flag() {
+        assert_eq!(parsed("trainit report-metric loss -1e-5 --step 3").operands, ["loss", "-1e-5"]);
+        assert_eq!(parsed("trainit report-metric loss -inf").operands, ["loss", "-inf"]);
+        assert_eq!(parsed("trainit report-metric --tag t --value -1").flags["value"], ["-1"]);
+    }
+
+    #[test]
+    fn an_unknown_flag_is_one_line_with_the_nearest_one() {
+        for (line, value) in [("run --stop-grac 1 -- true", "1"), ("run --stop_grace=2 true", "2")] {
+            let parsed = parsed(&format!("trainit {line}"));
+            let [mistake] = parsed.mistakes.as_slice() else { panic!("{parsed:?}") };
+            assert!(mistake.message.ends_with("did you mean --stop-grace?"), "{mistake}");
+            // The value of the corrected flag is read, so that its mistakes are reported, too.
+            assert_eq!(parsed.flags["stop-grace"], [value]);
+            assert_eq!(parsed.operands, ["true"]);
+        }
+        let error = parse(["trainit", "status", "--jsn"].map(OsString::from).to_vec());
+        let Err(Refusal::Wrong(lines)) = error else { panic!("{error:?}") };
+        assert_eq!(lines, ["--jsn: trainit status has no such flag; did you mean --json?"]);
+    }
+
+    #[test]
+    fn a_value_after_a_switch_is_not_the_command() {
+        let p = parsed("trainit run --strong-hash True --stop-grace 5s -- python x");
+        let [mistake] = p.mistakes.as_slice() else { panic!("{p:?}") };
+        assert!(mistake.to_string().starts_with("--strong-hash: it takes no value, found \"True\""), "{mistake}");
+        assert_eq!(p.operands, ["python", "x"]);
+        for line in [
+            "run --strong-hash true",
+            "run --strong-hash -- true",
+            "run --strong-hash true x",
+            "run true -- x",
+            "run --config c -- true --strong-hash true -- x",
+            "run true --strong-hash true -- x",
+            "run --stop-grace 5s true --strong-hash true -- x",
+        ] {
+            let p = parsed(&format!("trainit {line}"));
+            assert!(p.mistakes.is_empty() && p.operands[0] == "true", "{p:?}");
+        }
+    }
+
+    #[test]
+    fn unknown_flags_are_all_reported_and_the_rest_is_read() {
+        let p = parsed("trainit run --frobnicate 3 --quux=4 --stop-grace 5s --zzzzzz -- python x");
+        let places: Vec<&str> = p.mistakes.iter().map(|m| m.place.as_str()).collect();
+        assert_eq!(places, ["--frobnicate", "--quux", "--zzzzzz"]);
+        assert_eq!((p.flags["stop-grace"][0].as_str(), p.operands.len()), ("5s", 2));
+    }
+
+    #[test]
+    fn help_is_shown_despite_other_mistakes() {
+        let shown = parse("trainit run --frobnicate --help".split(' ').map(OsString::from).collect());
+        assert!(matches!(shown, Err(Refusal::Shown(_))), "{shown:?}");
+    }
+
+    #[test]
+    fn help_names_every_flag_with_its_variable() {
+        let Err(Refusal::Shown(text)) = parse(["trainit", "run", "--help"].map(OsString::from).to_vec()) else {
+            panic!("no help");
+        };
+        for setting in all().filter(|s| s.on & on::RUN != 0) {
+            let variable = setting.variable().unwrap_or_default();
+            assert!(text.contains(&format!("--{}", setting.name)) && text.contains(&variable), "{text}");
+        }
+    }
+
+    #[test]
+    fn clap_accepts_the_definition() {
+        for sub in SUBS {
+            build(sub, true).debug_assert();
+        }
+    }
+}

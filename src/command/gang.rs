@@ -1,0 +1,141 @@
+//! Whether this replica is part of a gang: settings, cluster and store cut into what the supervisor is told of it.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::edge::fs::small_file;
+use crate::rules::cluster::spec::{ClusterError, Fact};
+use crate::rules::cluster::{self};
+use crate::rules::framework::Resolved;
+use crate::rules::gang::agreement::Mode;
+use crate::rules::gang::budget::Limits;
+use crate::rules::gang::handshake::GangKey;
+use crate::rules::gang::leader::OnNotice;
+use crate::rules::gang::place::{Place, place};
+use crate::rules::job::Policy;
+use crate::rules::process::env::Env;
+use crate::settings::gang::{GangSettings, Wish};
+use crate::supervisor::gang::{Gang, KeySource, SharedStore};
+
+/// The secret itself. It has no flag, since a command line can be read by every process of the machine.
+pub(super) const TOKEN: &str = "TRAINIT_GANG_TOKEN";
+/// Longest secret, bytes.
+const TOKEN_BYTES: usize = 4096;
+
+/// The place in the gang; `None`: there is none. Errors: there must be one, and why there is none.
+pub(super) fn placed(
+    settings: &GangSettings,
+    resolved: &Resolved,
+    has_checkpoints: bool,
+) -> Result<Option<Place>, ClusterError> {
+    if settings.wish == Wish::Off {
+        return Ok(None);
+    }
+    match found(settings, resolved, has_checkpoints) {
+        Ok(place) => Ok(Some(place)),
+        Err(why) if settings.wish == Wish::On => {
+            let message = format!("no gang can form: {why}; leave it out, or give auto");
+            Err(ClusterError::new("gang", "--gang on", message))
+        }
+        Err(why) => {
+            tracing::debug!("no gang forms: {why}");
+            Ok(None)
+        }
+    }
+}
+
+/// The place in the gang, whether or not one is asked for. Errors: why there is none.
+fn found(settings: &GangSettings, resolved: &Resolved, has_checkpoints: bool) -> Result<Place, &'static str> {
+    match has_checkpoints {
+        true => Err("it does not agree on a checkpoint yet, so it needs a job without --checkpoint-dir"),
+        false => place(&resolved.spec, settings.port),
+    }
+}
+
+/// For people: whether a gang forms, where, and with which kind of key.
+pub(super) fn seen(
+    settings: &GangSettings,
+    placed: Option<&Place>,
+    resolved: &Resolved,
+    has_checkpoints: bool,
+    has_store: bool,
+    env: &Env,
+) -> Value {
+    let Some(place) = placed else {
+        let why = match found(settings, resolved, has_checkpoints) {
+            _ if settings.wish == Wish::Off => "--gang is off",
+            Err(why) => why,
+            Ok(_) => "",
+        };
+        return json!({ "forms": false, "why": why });
+    };
+    let key = match () {
+        () if env.given(TOKEN).is_some() || settings.token_file.is_some() => "token",
+        () if has_store => "store",
+        () => "cluster",
+    };
+    json!({ "forms": true, "seat": place.own, "leader": place.leader, "host": place.host, "port": place.port, "key": key })
+}
+
+/// What the supervisor is told. Errors: the token cannot be read.
+pub(super) fn gang(
+    settings: &GangSettings,
+    place: Place,
+    policy: &Policy,
+    store: Option<SharedStore>,
+    env: &Env,
+    host: String,
+    on_notice: OnNotice,
+) -> Result<Gang, ClusterError> {
+    Ok(Gang {
+        key: key(settings, &place, store.is_some(), env)?,
+        place,
+        store,
+        timing: settings.timing,
+        mode: Mode::Auto,
+        from_scratch: false,
+        on_notice: settings.on_notice.unwrap_or(on_notice),
+        limits: Limits {
+            max_restarts: policy.max_restarts,
+            shortest: policy.backoff_first,
+            longest: policy.backoff_max,
+        },
+        hang: policy.hang.map(|hang| hang.timeout),
+        host,
+    })
+}
+
+/// The key that all replicas of the job come to: of a token, else of the store, else of what the cluster says of itself.
+fn key(settings: &GangSettings, place: &Place, has_store: bool, env: &Env) -> Result<KeySource, ClusterError> {
+    if let Some(token) = env.given(TOKEN) {
+        return Ok(KeySource::Known(GangKey::derive("token", token.trim().as_bytes())));
+    }
+    if let Some(path) = &settings.token_file {
+        let token = read_token(path)?;
+        return Ok(KeySource::Known(GangKey::derive("token", token.as_bytes())));
+    }
+    if has_store {
+        return Ok(KeySource::InStore);
+    }
+    tracing::info!(
+        "the gang's key is made of what the cluster says of itself, so any process that knows the job and reaches the port can \
+         join: give all replicas the same {TOKEN} where others share the network"
+    );
+    let job = cluster::fact_variable(Fact::Job, env).map(|(_, id)| id).unwrap_or_default();
+    Ok(KeySource::Known(GangKey::derive("cluster", format!("{} {job}", place.fingerprint()).as_bytes())))
+}
+
+fn read_token(path: &Path) -> Result<String, ClusterError> {
+    let wrong = |what: String| {
+        let message = format!("{}: {what}; write the secret that all replicas share into it", path.display());
+        ClusterError::new("gang", "--gang-token-file", message)
+    };
+    let text =
+        small_file::read_small(&path.to_string_lossy(), TOKEN_BYTES).map_err(|error| wrong(error.to_string()))?;
+    match text.as_deref().map(str::trim) {
+        Some(token) if !token.is_empty() => Ok(token.to_owned()),
+        Some(_) => Err(wrong("it is empty".to_owned())),
+        None => Err(wrong("there is no such file".to_owned())),
+    }
+}

@@ -1,0 +1,315 @@
+//! All files of a kind in a folder.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use crate::edge::fs::follow::{Id, LOOK_BYTES, SLICE_BYTES, Seen, identity};
+use crate::edge::fs::rooted_dir::Beneath;
+use crate::edge::fs::trusted_open;
+use crate::edge::fs::walk::walk;
+use crate::rules::checkpoint::listing::{Entry, Kind};
+
+/// The number of bytes before the read offset that are compared, because the inode of a removed file is soon reused.
+const MARK_BYTES: usize = 256;
+
+/// All files of a kind in a folder and the folders in it, identified by inode, so that a renamed file continues. No symbolic
+/// link is followed, except the folder itself if root or our own user made it.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    /// Whether a file of this name belongs to it.
+    is_wanted: fn(&str) -> bool,
+    files: HashMap<Id, Grown>,
+    looks: u64,
+}
+
+#[derive(Debug, Default)]
+struct Grown {
+    /// Bytes that existed at the first look. Only the end of an unfinished record is reported.
+    passed_over: u64,
+    at: u64,
+    /// The bytes before `at`.
+    mark: Vec<u8>,
+    /// Its size when it was skipped.
+    path: String,
+    /// Its modification time at the last look.
+    mtime_ns: i64,
+    /// The last look that saw it.
+    seen: u64,
+}
+
+/// Bytes of one of the files.
+#[derive(Debug)]
+pub struct Part<'a> {
+    /// Which.
+    pub id: Id,
+    /// Its path from the folder on.
+    pub path: &'a str,
+    /// Bytes that existed at the first look, for the reader to skip.
+    pub passed_over: u64,
+    /// New bytes.
+    pub seen: Seen<'a>,
+}
+
+impl Folder {
+    /// Not looked at yet.
+    pub fn new(path: PathBuf, is_wanted: fn(&str) -> bool) -> Folder {
+        Folder { path, is_wanted, files: HashMap::new(), looks: 0 }
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How many files were seen at the last look.
+    pub fn count(&self) -> usize {
+        self.files.len()
+    }
+
+    /// Reports bytes written since the last look, file by file in order of names; returns whether there are more. Errors: as
+    /// readdir(3), open(2), read(2), of the first file that cannot be read; the others are read. A missing folder has no
+    /// files.
+    pub fn look(&mut self, mut tell: impl FnMut(Part<'_>)) -> io::Result<bool> {
+        let top = match trusted_open::resolve(&self.path) {
+            // A missing folder has no files.
+            Err(error) if error.kind() == ErrorKind::NotFound => self.path.clone(),
+            top => top?,
+        };
+        let listing = walk(&top)?;
+        let is_first = self.looks == 0;
+        self.looks += 1;
+        let (mut more, mut trouble, mut beneath) = (false, None, None);
+        let mut buffer = Vec::new();
+        let name = |path: &str| path.rsplit('/').next().is_some_and(self.is_wanted);
+        for entry in listing.entries().iter().filter(|e| e.kind == Kind::File && name(&e.path)) {
+            let id = (entry.device, entry.inode);
+            let grown =
+                self.files.entry(id).or_insert_with(|| if is_first { passed_over(entry) } else { Grown::default() });
+            grown.seen = self.looks;
+            let is_as_it_was = grown.is_as_it_was(entry);
+            grown.mtime_ns = entry.mtime_ns;
+            if is_as_it_was {
+                continue;
+            }
+            let mut tell = |passed_over: u64, seen: Seen<'_>| tell(Part { id, path: &entry.path, passed_over, seen });
+            if grown.is_surely_another(entry) {
+                tell(grown.passed_over, Seen::End);
+                grown.begin_anew();
+            }
+            if beneath.is_none() {
+                beneath = Some(Beneath::open(&top)?);
+            }
+            let Some(beneath) = &beneath else { continue };
+            buffer.resize(SLICE_BYTES, 0);
+            let read = grown.read_on(beneath, &entry.path, id, &mut buffer, tell);
+            match read {
+                Ok(is_more) => more |= is_more,
+                // It was renamed or removed meanwhile: the next look knows.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => trouble = trouble.or(Some(error)),
+            }
+        }
+        let looks = self.looks;
+        self.files.retain(|id, grown| {
+            if grown.seen != looks {
+                tell(Part { id: *id, path: "", passed_over: 0, seen: Seen::End });
+            }
+            grown.seen == looks
+        });
+        trouble.map_or(Ok(more), Err)
+    }
+}
+
+/// A file at the first look. Its bytes are not read: that takes long for hundreds of old files in a bucket.
+fn passed_over(entry: &Entry) -> Grown {
+    Grown { passed_over: entry.size, path: entry.path.clone(), mtime_ns: entry.mtime_ns, ..Grown::default() }
+}
+
+impl Grown {
+    fn is_as_it_was(&self, entry: &Entry) -> bool {
+        let size = if self.at == 0 { self.passed_over } else { self.at };
+        entry.size == size && (size == 0 || entry.mtime_ns == self.mtime_ns || self.is_only_touched(entry))
+    }
+
+    /// A skipped file of unchanged size is identified by its name alone.
+    fn is_only_touched(&self, entry: &Entry) -> bool {
+        self.at == 0 && entry.path == self.path
+    }
+
+    /// Whether the entry shows another file with this inode, or a rewritten file. The bytes before the read offset are
+    /// compared separately. A skipped file has no read offset, but names of event files are unique: they contain the time
+    /// and the process.
+    fn is_surely_another(&self, entry: &Entry) -> bool {
+        let was_passed_over = self.at == 0 && self.passed_over > 0;
+        entry.size < self.at.max(self.passed_over) || (was_passed_over && entry.path != self.path)
+    }
+
+    fn begin_anew(&mut self) {
+        *self = Grown { seen: self.seen, mtime_ns: self.mtime_ns, ..Grown::default() };
+    }
+
+    fn read_on(
+        &mut self,
+        beneath: &Beneath,
+        path: &str,
+        id: Id,
+        buffer: &mut [u8],
+        mut tell: impl FnMut(u64, Seen<'_>),
+    ) -> io::Result<bool> {
+        let file = beneath.read_own_file(path)?;
+        if identity(&file.metadata()?) != id {
+            return Ok(false);
+        }
+        if !self.is_where_it_was(&file)? {
+            tell(self.passed_over, Seen::End);
+            self.begin_anew();
+        }
+        let end = self.at.saturating_add(LOOK_BYTES);
+        while self.at < end {
+            match file.read_at(buffer, self.at)? {
+                0 => return Ok(false),
+                count => {
+                    tell(self.passed_over, Seen::Bytes(&buffer[..count]));
+                    self.note(&buffer[..count]);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn is_where_it_was(&self, file: &File) -> io::Result<bool> {
+        let mut there = vec![0; self.mark.len()];
+        let count = file.read_at(&mut there, self.at - self.mark.len() as u64)?;
+        Ok(there[..count] == self.mark)
+    }
+
+    /// Keeps the end of what was read.
+    fn note(&mut self, bytes: &[u8]) {
+        self.at += bytes.len() as u64;
+        self.mark.extend_from_slice(&bytes[bytes.len().saturating_sub(MARK_BYTES)..]);
+        self.mark.drain(..self.mark.len().saturating_sub(MARK_BYTES));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::edge::fs::follow::tests::{append, place};
+
+    /// What a look at the folder tells: path and text of each part.
+    fn look_in(folder: &mut Folder) -> Vec<String> {
+        let mut told = Vec::new();
+        let more = folder.look(|part| {
+            told.push(match part.seen {
+                Seen::Bytes(bytes) => format!("{}:{}", part.path, String::from_utf8_lossy(bytes)),
+                Seen::End => "|".to_owned(),
+                Seen::Before(_) => unreachable!("no first line of an event file is told"),
+            })
+        });
+        assert!(!more.expect("readable"));
+        told
+    }
+
+    #[test]
+    fn files_of_a_kind_are_found_wherever_they_appear_and_followed_through_a_rename() {
+        let (dir, _) = place();
+        let top = dir.path().join("runs");
+        let mut folder = Folder::new(top.clone(), |name| name.contains("tfevents"));
+        assert!(look_in(&mut folder).is_empty());
+        fs::create_dir_all(top.join("a/b")).expect("mkdir");
+        append(&top.join("a/b/tfevents.2"), "two");
+        append(&top.join("tfevents.1"), "one");
+        append(&top.join("other"), "x");
+        std::os::unix::fs::symlink("tfevents.1", top.join("tfevents.link")).expect("symlink");
+        assert_eq!(look_in(&mut folder), ["a/b/tfevents.2:two", "tfevents.1:one"]);
+        append(&top.join("tfevents.1"), "+");
+        fs::rename(top.join("tfevents.1"), top.join("a/tfevents.9")).expect("renames");
+        assert_eq!(look_in(&mut folder), ["a/tfevents.9:+"]);
+        fs::remove_file(top.join("a/tfevents.9")).expect("removes");
+        assert_eq!((look_in(&mut folder), folder.count()), (vec!["|".to_owned()], 1));
+        fs::write(top.join("a/b/tfevents.2"), "x").expect("writes");
+        assert_eq!(look_in(&mut folder), ["|", "a/b/tfevents.2:x"]);
+    }
+
+    #[test]
+    fn of_files_that_were_there_it_says_how_much_is_old() {
+        let (dir, _) = place();
+        append(&dir.path().join("tfevents"), "old");
+        let mut folder = Folder::new(dir.path().to_owned(), |_| true);
+        assert!(look_in(&mut folder).is_empty());
+        append(&dir.path().join("tfevents"), "new");
+        folder.look(|part| assert_eq!((part.passed_over, part.seen), (3, Seen::Bytes(b"oldnew")))).expect("readable");
+    }
+
+    /// Gives a new file the inode of this one, as ext4 does by itself where a file is removed and another is made.
+    fn reuse(old: &Path, new: &Path, text: &str) {
+        fs::write(old, text).expect("writes");
+        let file = fs::File::options().append(true).open(old).expect("opens");
+        let written = file.metadata().and_then(|metadata| metadata.modified()).expect("a time");
+        // In another tick of the file system's clock.
+        file.set_modified(written + std::time::Duration::from_secs(1)).expect("touches");
+        if old != new {
+            fs::rename(old, new).expect("renames");
+        }
+    }
+
+    #[test]
+    fn a_new_file_that_has_a_removed_ones_inode_is_read_from_its_beginning() {
+        let (dir, _) = place();
+        let (one, two) = (dir.path().join("tfevents.1"), dir.path().join("tfevents.2"));
+        let mut folder = Folder::new(dir.path().to_owned(), |_| true);
+        assert!(look_in(&mut folder).is_empty());
+        append(&one, "first");
+        assert_eq!(look_in(&mut folder), ["tfevents.1:first"]);
+        reuse(&one, &two, "another, longer");
+        assert_eq!(look_in(&mut folder), ["|", "tfevents.2:another, longer"]);
+        reuse(&two, &one, "ANOTHER, LONGER");
+        assert_eq!(look_in(&mut folder), ["|", "tfevents.1:ANOTHER, LONGER"]);
+        reuse(&one, &one, "ANOTHER, LONGER");
+        assert!(look_in(&mut folder).is_empty(), "the same, only touched");
+        append(&one, &"+".repeat(2 * MARK_BYTES));
+        assert_eq!(look_in(&mut folder).len(), 1, "goes on");
+        append(&one, "-");
+        assert_eq!(look_in(&mut folder), ["tfevents.1:-"]);
+    }
+
+    #[test]
+    fn a_new_file_that_has_the_inode_of_one_passed_over_is_not_passed_over() {
+        for text in ["new", "longer"] {
+            let (dir, _) = place();
+            let (one, two) = (dir.path().join("tfevents.1"), dir.path().join("tfevents.2"));
+            append(&one, "old");
+            let mut folder = Folder::new(dir.path().to_owned(), |_| true);
+            assert!(look_in(&mut folder).is_empty());
+            reuse(&one, &one, "old");
+            assert!(look_in(&mut folder).is_empty(), "only touched");
+            fs::rename(&one, dir.path().join("tfevents.0")).expect("renames");
+            assert!(look_in(&mut folder).is_empty(), "only renamed");
+            reuse(&dir.path().join("tfevents.0"), &two, text);
+            folder.look(|part| assert_eq!(part.passed_over, if part.seen == Seen::End { 3 } else { 0 })).expect("read");
+            append(&two, "+");
+            assert_eq!(look_in(&mut folder), ["tfevents.2:+"]);
+        }
+    }
+
+    #[test]
+    fn files_removed_and_made_between_two_looks_are_told_whole() {
+        let (dir, _) = place();
+        let mut folder = Folder::new(dir.path().to_owned(), |_| true);
+        assert!(look_in(&mut folder).is_empty());
+        for round in 0..20 {
+            // Each as long as the one before, or longer.
+            let (name, text) = (format!("tfevents.{round}"), format!("{round:0length$}", length = 50 + round / 2));
+            append(&dir.path().join(&name), &text);
+            let told = look_in(&mut folder);
+            assert!(told.contains(&format!("{name}:{text}")), "{round}: {told:?}");
+            fs::remove_file(dir.path().join(&name)).expect("removes");
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Follows symbolic links of a checkpoint directory: the target takes the place of the link in a listing.
+//!
+//! Deliberately absent: the choice of links to follow, and links of a manifest.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
+
+use crate::edge::fs::rooted_dir::{Beneath, read_at};
+use crate::edge::fs::trusted_open;
+use crate::edge::fs::walk::{NOT_UTF8, entry, legible};
+use crate::rules::checkpoint::listing::{Entry, Kind, Listing, Peek, join};
+
+/// Links to more names than this are not followed: a manifest holds no more files.
+const MOST: usize = 1_000_000;
+/// As deep as a manifest's paths may be.
+const MAX_DEPTH: usize = 64;
+
+/// The links anywhere in the directory that lead out of it.
+pub fn leading_out(root: &Path, listing: &Listing) -> BTreeSet<String> {
+    let Ok(real) = fs::canonicalize(root) else { return BTreeSet::new() };
+    let links = listing.entries().iter().filter(|e| matches!(e.kind, Kind::Symlink(_)));
+    let leads_out = |e: &&Entry| fs::canonicalize(root.join(&e.path)).is_ok_and(|end| !end.starts_with(&real));
+    links.filter(leads_out).map(|e| e.path.clone()).collect()
+}
+
+/// The listing with the targets of these links in their place, further links below them included. A link that cannot be
+/// followed is [`Kind::Odd`]: its target is missing, or it leads back.
+pub fn follow(root: &Path, listing: &Listing, links: &BTreeSet<String>) -> Listing {
+    let (followed, kept): (Vec<&Entry>, Vec<&Entry>) = listing.entries().iter().partition(|e| links.contains(&e.path));
+    let mut entries: Vec<Entry> = kept.into_iter().cloned().collect();
+    for link in followed {
+        let place = root.join(&link.path);
+        // A link to a directory above itself has no end.
+        let above = place.parent().and_then(|p| fs::canonicalize(p).ok());
+        let mut above: Vec<PathBuf> = above.iter().flat_map(|p| p.ancestors()).map(Path::to_owned).collect();
+        visit(&place, link.path.clone(), link, &mut above, &mut entries);
+    }
+    Listing::new(entries)
+}
+
+fn visit(at: &Path, path: String, link: &Entry, above: &mut Vec<PathBuf>, entries: &mut Vec<Entry>) {
+    let refused = |kind| Entry { path: path.clone(), kind, size: 0, ..link.clone() };
+    let (real, metadata) = match trusted_open::resolve(at).and_then(|real| Ok((trusted_open::metadata(&real)?, real))) {
+        Ok((metadata, real)) => (real, metadata),
+        Err(error) => {
+            entries.push(refused(match error.raw_os_error() {
+                Some(libc::ENOENT | libc::ENOTDIR) => Kind::Odd("a symbolic link to nothing"),
+                Some(libc::ELOOP) => Kind::Odd("a symbolic link that leads back to itself"),
+                Some(_) => Kind::Lost("what the symbolic link leads to cannot be reached"),
+                None => Kind::Lost(
+                    "a symbolic link of another user than trainit's and root, which is not followed; copy what it leads to",
+                ),
+            }));
+            return;
+        }
+    };
+    let kind = metadata.file_type();
+    let why = match () {
+        () if entries.len() >= MOST => Some(Kind::Lost("symbolic links lead to more than a million names")),
+        () if path.split('/').count() > MAX_DEPTH => Some(Kind::Lost("it lies deeper than 64 directories")),
+        () if kind.is_dir() && above.contains(&real) => {
+            Some(Kind::Odd("a symbolic link that leads back to a directory above it"))
+        }
+        () if kind.is_socket() || kind.is_fifo() => Some(Kind::Odd("a socket or a pipe, which cannot be copied")),
+        () if !kind.is_dir() && !kind.is_file() => Some(Kind::Odd("a device, which cannot be copied")),
+        () => None,
+    };
+    if let Some(why) = why {
+        entries.push(refused(why));
+        return;
+    }
+    let kind = if kind.is_dir() { Kind::Directory } else { Kind::File };
+    let is_directory = kind == Kind::Directory;
+    entries.push(Entry { through: Some(real.clone()), ..entry(path.clone(), kind, &metadata) });
+    if !is_directory {
+        return;
+    }
+    let Ok(names) = fs::read_dir(&real) else {
+        entries.push(refused(Kind::Lost("the directory that the symbolic link leads to cannot be read")));
+        return;
+    };
+    above.push(real);
+    for name in names.flatten() {
+        match name.file_name().to_str() {
+            Some(text) => visit(&name.path(), join(&path, text), link, above, entries),
+            None => {
+                entries.push(Entry { path: join(&path, &legible(&name.file_name())), ..refused(Kind::Lost(NOT_UTF8)) })
+            }
+        }
+    }
+    above.pop();
+}
+
+/// Opens a file at the end of a link for reading. Errors: as open(2); InvalidInput where it is no regular file any more.
+pub fn open(real: &Path) -> io::Result<File> {
+    let file = trusted_open::reach(real, OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
+}
+
+/// The target of a link now; `None` if it is missing. Errors: as stat(2).
+pub fn look(path: &str, real: &Path) -> io::Result<Option<Entry>> {
+    match fs::symlink_metadata(real) {
+        Ok(metadata) => {
+            let kind = if metadata.is_file() { Kind::File } else { Kind::Odd("no longer a file") };
+            Ok(Some(entry(path.to_owned(), kind, &metadata)))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads the files of a listing, behind links too.
+#[derive(Debug)]
+pub struct Files<'a> {
+    /// The directory that was walked.
+    pub beneath: &'a Beneath,
+    /// The walk.
+    pub listing: &'a Listing,
+}
+
+impl Files<'_> {
+    /// Up to `length` bytes from `from` on. Errors: as open(2) and pread(2).
+    pub fn read_at(&self, path: &str, from: u64, length: usize) -> io::Result<Vec<u8>> {
+        let file = match self.listing.get(path).and_then(|e| e.through.as_ref()) {
+            Some(real) => open(real)?,
+            None => self.beneath.read_file(path)?,
+        };
+        read_at(&file, from, length)
+    }
+}
+
+impl Peek for Files<'_> {
+    fn read(&self, path: &str, from: u64, length: usize) -> Option<Vec<u8>> {
+        self.read_at(path, from, length).ok()
+    }
+}
+
+/// The same, and keeps the last read error of the disk.
+#[derive(Debug)]
+pub struct Heeded<'a> {
+    /// What is read.
+    pub files: Files<'a>,
+    /// The last file that could not be read, and the error.
+    pub fault: RefCell<Option<String>>,
+}
+
+impl Peek for Heeded<'_> {
+    fn read(&self, path: &str, from: u64, length: usize) -> Option<Vec<u8>> {
+        let read = self.files.read_at(path, from, length);
+        // The rules handle other errors: a missing file, a link in its place.
+        if let Err(error) = &read
+            && matches!(error.raw_os_error(), Some(libc::EIO | libc::ESTALE))
+        {
+            self.fault.replace(Some(format!("{path} cannot be read: {error}")));
+        }
+        read.ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::edge::fs::walk::walk;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn what_lies_at_the_ends_takes_the_place_of_the_links() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir_all(at("root/unit")).expect("mkdir");
+        fs::create_dir_all(at("far/deep")).expect("mkdir");
+        fs::write(at("far/deep/x"), "123").expect("write");
+        symlink("deep/x", at("far/y")).expect("symlink");
+        symlink(at("far"), at("root/unit/far")).expect("symlink");
+        symlink("far", at("root/unit/inner")).expect("symlink");
+        symlink("../../far/gone", at("root/unit/gone")).expect("symlink");
+        symlink("../unit", at("root/unit/up")).expect("symlink");
+        let walked = walk(&at("root")).expect("walks");
+        let out = leading_out(&at("root"), &walked);
+        assert_eq!(out.iter().collect::<Vec<_>>(), ["unit/far", "unit/inner"]);
+        let links = ["unit/far", "unit/gone", "unit/up"].map(str::to_owned).into();
+        let listing = follow(&at("root"), &walked, &links);
+        let paths: Vec<&str> = listing.entries().iter().map(|e| e.path.as_str()).collect();
+        let expected = [
+            "unit",
+            "unit/far",
+            "unit/far/deep",
+            "unit/far/deep/x",
+            "unit/far/y",
+            "unit/gone",
+            "unit/inner",
+            "unit/up",
+        ];
+        assert_eq!(paths, expected);
+        let file = listing.file("unit/far/y").expect("a file");
+        assert_eq!((file.size, file.through.clone()), (3, fs::canonicalize(at("far/deep/x")).ok()));
+        let why = |path: &str| match listing.get(path).map(|e| e.kind.clone()) {
+            Some(Kind::Odd(why)) => why,
+            other => panic!("{path}: {other:?}"),
+        };
+        assert!(why("unit/gone").contains("to nothing") && why("unit/up").contains("leads back"));
+        let beneath = Beneath::open(&at("root")).expect("opens");
+        let files = Files { beneath: &beneath, listing: &listing };
+        assert_eq!(files.read("unit/far/y", 1, 9).as_deref(), Some(&b"23"[..]));
+    }
+
+    #[test]
+    fn links_that_lead_around_have_an_end() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir_all(at("root/unit")).expect("mkdir");
+        fs::create_dir_all(at("far")).expect("mkdir");
+        symlink("..", at("far/back")).expect("symlink");
+        symlink("loop", at("root/unit/loop")).expect("symlink");
+        symlink("../../far", at("root/unit/far")).expect("symlink");
+        let links = ["unit/far", "unit/loop"].map(str::to_owned).into();
+        let listing = follow(&at("root"), &walk(&at("root")).expect("walks"), &links);
+        let odd = listing.entries().iter().filter(|e| matches!(e.kind, Kind::Odd(why) if why.contains("leads back")));
+        assert!(odd.count() >= 2, "{listing:?}");
+        assert!(listing.entries().len() < 20, "{listing:?}");
+    }
+}

@@ -1,0 +1,352 @@
+//! The metrics file: whole lines in, under a lock, on the same inode.
+//!
+//! `rules::metric::plan` decides what a write does to the file. Deliberately absent: a temporary file with a rename (a tailing
+//! reader would stay on the old inode, and a bind mount refuses it), truncation before writing, a lock file, and any flush
+//! that no setting asks for.
+
+use std::fmt;
+use std::fs::{File, FileType, Metadata, TryLockError};
+use std::io::{self, ErrorKind, Seek, Write};
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use thiserror::Error;
+
+use crate::edge::clock::Clock;
+use crate::edge::fs::trusted_open;
+use crate::rules::metric::plan::{Plan, Tail, plan};
+
+/// Pause between two tries to get a lock, or room in a FIFO: the first, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
+
+/// How long to wait for a lock after an earlier wait timed out: a live writer is done in this time.
+const MOMENT: Duration = Duration::from_millis(20);
+
+/// An unfinished last line longer than this is not a torn report: arguments are limited to 128 KiB each, and an escape makes
+/// six characters of one.
+const LONGEST_LINE_BYTES: u64 = 1 << 20;
+
+/// A file longer than this is not trimmed: a trim holds it in memory.
+const LARGEST_TRIM_BYTES: u64 = 256 << 20;
+
+/// A missing directory that cannot be created because something else has its name.
+const LEADS_NOWHERE: &str =
+    "a symlink of that name leads nowhere; make the folder that it leads to, or name another file";
+
+/// Where reports go, and how.
+#[derive(Debug)]
+pub struct MetricsFile {
+    /// The file; missing folders are made.
+    pub path: PathBuf,
+    /// Lines to keep; 0 keeps all.
+    pub keep: usize,
+    /// Flush to the device after each write.
+    pub fsync: bool,
+    /// How long to wait for the lock, or for a FIFO's reader to make room.
+    patience: Duration,
+    /// The last wait for the lock timed out: the next wait is short.
+    is_stuck: AtomicBool,
+}
+
+/// A warning, although the lines were written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Note {
+    /// The lock could not be taken, for this reason: appended, not trimmed.
+    Unlocked(String),
+    /// The last line was torn, by a crash or a full disk: cut off.
+    Torn,
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Note::Unlocked(why) => {
+                write!(
+                    f,
+                    "written without a lock ({why}): the file was not trimmed, and a writer that has it may undo this"
+                )
+            }
+            Note::Torn => f.write_str("the last line was torn, by a crash or a full disk: it was cut off"),
+        }
+    }
+}
+
+/// The lines are not in the file.
+#[derive(Debug, Error)]
+#[error("cannot {deed} {}: {source}", .path.display())]
+pub struct Error {
+    deed: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl Error {
+    /// What could not be done.
+    pub fn deed(&self) -> &'static str {
+        self.deed
+    }
+
+    /// What kind of failure.
+    pub fn kind(&self) -> ErrorKind {
+        self.source.kind()
+    }
+}
+
+impl MetricsFile {
+    /// See the fields.
+    pub fn new(path: PathBuf, keep: usize, fsync: bool, patience: Duration) -> MetricsFile {
+        MetricsFile { path, keep, fsync, patience, is_stuck: AtomicBool::new(false) }
+    }
+
+    /// Adds whole lines, all of them in one write. Errors: nothing of them is in the file then (but for a FIFO or device).
+    pub fn append(&self, lines: &[u8]) -> Result<Vec<Note>, Error> {
+        match trusted_open::metadata(&self.path).map(|m| Metadata::file_type(&m)) {
+            Ok(kind) if kind.is_fifo() || kind.is_char_device() => self.send(kind, lines),
+            Ok(kind) if kind.is_block_device() => {
+                Err(self.error("write")(io::Error::other("it is a disk, and what is on it would be overwritten")))
+            }
+            _ => self.append_regular(lines),
+        }
+    }
+
+    fn append_regular(&self, lines: &[u8]) -> Result<Vec<Note>, Error> {
+        let file = self.open()?;
+        let mut notes = Vec::new();
+        match self.lock(&file) {
+            None => match self.write_locked(&file, lines) {
+                Ok(true) => notes.push(Note::Torn),
+                Ok(false) => {}
+                Err(error) => return Err(self.error("write")(error)),
+            },
+            Some(why) => {
+                self.write_unlocked(&file, lines).map_err(self.error("write"))?;
+                notes.push(Note::Unlocked(why));
+            }
+        }
+        if self.fsync {
+            file.sync_data().map_err(self.error("flush"))?;
+        }
+        // A network file system may report a failed write only here.
+        nix::unistd::close(file).map_err(|e| self.error("write")(e.into()))?;
+        Ok(notes)
+    }
+
+    fn open(&self) -> Result<File, Error> {
+        let open = |create: bool| {
+            let create = if create { OFlag::O_CREAT } else { OFlag::empty() };
+            trusted_open::open(&self.path, OFlag::O_RDWR | OFlag::O_APPEND | create)
+        };
+        let opened = match open(true) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                if let Some(folder) = self.path.parent().filter(|f| !f.as_os_str().is_empty()) {
+                    trusted_open::create_directories(folder).map_err(|source| Error {
+                        deed: "make the folder",
+                        path: folder.to_owned(),
+                        source: match source.kind() {
+                            ErrorKind::AlreadyExists => io::Error::new(ErrorKind::AlreadyExists, LEADS_NOWHERE),
+                            _ => source,
+                        },
+                    })?;
+                }
+                open(true)
+            }
+            // fs.protected_regular refuses O_CREAT on another user's file in a sticky folder, not writing to it.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => open(false).map_err(|_| error),
+            other => other,
+        };
+        opened.map_err(self.error("open"))
+    }
+
+    /// Takes the file's lock; otherwise says why there is none.
+    fn lock(&self, file: &File) -> Option<String> {
+        let is_stuck = self.is_stuck.load(Ordering::Relaxed);
+        let mut waiting = Patience::new(if is_stuck { MOMENT } else { self.patience });
+        loop {
+            match file.try_lock() {
+                Ok(()) => {
+                    self.is_stuck.store(false, Ordering::Relaxed);
+                    return None;
+                }
+                Err(TryLockError::WouldBlock) if waiting.waits() => {}
+                Err(TryLockError::WouldBlock) => {
+                    self.is_stuck.store(true, Ordering::Relaxed);
+                    let patience = humantime::format_duration(self.patience);
+                    return Some(format!("another process has held it for {patience}"));
+                }
+                Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Interrupted => {}
+                Err(TryLockError::Error(error)) => return Some(error.to_string()),
+            }
+        }
+    }
+
+    /// Returns whether a torn line was cut off.
+    fn write_locked(&self, file: &File, lines: &[u8]) -> io::Result<bool> {
+        let size = file.metadata()?.len();
+        let (start, old) = self.read_end(file, size)?;
+        match plan(Tail { bytes: &old, start }, lines, self.keep) {
+            Plan::Append { cut_to, newline_first } => {
+                if let Some(cut_to) = cut_to {
+                    file.set_len(cut_to)?;
+                }
+                append_whole(file, newline_first, lines)?;
+                Ok(cut_to.is_some())
+            }
+            Plan::Replace { content, len, torn } => {
+                // Writers without the lock append; lines that they added meanwhile must not be overwritten.
+                if file.metadata()?.len() != old.len() as u64 {
+                    append_whole(file, false, lines)?;
+                    return Ok(false);
+                }
+                // With O_APPEND, pwrite(2) ignores its offset.
+                fcntl(file, FcntlArg::F_SETFL(OFlag::empty()))?;
+                let written = file.write_at(&content, 0)?;
+                if written < content.len() {
+                    file.write_at(&old, 0)?;
+                    file.set_len(size)?;
+                    return Err(no_room(written, content.len()));
+                }
+                if file.metadata()?.len() == content.len() as u64 {
+                    file.set_len(len)?;
+                }
+                Ok(torn)
+            }
+        }
+    }
+
+    /// The whole file where it may be trimmed, else from its last newline on; with where in the file that begins.
+    fn read_end(&self, file: &File, size: u64) -> io::Result<(u64, Vec<u8>)> {
+        let mut wanted = if self.keep == 0 { 4096 } else { size };
+        if self.keep > 0 && size > LARGEST_TRIM_BYTES {
+            let text = format!("it has {size} bytes, too many to be trimmed; --keep 0 never trims");
+            return Err(io::Error::new(ErrorKind::FileTooLarge, text));
+        }
+        loop {
+            let start = size.saturating_sub(wanted);
+            let end = read_from(file, start, size - start)?;
+            let unfinished = end.iter().rev().take_while(|b| **b != b'\n').count() as u64;
+            if unfinished > LONGEST_LINE_BYTES {
+                let text = "its last line has no end within 1 MiB, so it is no metrics file and was left alone";
+                return Err(io::Error::other(text));
+            }
+            if unfinished < end.len() as u64 || start == 0 {
+                return Ok((start, end));
+            }
+            wanted *= 8;
+        }
+    }
+
+    /// Appends only; a torn line of another writer stays, on a line of its own.
+    fn write_unlocked(&self, file: &File, lines: &[u8]) -> io::Result<()> {
+        let size = file.metadata()?.len();
+        let last = read_from(file, size.saturating_sub(1), 1)?;
+        append_whole(file, last.last().is_some_and(|b| *b != b'\n'), lines)
+    }
+
+    /// To a FIFO or a device: no lock, no trim, and no wait for a missing reader.
+    fn send(&self, kind: FileType, lines: &[u8]) -> Result<Vec<Note>, Error> {
+        let flags = OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_NONBLOCK;
+        let mut file = trusted_open::open(&self.path, flags).map_err(|error| {
+            let nobody = kind.is_fifo() && error.raw_os_error() == Some(libc::ENXIO);
+            self.error("open")(if nobody { io::Error::other("nobody reads this FIFO") } else { error })
+        })?;
+        let mut rest = lines;
+        let mut patience = Patience::new(self.patience);
+        while !rest.is_empty() {
+            match file.write(rest) {
+                Ok(written) => rest = &rest[written..],
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock && patience.waits() => {}
+                Err(error) => return Err(self.error("write")(error)),
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    fn error(&self, deed: &'static str) -> impl Fn(io::Error) -> Error {
+        move |source| Error { deed, path: self.path.clone(), source }
+    }
+}
+
+/// The last bytes of a metrics file, at most so many; nothing where there is none. Errors: as open(2), read(2); no regular
+/// file.
+pub fn end_of(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let file = match trusted_open::open(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        file => file?,
+    };
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(ErrorKind::InvalidInput.into());
+    }
+    let wanted = metadata.len().min(limit);
+    read_from(&file, metadata.len() - wanted, wanted)
+}
+
+/// At most so many bytes; fewer where the file was shortened meanwhile.
+fn read_from(file: &File, mut at: u64, wanted: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; wanted as usize];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let read = file.read_at(&mut bytes[filled..], at)?;
+        if read == 0 {
+            break;
+        }
+        filled += read;
+        at += read as u64;
+    }
+    bytes.truncate(filled);
+    Ok(bytes)
+}
+
+/// One write(2); a partial write to a full disk is undone.
+fn append_whole(mut file: &File, newline_first: bool, lines: &[u8]) -> io::Result<()> {
+    let joined;
+    let bytes = if newline_first {
+        joined = [b"\n", lines].concat();
+        &joined
+    } else {
+        lines
+    };
+    let written = file.write(bytes)?;
+    if written < bytes.len() {
+        let end = file.stream_position()?;
+        if file.metadata()?.len() == end {
+            file.set_len(end - written as u64)?;
+        }
+        return Err(no_room(written, bytes.len()));
+    }
+    Ok(())
+}
+
+fn no_room(written: usize, wanted: usize) -> io::Error {
+    let text = format!("no space for more than {written} of {wanted} bytes; the file is as it was");
+    io::Error::new(ErrorKind::StorageFull, text)
+}
+
+/// Waits a little more each time, up to a limit in all.
+struct Patience {
+    limit: Duration,
+    pause: Duration,
+    since: Option<Clock>,
+}
+
+impl Patience {
+    fn new(limit: Duration) -> Patience {
+        Patience { limit, pause: PAUSES.0, since: None }
+    }
+
+    /// Sleeps; an error when the time is up.
+    fn waits(&mut self) -> bool {
+        let clock = self.since.get_or_insert_with(Clock::start);
+        if clock.now() >= self.limit {
+            return false;
+        }
+        sleep(self.pause);
+        self.pause = (self.pause * 2).min(PAUSES.1);
+        true
+    }
+}

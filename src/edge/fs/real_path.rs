@@ -1,0 +1,139 @@
+//! The real path of a directory, and whether it outlives the container.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use crate::edge::clock::Clock;
+use crate::edge::process::signals::deaf_thread;
+use crate::edge::process::spawn;
+
+/// Pause between two checks whether the caller still waits.
+const BEAT: Duration = Duration::from_millis(20);
+
+/// The path without symbolic links, as far as it exists.
+pub fn real(path: &Path) -> PathBuf {
+    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let found = whole.ancestors().find_map(|above| {
+        let rest = whole.strip_prefix(above).ok()?;
+        // Not joined: an empty rest would leave a slash at the end.
+        Some(fs::canonicalize(above).ok()?.components().chain(rest.components()).collect())
+    });
+    found.unwrap_or(whole)
+}
+
+/// Real paths, found on a thread of its own, because a file system may hang.
+#[derive(Debug, Default)]
+pub struct Found {
+    real: BTreeMap<PathBuf, PathBuf>,
+    passing: BTreeSet<PathBuf>,
+    /// Whether the caller gave up.
+    pub was_stopped: bool,
+}
+
+impl Found {
+    /// Waits at most so long, and only while `goes_on` returns true.
+    pub fn of(paths: Vec<PathBuf>, limit: Duration, goes_on: &dyn Fn() -> bool) -> Found {
+        let (mut found, clock, (told, hears)) = (Found::default(), Clock::start(), channel());
+        if paths.is_empty() {
+            return found;
+        }
+        let looks = deaf_thread("places", move || {
+            for path in paths {
+                let real = real(&path);
+                let _ = told.send((goes_with_us(&real), real, path));
+            }
+        });
+        while looks.is_ok() && !found.was_stopped && clock.now() < limit {
+            match hears.recv_timeout(BEAT) {
+                Ok((is_passing, real, path)) => {
+                    found.passing.extend(is_passing.then(|| path.clone()));
+                    found.real.insert(path, real);
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => found.was_stopped = !goes_on(),
+            }
+        }
+        found
+    }
+
+    /// As [`real`]; the path as given if the real one is unknown.
+    pub fn real(&self, path: &Path) -> PathBuf {
+        let by_name = || std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        self.real.get(path).cloned().unwrap_or_else(by_name)
+    }
+
+    /// Whether files there are deleted with the container; no if that is unknown.
+    pub fn is_passing(&self, path: &Path) -> bool {
+        self.passing.contains(path)
+    }
+}
+
+/// Whether the path is in the writable layer over the image, which is deleted with the container.
+fn goes_with_us(real: &Path) -> bool {
+    let is_over_an_image =
+        || fs::read_to_string("/proc/self/mountinfo").is_ok_and(|mounts| is_root_an_overlay(&mounts));
+    let there = real.ancestors().find(|above| above.exists());
+    spawn::own_pid() == 1 && there.is_some_and(|there| !is_mounted(there)) && is_over_an_image()
+}
+
+/// `71 46 0:39 / / rw,noatime master:3 - overlay overlay rw,lowerdir=…`, of which the last for `/` holds; `fuse.fuse-overlayfs`
+/// where the engine runs without root. proc(5)
+fn is_root_an_overlay(mountinfo: &str) -> bool {
+    let of_root = mountinfo.lines().rfind(|line| line.split(' ').nth(4) == Some("/"));
+    let kind = of_root.and_then(|line| line.split_once(" - ")).and_then(|(_, rest)| rest.split(' ').next());
+    kind.is_some_and(|kind| ["overlay", "fuse.fuse-overlayfs", "aufs"].contains(&kind))
+}
+
+/// Whether the path is on another file system than the root.
+pub fn is_mounted(path: &Path) -> bool {
+    let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev()).ok();
+    device(path).is_some_and(|there| Some(there) != device(Path::new("/")))
+}
+
+/// Reads the directory and ignores the result.
+pub fn look(path: &Path) {
+    if let Ok(mut names) = fs::read_dir(path) {
+        let _ = names.next();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_are_resolved_as_far_as_there_is_anything() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let root = fs::canonicalize(dir.path()).expect("is there");
+        fs::create_dir(root.join("a")).expect("mkdir");
+        std::os::unix::fs::symlink("a", root.join("link")).expect("symlink");
+        assert_eq!(real(&root.join("link")).as_os_str(), root.join("a").as_os_str());
+        assert_eq!(real(&root.join("link/b/c")), root.join("a/b/c"));
+    }
+
+    #[test]
+    fn the_layer_over_an_image_is_known_by_the_type_of_the_root() {
+        let volume = "90 71 8:1 /data / rw - ext4 /dev/sda1 rw\n";
+        for (kind, is_layer) in [("overlay", true), ("fuse.fuse-overlayfs", true), ("ext4", false)] {
+            let root = format!("71 46 0:39 / / rw,noatime master:3 - {kind} {kind} rw,lowerdir=/a - b\n");
+            assert_eq!(
+                is_root_an_overlay(&format!("{root}72 71 0:41 / /store rw - ext4 /dev/sda1 rw\n")),
+                is_layer,
+                "{kind}"
+            );
+            assert!(!is_root_an_overlay(&format!("{root}{volume}")), "the later one lies over it");
+        }
+        assert!(!is_root_an_overlay("") && !is_root_an_overlay("nonsense / / / /\n"));
+        assert!(!goes_with_us(Path::new("/no/such/place")), "no container ends with this process");
+    }
+
+    #[test]
+    fn proc_is_mounted_and_what_is_not_there_is_not() {
+        assert!(is_mounted(Path::new("/proc/self")));
+        assert!(!is_mounted(Path::new("/")) && !is_mounted(Path::new("/no/such/place")));
+    }
+}

@@ -1,0 +1,386 @@
+//! Files below one directory, without following any symbolic link. No path of a manifest and no link of a trainer makes it
+//! read or write outside.
+//!
+//! Uses openat2(RESOLVE_BENEATH); if the kernel or a seccomp filter does not allow it, openat(O_NOFOLLOW) for each part.
+//! Deliberately absent: deciding what to write.
+
+mod bytes;
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat, renameat};
+use nix::sys::stat::{Mode, fchmod, mkdirat};
+use nix::sys::statvfs::fstatvfs;
+use nix::unistd::{UnlinkatFlags, linkat, symlinkat, syncfs, unlinkat};
+
+pub use bytes::{finish_file, forget, read_at, read_into, set_time, touch, write_sparsely};
+
+use crate::edge::fs::trusted_open;
+use crate::edge::fs::walk::entry;
+use crate::rules::checkpoint::listing::{Entry, Kind, Peek, name_of, parent_of};
+use crate::rules::store::names::FRESH;
+
+/// A directory that no operation leaves. Paths are relative to it, parts joined by `/`.
+#[derive(Debug)]
+pub struct Beneath {
+    path: PathBuf,
+    top: OwnedFd,
+}
+
+/// Number of tries when another process changes the directory at the same time.
+const TRIES: u32 = 100;
+
+/// Mode of a new file.
+const OWN: Mode = Mode::from_bits_truncate(0o600);
+
+const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+
+impl Beneath {
+    /// Opens it; the directory itself may be reached through links of root and of our own user. Errors: as open(2); `Other`
+    /// for a link of another user.
+    pub fn open(path: &Path) -> io::Result<Beneath> {
+        let path = trusted_open::resolve(path)?;
+        let top = trusted_open::reach(&path, OFlag::O_RDONLY)?.into();
+        Ok(Beneath { path, top })
+    }
+
+    /// Creates it and its parents if needed, and opens it. Errors: ENOTDIR if it is something else, or a link without a
+    /// target; as mkdir(2), open(2).
+    pub fn create(path: &Path) -> io::Result<Beneath> {
+        match trusted_open::create_directories(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(Errno::ENOTDIR.into()),
+            Err(error) => Err(error),
+            Ok(()) => Beneath::open(path),
+        }
+    }
+
+    /// Where it is, links resolved.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens a regular file for reading. Errors: ELOOP for a link, else as open(2).
+    pub fn read_file(&self, path: &str) -> io::Result<File> {
+        let file = File::from(self.reach(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK, false)?);
+        if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
+    }
+
+    /// The same, but a file whose hard links another user could have made is refused. Errors: as [`Beneath::read_file`],
+    /// [`trusted_open::refuse_hard_link`].
+    pub fn read_own_file(&self, path: &str) -> io::Result<File> {
+        let file = self.read_file(path)?;
+        if file.metadata()?.nlink() > 1 {
+            trusted_open::refuse_hard_link(&file, &File::from(self.directory(parent_of(path), false)?).metadata()?)?;
+        }
+        Ok(file)
+    }
+
+    /// Everything in a small file. Errors: too long (FileTooLarge), else as open(2), read(2).
+    pub fn read(&self, path: &str, limit: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.read_file(path)?.take(limit + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > limit { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(bytes) }
+    }
+
+    /// The metadata of a path, links not followed; `None` if it is missing. Errors: as stat(2).
+    pub fn look(&self, path: &str) -> io::Result<Option<Entry>> {
+        let there = match self.reach(path, OFlag::O_PATH, false) {
+            Ok(there) => File::from(there),
+            Err(error) if is_absent(&error) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let metadata = there.metadata()?;
+        let kind = match metadata.file_type() {
+            kind if kind.is_file() => Kind::File,
+            kind if kind.is_dir() => Kind::Directory,
+            kind if kind.is_symlink() => {
+                let target = readlinkat(&there, "")?;
+                Kind::Symlink(target.into_string().unwrap_or_default())
+            }
+            _ => Kind::Odd("neither file nor directory"),
+        };
+        Ok(Some(entry(path.to_owned(), kind, &metadata)))
+    }
+
+    /// Creates a new file for reading and writing, its directories too. Errors: EEXIST, else as open(2), mkdir(2).
+    pub fn create_file(&self, path: &str) -> io::Result<File> {
+        let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL;
+        Ok(self.reach(path, flags, true)?.into())
+    }
+
+    /// The file at a path for a lock, made where there is none. Errors: as open(2).
+    pub fn lock_file(&self, path: &str) -> io::Result<File> {
+        match self.create_file(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.open_lock(path),
+            made => made,
+        }
+    }
+
+    /// The same for an existing file. A network file system grants an exclusive lock only with write permission. Errors: as
+    /// open(2).
+    pub fn open_lock(&self, path: &str) -> io::Result<File> {
+        Ok(self.reach(path, OFlag::O_RDWR | OFlag::O_NONBLOCK, false)?.into())
+    }
+
+    /// The names in a directory; none if it is missing. Errors: as readdir(3).
+    pub fn names(&self, path: &str) -> io::Result<Vec<String>> {
+        let listed = self.directory(path, false).and_then(|_| fs::read_dir(self.path.join(path)));
+        match listed {
+            Err(error) if is_absent(&error) => Ok(Vec::new()),
+            listed => Ok(listed?.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect()),
+        }
+    }
+
+    /// Creates a directory and its parents; an existing one is no error. Errors: as mkdir(2).
+    pub fn create_directory(&self, path: &str) -> io::Result<()> {
+        self.directory(path, true).map(drop)
+    }
+
+    /// Sets the permission bits of a directory; its owner keeps access. Errors: as open(2), chmod(2).
+    pub fn set_mode(&self, path: &str, mode: u32) -> io::Result<()> {
+        Ok(fchmod(self.directory(path, false)?, Mode::from_bits_truncate(mode & 0o777 | 0o700))?)
+    }
+
+    /// Puts these bytes at the path, whole or not at all, through a neighbour ([`FRESH`]). Errors: as open(2),
+    /// write(2), rename(2).
+    pub fn replace(&self, path: &str, bytes: &[u8], mode: u32) -> io::Result<()> {
+        self.put(path, |fresh| {
+            let mut file = self.create_file(fresh)?;
+            file.write_all(bytes)?;
+            fchmod(&file, Mode::from_bits_truncate(mode))?;
+            file.sync_all()
+        })
+    }
+
+    /// Puts a symbolic link at the path, as [`Beneath::replace`] does a file.
+    pub fn replace_link(&self, path: &str, target: &str) -> io::Result<()> {
+        self.put(path, |fresh| self.link_symbolically(fresh, target))
+    }
+
+    fn put(&self, path: &str, make: impl Fn(&str) -> io::Result<()>) -> io::Result<()> {
+        use io::ErrorKind::{AlreadyExists, NotFound};
+        let fresh = format!("{path}{FRESH}");
+        let once = || self.remove_file(&fresh).and_then(|()| make(&fresh)).and_then(|()| self.rename(&fresh, path));
+        // Another process may write the same file through the same temporary name.
+        let is_met = |put: &io::Result<()>| put.as_ref().is_err_and(|e| matches!(e.kind(), AlreadyExists | NotFound));
+        (0..TRIES).map(|_| once()).find(|put| !is_met(put)).unwrap_or_else(once)
+    }
+
+    /// Creates a symbolic link. Errors: as symlink(2).
+    pub fn link_symbolically(&self, path: &str, target: &str) -> io::Result<()> {
+        Ok(symlinkat(target, self.directory(parent_of(path), true)?, name_of(path))?)
+    }
+
+    /// A second name for a file, its directories made. Errors: EXDEV or EPERM where there are no hard links, else as
+    /// link(2).
+    pub fn link(&self, from: &str, to: &str) -> io::Result<()> {
+        let (old, new) = (self.directory(parent_of(from), false)?, self.directory(parent_of(to), true)?);
+        Ok(linkat(old, name_of(from), new, name_of(to), AtFlags::empty())?)
+    }
+
+    /// The same for a file that lies anywhere, links on the way to it followed.
+    pub fn link_in(&self, from: &Path, to: &str) -> io::Result<()> {
+        let new = self.directory(parent_of(to), true)?;
+        Ok(linkat(AT_FDCWD, from, new, name_of(to), AtFlags::empty())?)
+    }
+
+    /// A copy of a regular file with its own permissions and this modification time, durable but for its name; its
+    /// directories are made. Errors: EEXIST, else as open(2), write(2).
+    pub fn copy(&self, from: &str, to: &str, mtime_ns: i64) -> io::Result<()> {
+        let (mut old, mut new) = (self.read_file(from)?, self.create_file(to)?);
+        let permissions = old.metadata()?.permissions();
+        io::copy(&mut old, &mut new)?;
+        new.set_permissions(permissions)?;
+        set_time(&new, mtime_ns)?;
+        new.sync_all()
+    }
+
+    /// Renames over what is there, the new directories made, and makes it durable. Errors: as rename(2).
+    pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let (old, new) = (self.directory(parent_of(from), false)?, self.directory(parent_of(to), true)?);
+        renameat(&old, name_of(from), &new, name_of(to))?;
+        File::from(new).sync_all()
+    }
+
+    /// Removes a file or link; a missing one is no error. Errors: as unlink(2).
+    pub fn remove_file(&self, path: &str) -> io::Result<()> {
+        let parent = match self.directory(parent_of(path), false) {
+            Err(error) if is_absent(&error) => return Ok(()),
+            parent => parent?,
+        };
+        match unlinkat(parent, name_of(path), UnlinkatFlags::NoRemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Removes a directory with its content; a missing one is no error. Errors: as unlink(2).
+    pub fn remove_tree(&self, path: &str) -> io::Result<()> {
+        // The parents are walked without links here, and the standard library follows none below.
+        match self.directory(parent_of(path), false) {
+            Ok(_) => {
+                let path = self.path.join(path);
+                let once = || match fs::remove_dir_all(&path) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                    done => done,
+                };
+                // A write that was under way when it was given up may still finish.
+                let is_met = |done: &io::Result<()>| {
+                    done.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::DirectoryNotEmpty)
+                };
+                (0..TRIES).map(|_| once()).find(|done| !is_met(done)).unwrap_or_else(once)
+            }
+            Err(error) if is_absent(&error) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes an empty directory; a missing one is no error. Errors: as rmdir(2).
+    pub fn remove_empty(&self, path: &str) -> io::Result<()> {
+        let parent = match self.directory(parent_of(path), false) {
+            Err(error) if is_absent(&error) => return Ok(()),
+            parent => parent?,
+        };
+        match unlinkat(parent, name_of(path), UnlinkatFlags::RemoveDir) {
+            Ok(()) | Err(Errno::ENOENT | Errno::ENOTEMPTY | Errno::EEXIST) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Makes everything on this file system durable. Errors: as syncfs(2).
+    pub fn sync_all(&self) -> io::Result<()> {
+        Ok(syncfs(&self.top)?)
+    }
+
+    /// Free bytes for us on this file system. Errors: as statvfs(3).
+    pub fn free_bytes(&self) -> io::Result<u64> {
+        let stat = fstatvfs(&self.top)?;
+        Ok((stat.blocks_available() as u64).saturating_mul(stat.fragment_size() as u64))
+    }
+
+    /// Opens a path; `create`: missing directories are created.
+    fn reach(&self, path: &str, flags: OFlag, create: bool) -> io::Result<OwnedFd> {
+        let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        if let Some(there) = self.at_once(path, flags)? {
+            return Ok(there);
+        }
+        Ok(openat(self.directory(parent_of(path), create)?, name_of(path), flags, OWN)?)
+    }
+
+    /// By one openat2, if it is available. Errors: [`io::ErrorKind::InvalidInput`] for a path with `.` or `..`.
+    fn at_once(&self, path: &str, flags: OFlag) -> io::Result<Option<OwnedFd>> {
+        if path.split('/').any(|part| part == "." || part == "..") {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let how = OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
+        // openat2 refuses a mode without O_CREAT.
+        let how = if flags.contains(OFlag::O_CREAT) { how.mode(OWN) } else { how };
+        Ok(openat2(&self.top, path, how).ok())
+    }
+
+    /// The directory at a path, opened part by part; the empty path is the top.
+    fn directory(&self, path: &str, create: bool) -> io::Result<OwnedFd> {
+        if let Some(there) = self.at_once(path, DIRECTORY)? {
+            return Ok(there);
+        }
+        let mut at = self.top.try_clone()?;
+        for part in path.split('/').filter(|p| !p.is_empty()) {
+            at = match openat(&at, part, DIRECTORY, Mode::empty()) {
+                Err(Errno::ENOENT) if create => {
+                    match mkdirat(&at, part, Mode::from_bits_truncate(0o777)) {
+                        Ok(()) | Err(Errno::EEXIST) => {}
+                        Err(errno) => return Err(errno.into()),
+                    }
+                    openat(&at, part, DIRECTORY, Mode::empty())?
+                }
+                opened => opened?,
+            };
+        }
+        Ok(at)
+    }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+impl Peek for Beneath {
+    fn read(&self, path: &str, from: u64, length: usize) -> Option<Vec<u8>> {
+        let file = self.read_file(path).ok()?;
+        read_at(&file, from, length).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn fixture() -> (tempfile::TempDir, Beneath) {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let beneath = Beneath::open(dir.path()).expect("opens");
+        (dir, beneath)
+    }
+
+    #[test]
+    fn several_that_replace_the_same_file_at_once_all_succeed() {
+        let (dir, beneath) = fixture();
+        let put = || (0..50).try_for_each(|_| beneath.replace("a", b"whole", 0o644));
+        let all = std::thread::scope(|s| [s.spawn(put), s.spawn(put)].map(|t| t.join().expect("joins").is_ok()));
+        assert_eq!((all, fs::read(dir.path().join("a")).ok()), ([true; 2], Some(b"whole".to_vec())));
+    }
+
+    #[test]
+    fn a_tree_goes_although_files_still_come_into_it() {
+        let (dir, beneath) = fixture();
+        for _ in 0..30 {
+            let inside = dir.path().join("tree/inside");
+            fs::create_dir_all(&inside).expect("mkdir");
+            let comes = |n: u32| File::create(inside.join(n.to_string()));
+            (0..100).for_each(|n| drop(comes(n)));
+            let removed = std::thread::scope(|scope| {
+                scope.spawn(|| (100..150).try_for_each(|n| comes(n).map(drop)));
+                beneath.remove_tree("tree")
+            });
+            assert_eq!(removed.map_err(|error| error.to_string()), Ok(()));
+        }
+    }
+
+    #[test]
+    fn no_link_is_followed_on_the_way_or_at_the_end() {
+        let (dir, beneath) = fixture();
+        let outside = tempfile::tempdir().expect("temporary directory");
+        fs::write(outside.path().join("secret"), "s").expect("write");
+        symlink(outside.path(), dir.path().join("way")).expect("symlink");
+        symlink(outside.path().join("secret"), dir.path().join("end")).expect("symlink");
+        assert!(beneath.read_file("way/secret").is_err());
+        assert_eq!(beneath.look("way/secret").expect("looks"), None);
+        let target = outside.path().join("secret").display().to_string();
+        assert_eq!(beneath.look("end").expect("looks").map(|entry| entry.kind), Some(Kind::Symlink(target)));
+        assert!(beneath.read_file("end").is_err());
+        assert!(beneath.create_file("way/new").is_err());
+        assert!(beneath.create_file("end").is_err());
+        assert!(beneath.rename("end", "way/x").is_err());
+        for up in ["..", "../x", "new/../x"] {
+            assert!(beneath.create_file(up).is_err() && beneath.read_file(up).is_err() && beneath.look(up).is_err());
+        }
+        fs::create_dir(outside.path().join("kept")).expect("mkdir");
+        let _ = beneath.remove_tree("way/kept");
+        assert_eq!(fs::read_dir(outside.path()).expect("reads").count(), 2);
+    }
+
+    #[test]
+    fn a_replaced_file_is_whole_and_leaves_no_neighbour() {
+        let (dir, beneath) = fixture();
+        beneath.replace("p", b"one", 0o644).expect("writes");
+        fs::write(dir.path().join("p.trainit-new"), "left by a kill").expect("write");
+        beneath.replace("p", b"two", 0o644).expect("writes");
+        assert_eq!(fs::read(dir.path().join("p")).expect("reads"), b"two");
+        assert_eq!(fs::read_dir(dir.path()).expect("reads").count(), 1);
+    }
+}

@@ -1,0 +1,285 @@
+//! A queue of lines to an output stream that may have no reader. The caller never waits.
+//!
+//! Files, and pipes with room, are written directly. If a write may block (a full pipe, a socket, a terminal held with
+//! Ctrl-S), a thread writes, from the first such line on. The queue is bounded; lines beyond it are dropped, and a line says
+//! how many.
+//! An unfinished line of another writer to the same pipe is waited for, and ended by a newline after a timeout.
+//! Deliberately absent: O_NONBLOCK, because it would apply to every process that shares the stream.
+
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::edge::clock::Clock;
+use crate::edge::io::eventfd::wait_readable;
+use crate::edge::io::pipe::ends_mid_line;
+use crate::edge::io::stdio;
+use crate::edge::process::signals;
+
+/// The most lines in the queue.
+const ROOM_BYTES: usize = 64 * 1024;
+
+/// How long an unfinished line of another writer is waited for, and how often the pipe is checked.
+const LINE_PATIENCE: Duration = Duration::from_millis(300);
+const LOOK: Duration = Duration::from_millis(3);
+
+/// The lines for one stream.
+#[derive(Debug)]
+pub struct Backlog {
+    fd: BorrowedFd<'static>,
+    /// Words the loss of so many lines.
+    lost: fn(u64) -> String,
+    /// Another's line has no end yet.
+    is_begun: AtomicBool,
+    /// Held by each of our writers to the stream for as long as it writes.
+    turn: Mutex<()>,
+    /// A line of ours waits for its turn.
+    is_waiting: AtomicBool,
+    /// The last line is queued: no further line comes.
+    is_over: AtomicBool,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    has_writer: bool,
+    /// The first one is being written.
+    lines: VecDeque<String>,
+    bytes: usize,
+    lost: u64,
+}
+
+impl Backlog {
+    /// Nothing yet.
+    pub const fn new(fd: BorrowedFd<'static>, lost: fn(u64) -> String) -> Backlog {
+        let state = State { has_writer: false, lines: VecDeque::new(), bytes: 0, lost: 0 };
+        Backlog {
+            fd,
+            lost,
+            is_begun: AtomicBool::new(false),
+            turn: Mutex::new(()),
+            is_waiting: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Lets another thread of this process write to the stream between two lines. `is_begun`: it leaves an unfinished line,
+    /// so the next line waits for its end or starts with a newline.
+    pub fn beside<T>(&self, is_begun: bool, write: impl FnOnce() -> T) -> T {
+        let clock = Clock::start();
+        let may_go = || !self.is_waiting.load(Ordering::Relaxed) || self.is_begun.load(Ordering::Relaxed);
+        while !may_go() && clock.now() < LINE_PATIENCE {
+            wait_readable(&[], Some(LOOK));
+        }
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        self.is_begun.store(is_begun, Ordering::Relaxed);
+        write()
+    }
+
+    /// Queues a line.
+    pub fn put(&'static self, line: String) {
+        let mut state = self.state();
+        if state.bytes > 0 && state.bytes + line.len() > ROOM_BYTES {
+            state.lost += 1;
+        } else {
+            self.take(&mut state, line);
+        }
+    }
+
+    /// Queues the last line, and waits at most so long until it and the lines before it are written.
+    pub fn put_last(&'static self, line: String, limit: Duration) {
+        self.is_over.store(true, Ordering::Relaxed);
+        let mut state = self.state();
+        self.take(&mut state, line);
+        let _ = self.changed.wait_timeout_while(state, limit, |state| !state.lines.is_empty());
+    }
+
+    fn take(&'static self, state: &mut State, line: String) {
+        if !state.has_writer
+            && stdio::takes_at_once(self.fd, line.len() + 1)
+            && let Ok(_turn) = self.turn.try_lock()
+            && !self.is_mid_line()
+        {
+            self.write_line(line);
+            return;
+        }
+        if !state.has_writer && signals::deaf_thread("log", || self.write()).is_err() {
+            state.lost += 1;
+            return;
+        }
+        state.has_writer = true;
+        self.own_up(state);
+        state.push(line);
+        self.changed.notify_all();
+    }
+
+    fn own_up(&self, state: &mut State) {
+        if state.lost > 0 {
+            let words = (self.lost)(std::mem::take(&mut state.lost));
+            state.push(words);
+        }
+    }
+
+    /// The thread.
+    fn write(&self) {
+        let mut state = self.state();
+        let mut is_patient = true;
+        loop {
+            if state.lines.is_empty() {
+                self.own_up(&mut state);
+            }
+            let Some(line) = state.lines.front().cloned() else {
+                self.changed.notify_all();
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let bytes = line.len();
+            drop(state);
+            is_patient = self.write_in_turn(line, is_patient);
+            state = self.state();
+            state.lines.pop_front();
+            state.bytes -= bytes;
+        }
+    }
+
+    /// Writes when the line of another writer is at its end. Whether it came to that within the patience; without it there
+    /// is none next time.
+    fn write_in_turn(&self, line: String, is_patient: bool) -> bool {
+        let clock = Clock::start();
+        self.is_waiting.store(true, Ordering::Relaxed);
+        let is_ended = loop {
+            let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_ended = !self.is_mid_line();
+            let has_time = is_patient && !self.is_over.load(Ordering::Relaxed) && clock.now() < LINE_PATIENCE;
+            if is_ended || !has_time {
+                self.write_line(line);
+                break is_ended;
+            }
+            drop(turn);
+            wait_readable(&[], Some(LOOK));
+        };
+        self.is_waiting.store(false, Ordering::Relaxed);
+        is_ended
+    }
+
+    fn is_mid_line(&self) -> bool {
+        self.is_begun.load(Ordering::Relaxed) || ends_mid_line(self.fd) == Some(true)
+    }
+
+    fn write_line(&self, mut line: String) {
+        if self.is_mid_line() {
+            line.insert(0, '\n');
+        }
+        self.is_begun.store(false, Ordering::Relaxed);
+        let _ = stdio::write_all(self.fd, line.as_bytes());
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn push(&mut self, line: String) {
+        self.bytes += line.len();
+        self.lines.push_back(line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::{Read, Write};
+    use std::os::fd::{AsFd, OwnedFd};
+
+    /// A pipe that is full of so many bytes, and lines for it.
+    fn full() -> (File, usize, &'static Backlog) {
+        let (reader, writer) = nix::unistd::pipe().expect("a pipe");
+        let room = nix::fcntl::fcntl(&writer, nix::fcntl::FcntlArg::F_GETPIPE_SZ).expect("its size") as usize;
+        let mut writer = File::from(writer);
+        writer.write_all(&vec![b'x'; room - 1]).and_then(|()| writer.write_all(b"\n")).expect("room");
+        (File::from(reader), room, backlog(writer.into()))
+    }
+
+    fn backlog(writer: OwnedFd) -> &'static Backlog {
+        let writer: &'static OwnedFd = Box::leak(Box::new(writer));
+        Box::leak(Box::new(Backlog::new(writer.as_fd(), |count| format!("{count} lost\n"))))
+    }
+
+    fn next(reader: &mut File, count: usize) -> String {
+        let mut bytes = vec![0; count];
+        reader.read_exact(&mut bytes).expect("so many bytes");
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    #[test]
+    fn what_nobody_reads_holds_nobody_up_and_what_was_lost_is_told_in_its_place() {
+        let (mut reader, room, backlog) = full();
+        let line = format!("{}\n", "y".repeat(999));
+        let kept = ROOM_BYTES / line.len();
+        for _ in 0..kept + 7 {
+            backlog.put(line.clone());
+        }
+        backlog.put_last("last\n".to_owned(), Duration::ZERO);
+        assert!(next(&mut reader, room).starts_with('x'));
+        assert_eq!(next(&mut reader, kept * line.len()), line.repeat(kept));
+        assert_eq!(next(&mut reader, "7 lost\nlast\n".len()), "7 lost\nlast\n");
+    }
+
+    #[test]
+    fn a_line_of_anothers_that_has_no_end_is_ended_once() {
+        let (mut reader, room, backlog) = full();
+        backlog.beside(true, || ());
+        for line in ["a\n", "b\n"] {
+            backlog.put(line.to_owned());
+        }
+        next(&mut reader, room);
+        assert_eq!(next(&mut reader, 5), "\na\nb\n");
+    }
+
+    #[test]
+    fn a_line_that_another_writer_to_the_pipe_is_in_the_middle_of_is_waited_for_and_not_split() {
+        let (mut reader, writer) = nix::unistd::pipe().expect("a pipe");
+        let mut other = File::from(writer.try_clone().expect("a copy"));
+        let backlog = backlog(writer);
+        let mut reader = File::from(std::mem::replace(&mut reader, nix::unistd::pipe().expect("a pipe").0));
+        other.write_all(b"whole\n").expect("room");
+        backlog.put("one\n".to_owned());
+        assert_eq!(next(&mut reader, 10), "whole\none\n");
+        other.write_all(b"half a").expect("room");
+        backlog.put("two\n".to_owned());
+        other.write_all(b" line\n").expect("room");
+        assert_eq!(next(&mut reader, 16), "half a line\ntwo\n");
+        other.write_all(b"a line without an end").expect("room");
+        backlog.put("three\n".to_owned());
+        // What the reader has taken already cannot be looked at.
+        while !backlog.state().lines.is_empty() {
+            wait_readable(&[], Some(LOOK));
+        }
+        assert_eq!(next(&mut reader, 28), "a line without an end\nthree\n");
+    }
+
+    #[test]
+    fn what_was_lost_is_told_though_nothing_is_said_any_more() {
+        let (mut reader, room, backlog) = full();
+        backlog.put("y".repeat(ROOM_BYTES));
+        backlog.put("z".to_owned());
+        next(&mut reader, room + ROOM_BYTES);
+        assert_eq!(next(&mut reader, "1 lost\n".len()), "1 lost\n");
+    }
+
+    #[test]
+    fn the_last_line_is_waited_for_while_somebody_may_read_it() {
+        let (mut reader, room, backlog) = full();
+        let reading = std::thread::spawn(move || next(&mut reader, room + "last\n".len()));
+        backlog.put_last("last\n".to_owned(), Duration::from_secs(60));
+        assert!(backlog.state().lines.is_empty());
+        assert!(reading.join().expect("read").ends_with("x\nlast\n"));
+    }
+}

@@ -1,0 +1,6 @@
+//! Descriptors that are read, written or polled.
+
+pub mod backlog;
+pub mod eventfd;
+pub mod pipe;
+pub mod stdio;

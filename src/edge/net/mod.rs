@@ -1,0 +1,8 @@
+//! Sockets: HTTP, TCP and the status socket.
+
+pub mod free_port;
+pub mod gang;
+pub mod http;
+pub mod http_server;
+pub mod status_socket;
+pub mod tcp_connect;

@@ -1,0 +1,48 @@
+//! A process by a descriptor (pidfd, Linux 5.3). A signal through it reaches that process or none, never a later process with
+//! the same id.
+//!
+//! libc is used because nix has no call for a pidfd.
+
+#![expect(unsafe_code, reason = "pidfd_open and pidfd_send_signal")]
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr;
+
+use crate::rules::process::signal::Signal;
+
+/// Opens the process that has this id now. Errors: as pidfd_open(2); ESRCH where there is none.
+pub fn open(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: integers; a descriptor that was returned is ours alone.
+    unsafe {
+        let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0) as i32;
+        if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
+    }
+}
+
+/// Sends a signal to it. Errors: as pidfd_send_signal(2); ESRCH where it has gone.
+pub fn send(process: &OwnedFd, signal: Signal) -> io::Result<()> {
+    let none = ptr::null::<libc::siginfo_t>();
+    // SAFETY: an open descriptor, and no structure: the kernel fills it as for kill(2).
+    match unsafe { libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), signal.number(), none, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_reaches_the_process_that_was_opened_and_no_other_when_it_has_gone() {
+        #[expect(clippy::disallowed_methods, reason = "its mask and SIGPIPE do not matter here")]
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep");
+        let process = open(child.id() as i32).expect("a pidfd");
+        send(&process, Signal::TERM).expect("sent");
+        let ended = std::os::unix::process::ExitStatusExt::signal(&child.wait().expect("reaped"));
+        assert_eq!(ended, Some(libc::SIGTERM));
+        let error = send(&process, Signal::KILL).expect_err("it has gone");
+        assert_eq!(error.raw_os_error(), Some(libc::ESRCH));
+    }
+}

@@ -1,0 +1,190 @@
+//! The process's own signal mask and dispositions, and signals as readable data (signalfd).
+//!
+//! libc is used because nix's signals and sets leave out the real-time signals.
+
+#![expect(unsafe_code, reason = "rt_sigprocmask, signalfd4 and their structures")]
+
+use std::io;
+use std::iter;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signalfd;
+
+use crate::rules::process::signal::Signal;
+
+/// Every signal, in the kernel's own layout: bit n-1 is signal n.
+///
+/// sigfillset(3) leaves out the signals that a C library reserves for its threads (glibc 32 and 33, musl 34 too). Those would
+/// end trainit instead of reaching the command. So the system calls are made directly.
+static ALL: u64 = u64::MAX;
+
+/// A signal mask as the kernel keeps it.
+#[derive(Debug, Clone, Copy)]
+pub struct Mask(u64);
+
+/// Blocks every signal that can be blocked and returns the previous mask. `main` does this first for `run`: from here on no
+/// signal is lost.
+pub fn block_all() -> Mask {
+    Mask(change_mask(libc::SIG_SETMASK, ALL))
+}
+
+/// Changes the calling thread's mask and returns the previous one. Async-signal-safe.
+fn change_mask(how: libc::c_int, set: u64) -> u64 {
+    let mut old = 0u64;
+    // SAFETY: both sets are alive and of the size that is told; the call cannot fail then.
+    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const set, &raw mut old, size_of::<u64>()) };
+    old
+}
+
+impl Mask {
+    /// Makes this the calling thread's mask. Async-signal-safe.
+    pub fn restore(&self) {
+        change_mask(libc::SIG_SETMASK, self.0);
+    }
+}
+
+/// Starts a thread that receives no signal. A C library unblocks its reserved signals in a new thread, and in the thread that
+/// starts the first one; when this returns, both have them blocked again. Errors: as pthread_create(3).
+pub fn deaf_thread(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let (deaf, is_deaf) = mpsc::channel::<()>();
+    let started = thread::Builder::new().name(name.to_owned()).spawn(move || {
+        block_all();
+        drop(deaf);
+        body();
+    });
+    block_all();
+    // The sender is dropped to report it.
+    let _ = is_deaf.recv();
+    started.map(drop)
+}
+
+/// Runs `work` on a thread of its own, because a file system that hangs must not hold the caller. Errors: those of the work,
+/// and a timeout.
+pub fn in_time<T: Send + 'static>(
+    name: &str,
+    patience: Duration,
+    deed: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let (told, hears) = mpsc::channel();
+    deaf_thread(name, move || {
+        let _ = told.send(deed());
+    })?;
+    hears.recv_timeout(patience).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+/// Whether this signal, which is blocked, has arrived and was not read yet.
+pub fn is_waiting(signal: Signal) -> bool {
+    waiting().any(|waiting| waiting == signal)
+}
+
+/// The blocked signals that have arrived and were not read yet.
+pub fn waiting() -> impl Iterator<Item = Signal> {
+    let mut pending = 0u64;
+    // SAFETY: the set is alive and of the size that is told.
+    unsafe { libc::syscall(libc::SYS_rt_sigpending, &raw mut pending, size_of::<u64>()) };
+    (1..=64).filter(move |number| pending >> (number - 1) & 1 == 1).filter_map(Signal::new)
+}
+
+/// Whether this process ignores the signal.
+pub fn is_ignored(signal: Signal) -> bool {
+    let mut now = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: nothing is changed; the structure is read only after the call has written it.
+    unsafe {
+        libc::sigaction(signal.number(), ptr::null(), now.as_mut_ptr()) == 0
+            && now.assume_init().sa_sigaction == libc::SIG_IGN
+    }
+}
+
+/// Signals that are blocked here and pending.
+#[derive(Debug, Clone, Copy)]
+pub struct HeldBack(u64);
+
+/// Blocks those of these signals that are neither ignored nor blocked, before another thread exists. The caller must poll for
+/// them.
+pub fn hold_back(signals: &[Signal]) -> HeldBack {
+    let held = signals.iter().filter(|signal| !is_ignored(**signal)).fold(0, |set, s| set | 1 << (s.number() - 1));
+    HeldBack(held & !change_mask(libc::SIG_BLOCK, held))
+}
+
+impl HeldBack {
+    /// One that has arrived.
+    pub fn arrived(self) -> Option<Signal> {
+        waiting().find(|signal| self.0 >> (signal.number() - 1) & 1 == 1)
+    }
+}
+
+/// Makes a closed pipe (SIGPIPE) and a file-size limit (SIGXFSZ) errors of the write instead of deaths. For processes
+/// of ours that start no child.
+pub fn ignore_write_signals() {
+    for signal in [libc::SIGPIPE, libc::SIGXFSZ] {
+        set_disposition(signal, libc::SIG_IGN);
+    }
+}
+
+/// Stops ignoring SIGCHLD, because the kernel discards the exit codes of children while it is ignored. Returns whether it was
+/// ignored: the command must inherit that.
+pub fn keep_children() -> bool {
+    set_disposition(libc::SIGCHLD, libc::SIG_DFL) == libc::SIG_IGN
+}
+
+/// `disposition` is SIG_IGN or SIG_DFL. Returns the previous one.
+fn set_disposition(signal: libc::c_int, disposition: libc::sighandler_t) -> libc::sighandler_t {
+    // SAFETY: no handler is installed; the old disposition comes back as a plain number.
+    unsafe { libc::signal(signal, disposition) }
+}
+
+/// A signal that arrived.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrival {
+    /// Which.
+    pub signal: Signal,
+    /// The id of the sending process, if a process sent it (0: from outside our PID namespace).
+    pub sender: Option<u32>,
+}
+
+/// Signals as a descriptor that poll(2) understands. All signals must be blocked.
+#[derive(Debug)]
+pub struct SignalFd(signalfd::SignalFd);
+
+impl SignalFd {
+    /// Opens it for every signal. Errors: as signalfd(2).
+    pub fn open() -> io::Result<SignalFd> {
+        let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+        // SAFETY: the set is alive and of the size that is told; a descriptor that was returned is a signalfd and ours alone.
+        unsafe {
+            let fd = libc::syscall(libc::SYS_signalfd4, -1, &raw const ALL, size_of::<u64>(), flags) as i32;
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(SignalFd(signalfd::SignalFd::from_owned_fd(OwnedFd::from_raw_fd(fd))))
+        }
+    }
+
+    /// At most one batch of the signals that have arrived, so that processes which queue signals without end cannot keep the
+    /// caller from its timers. The descriptor stays readable while there are more. Signals that this process raised itself
+    /// are left out: SIGPIPE by a log line into a closed pipe, SIGXFSZ by one past a file-size limit.
+    pub fn next_batch(&self) -> Vec<Arrival> {
+        const BATCH: usize = 16;
+        let mut arrivals = Vec::new();
+        for info in iter::from_fn(|| self.0.read_signal().ok().flatten()).take(BATCH) {
+            let by_process = matches!(info.ssi_code, libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL);
+            let is_of_a_write = [libc::SIGPIPE, libc::SIGXFSZ].contains(&(info.ssi_signo as i32));
+            let is_our_own = by_process && is_of_a_write && info.ssi_pid == std::process::id();
+            if let Some(signal) = Signal::new(info.ssi_signo as i32).filter(|_| !is_our_own) {
+                arrivals.push(Arrival { signal, sender: by_process.then_some(info.ssi_pid) });
+            }
+        }
+        arrivals
+    }
+}
+
+impl AsRawFd for SignalFd {
+    fn as_raw_fd(&self) -> i32 {
+        self.0.as_raw_fd()
+    }
+}

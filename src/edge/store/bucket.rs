@@ -1,0 +1,330 @@
+//! A store that is a bucket of a cloud, through `object_store`'s own interface.
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::TryStreamExt;
+use futures_util::stream::BoxStream;
+use object_store::multipart::{MultipartStore, PartId};
+use object_store::path::Path as Key;
+use object_store::{Extensions, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use object_store::{PutPayload, PutResult};
+use tokio::sync::Mutex;
+
+use super::checksum::Checksum;
+use super::error::{Failed, Trouble};
+use super::list::{Object, REPEATS, once};
+use crate::edge::clock::Clock;
+use crate::edge::store::clouds::access::Access;
+use crate::edge::store::clouds::{amazon, azure, google};
+use crate::rules::store::address::{self, Cloud};
+
+/// An object of parts may take so long to be put together, and so many bytes a second are moved for it at least.
+const PUT_TOGETHER: Duration = Duration::from_secs(30);
+const SLOWEST: u64 = 16 << 20;
+/// Between two looks whether it is.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// What `object_store` can do with every cloud.
+pub(super) trait Client: ObjectStore + MultipartStore {}
+
+impl<C: ObjectStore + MultipartStore> Client for C {}
+
+/// A bucket, opened with the credentials that there are now.
+pub(super) struct Opened {
+    pub(super) client: Arc<dyn Client>,
+    /// Whether to open it again may bring other credentials.
+    pub(super) renews: bool,
+    /// Whether the keys are those of a profile.
+    pub(super) is_of_profile: bool,
+}
+
+/// An object that is sent part by part.
+#[derive(Debug, Clone)]
+pub(super) struct Parts {
+    key: Key,
+    id: String,
+    /// Bytes of all of it.
+    size: u64,
+}
+
+impl Parts {
+    pub(super) fn with_size(self, size: u64) -> Parts {
+        Parts { size, ..self }
+    }
+}
+
+pub(super) struct Bucket {
+    bucket: address::Bucket,
+    access: Access,
+    opened: RwLock<Arc<Opened>>,
+    /// Held by the operation that opens it again.
+    reopens: Mutex<()>,
+    /// What stands before every key; ends in `/` unless empty.
+    prefix: String,
+}
+
+async fn open(bucket: &address::Bucket, access: &Access) -> Result<Opened, Failed> {
+    match bucket.cloud {
+        Cloud::Google => google::open(bucket, access).await,
+        Cloud::Amazon => amazon::open(bucket, access).await,
+        Cloud::Azure => azure::open(bucket, access).await,
+    }
+}
+
+impl Bucket {
+    pub(super) async fn open(bucket: &address::Bucket, access: &Access) -> Result<Bucket, Failed> {
+        let opened = RwLock::new(Arc::new(Box::pin(open(bucket, access)).await?));
+        let prefix = if bucket.prefix.is_empty() { String::new() } else { format!("{}/", bucket.prefix) };
+        Ok(Bucket { bucket: bucket.clone(), access: access.clone(), opened, reopens: Mutex::default(), prefix })
+    }
+
+    fn opened(&self) -> Arc<Opened> {
+        Arc::clone(&self.opened.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Does it. Where the credentials are refused as stale, the bucket is opened again, and it is done once more.
+    async fn run<T, F>(&self, deed: impl Fn(Arc<dyn Client>) -> F) -> Result<T, Failed>
+    where
+        F: Future<Output = object_store::Result<T>>,
+    {
+        self.run_if(|failed| failed.trouble == Trouble::NotBelieved, deed).await
+    }
+
+    async fn run_if<T, F>(
+        &self,
+        is_stale: impl Fn(&Failed) -> bool,
+        deed: impl Fn(Arc<dyn Client>) -> F,
+    ) -> Result<T, Failed>
+    where
+        F: Future<Output = object_store::Result<T>>,
+    {
+        let opened = self.opened();
+        // Boxed: a thread's stack holds few futures of this size.
+        let refused = match Box::pin(deed(Arc::clone(&opened.client))).await {
+            Ok(done) => return Ok(done),
+            Err(error) => Failed::from(&error),
+        };
+        if !opened.renews || !is_stale(&refused) {
+            return Err(refused);
+        }
+        let again = self.reopen(&opened).await.map_err(|why| {
+            Failed::new(
+                Trouble::Outdated,
+                format!(
+                    "the credentials do not hold any more ({}), and no others are to be had: {}",
+                    refused.detail, why.detail
+                ),
+            )
+        })?;
+        Box::pin(deed(Arc::clone(&again.client))).await.map_err(|error| {
+            let failed = Failed::from(&error);
+            match failed.trouble {
+                Trouble::NotBelieved => Failed { trouble: Trouble::Outdated, ..failed },
+                _ => failed,
+            }
+        })
+    }
+
+    /// Opens it with the credentials that there are now, unless another operation has done so since.
+    async fn reopen(&self, stale: &Arc<Opened>) -> Result<Arc<Opened>, Failed> {
+        let _alone = self.reopens.lock().await;
+        let now = self.opened();
+        if !Arc::ptr_eq(&now, stale) {
+            return Ok(now);
+        }
+        let fresh = Arc::new(Box::pin(open(&self.bucket, &self.access)).await?);
+        if fresh.is_of_profile != stale.is_of_profile {
+            // Never another identity in the place of a profile that was named.
+            return Err(Failed::new(Trouble::NoCredentials, "the profile gives no keys now".to_owned()));
+        }
+        *self.opened.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&fresh);
+        Ok(fresh)
+    }
+
+    fn key(&self, key: &str) -> Result<Key, Failed> {
+        let invalid = |error: object_store::path::Error| Failed::new(Trouble::Other, error.to_string());
+        Key::parse(format!("{}{key}", self.prefix)).map_err(invalid)
+    }
+
+    /// Puts an object, with its crc32c where the cloud checks it.
+    pub(super) async fn put(
+        &self,
+        key: &str,
+        blocks: Vec<Bytes>,
+        mode: PutMode,
+        crc32c: Option<u32>,
+    ) -> Result<Option<String>, Failed> {
+        let (at, payload) = (self.key(key)?, blocks.into_iter().collect::<PutPayload>());
+        let crc32c = crc32c.filter(|_| self.bucket.cloud == Cloud::Google).map(Checksum);
+        let put = self.run(|client| {
+            let (at, payload) = (at.clone(), payload.clone());
+            let mut options = PutOptions { mode: mode.clone(), ..PutOptions::default() };
+            crc32c.map(|sum| options.extensions.insert(sum));
+            async move { client.put_opts(&at, payload, options).await }
+        });
+        let PutResult { e_tag, extensions, .. } = put.await?;
+        same_sum(&extensions, crc32c)?;
+        Ok(e_tag)
+    }
+
+    pub(super) async fn begin(&self, key: &str) -> Result<Parts, Failed> {
+        let key = self.key(key)?;
+        let id = self.run(|client| {
+            let key = key.clone();
+            async move { client.create_multipart(&key).await }
+        });
+        Ok(Parts { id: id.await?, key, size: 0 })
+    }
+
+    pub(super) async fn part(&self, to: &Parts, number: usize, blocks: Vec<Bytes>) -> Result<PartId, Failed> {
+        let payload: PutPayload = blocks.into_iter().collect();
+        let put = |client: Arc<dyn Client>| {
+            let (Parts { key, id, .. }, payload) = (to.clone(), payload.clone());
+            async move { client.put_part(&key, &id, number, payload).await }
+        };
+        self.run(put).await
+    }
+
+    pub(super) async fn finish(&self, of: &Parts, parts: Vec<PartId>, crc32c: u32) -> Result<Option<String>, Failed> {
+        let finished = self.run(|client| {
+            let (Parts { key, id, .. }, parts) = (of.clone(), parts.clone());
+            async move { client.complete_multipart(&key, &id, parts).await }
+        });
+        let (e_tag, extensions) = match finished.await {
+            Ok(PutResult { e_tag, extensions, .. }) => (e_tag, extensions),
+            Err(failed) => self.await_whole(of, failed).await?,
+        };
+        same_sum(&extensions, Some(Checksum(crc32c)).filter(|_| self.bucket.cloud == Cloud::Google))?;
+        Ok(e_tag)
+    }
+
+    /// What is there whole though the store says no: it was done and the answer was lost, after which servers know no such
+    /// upload. So they say, too, while an object is still put together from its parts.
+    async fn await_whole(&self, of: &Parts, failed: Failed) -> Result<(Option<String>, Extensions), Failed> {
+        let limit = PUT_TOGETHER + Duration::from_secs(of.size / SLOWEST);
+        let clock = Clock::start();
+        loop {
+            let head = GetOptions { head: true, ..GetOptions::default() };
+            let there = self.opened().client.get_opts(&of.key, head).await.ok();
+            if let Some(there) = there.filter(|there| there.meta.size == of.size) {
+                return Ok((there.meta.e_tag, there.extensions));
+            }
+            if failed.trouble != Trouble::Absent || clock.now() >= limit {
+                return Err(failed);
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    pub(super) async fn abort(&self, parts: &Parts) {
+        let _ = self.opened().client.abort_multipart(&parts.key, &parts.id).await;
+    }
+
+    /// A whole object, or what of it comes first.
+    pub(super) async fn get(&self, key: &str, limit: u64) -> Result<Bytes, Failed> {
+        let key = self.key(key)?;
+        self.run(|client| {
+            let key = key.clone();
+            async move {
+                let found = client.get(&key).await?;
+                match found.meta.size.min(limit) {
+                    0 => Ok(Bytes::new()),
+                    length if length == found.meta.size => found.bytes().await,
+                    length => client.get_range(&key, 0..length).await,
+                }
+            }
+        })
+        .await
+    }
+
+    /// Bytes of an object as they come.
+    pub(super) async fn stream(
+        &self,
+        key: &str,
+        from: u64,
+        until: u64,
+    ) -> Result<BoxStream<'static, object_store::Result<Bytes>>, Failed> {
+        let key = self.key(key)?;
+        let got = self.run(|client| {
+            let key = key.clone();
+            let options = GetOptions { range: Some(GetRange::Bounded(from..until)), ..GetOptions::default() };
+            async move { client.get_opts(&key, options).await }
+        });
+        Ok(got.await?.into_stream())
+    }
+
+    pub(super) async fn size(&self, key: &str) -> Result<u64, Failed> {
+        let key = self.key(key)?;
+        // The answer to HEAD has no words that would tell stale credentials from others.
+        let may_be_stale = |failed: &Failed| !matches!(failed.trouble, Trouble::Absent | Trouble::Unreachable);
+        let head = |client: Arc<dyn Client>| {
+            let key = key.clone();
+            async move { client.head(&key).await }
+        };
+        Ok(self.run_if(may_be_stale, head).await?.size)
+    }
+
+    pub(super) async fn delete(&self, key: &str) -> Result<(), Failed> {
+        let key = self.key(key)?;
+        self.run(|client| {
+            let key = key.clone();
+            async move { client.delete(&key).await }
+        })
+        .await
+    }
+
+    /// Every object under a prefix that ends at a `/`, once.
+    pub(super) async fn list(&self, prefix: &str) -> Result<Vec<Object>, Failed> {
+        let under = format!("{}{prefix}", self.prefix);
+        let key = self.key(prefix)?;
+        let listed = self.run(|client| {
+            let key = Some(key.clone()).filter(|_| !under.is_empty());
+            async move { read_listing(&*client, key.as_ref()).await }
+        });
+        let Some(listed) = listed.await? else {
+            let detail = "it tells the same objects again and again, without an end".to_owned();
+            return Err(Failed::new(Trouble::Other, detail));
+        };
+        Ok(listed.into_iter().map(|meta| self.object(meta)).collect())
+    }
+
+    fn object(&self, meta: ObjectMeta) -> Object {
+        let key = meta.location.to_string();
+        Object {
+            key: key.strip_prefix(&self.prefix).map(str::to_owned).unwrap_or(key),
+            size: meta.size,
+            modified: Duration::from_millis(meta.last_modified.timestamp_millis().try_into().unwrap_or(0)),
+        }
+    }
+}
+
+/// `None`: it has no end.
+async fn read_listing(client: &dyn Client, under: Option<&Key>) -> object_store::Result<Option<Vec<ObjectMeta>>> {
+    let mut list = client.list(under);
+    let (mut objects, mut known) = (Vec::new(), 0);
+    while let Some(object) = list.try_next().await? {
+        objects.push(object);
+        if objects.len() < 2 * known + REPEATS {
+            continue;
+        }
+        once(&mut objects, |meta| meta.location.as_ref());
+        if objects.len() == known {
+            return Ok(None);
+        }
+        known = objects.len();
+    }
+    Ok(Some(objects))
+}
+
+/// Errors: the store says that it holds other bytes than were sent.
+fn same_sum(answer: &Extensions, sent: Option<Checksum>) -> Result<(), Failed> {
+    match (answer.get::<Checksum>(), sent) {
+        (Some(Checksum(theirs)), Some(Checksum(ours))) if *theirs != ours => {
+            let detail = format!("the store holds crc32c {theirs:08x}, sent was {ours:08x}: damaged on the way");
+            Err(Failed::new(Trouble::Other, detail))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,148 @@
+//! The files that AWS's tools share: `~/.aws/credentials` and `~/.aws/config`, one section a profile.
+//! <https://docs.aws.amazon.com/sdkref/latest/guide/file-format.html>
+//!
+//! Keys and a region are read; what would need a second request (roles, SSO, processes) is not.
+
+use std::collections::BTreeMap;
+
+use crate::edge::store::clouds::access::Access;
+use crate::edge::store::clouds::values;
+use crate::edge::store::error::Failed;
+
+/// What a profile says.
+#[derive(Default)]
+pub(in crate::edge::store) struct Profile {
+    /// Access key id and secret.
+    pub(in crate::edge::store) keys: Option<(String, String)>,
+    pub(in crate::edge::store) token: Option<String>,
+    pub(in crate::edge::store) region: Option<String>,
+    /// Why a named profile gives no keys although it should: other credentials are not the ones that it names.
+    pub(in crate::edge::store) useless: Option<String>,
+}
+
+/// Settings for credentials of a kind that is not supported here.
+const OTHER_WAYS: [&str; 7] = [
+    "role_arn",
+    "sso_session",
+    "sso_start_url",
+    "sso_account_id",
+    "credential_process",
+    "web_identity_token_file",
+    "login_session",
+];
+
+impl Profile {
+    /// Errors: a value that the crate would panic at.
+    pub(in crate::edge::store) fn check(&self) -> Result<(), Failed> {
+        let keys = self.keys.iter().flat_map(|(id, secret)| [id, secret]);
+        keys.chain(&self.token).try_for_each(|text| values::text("a key in the AWS profile", text))?;
+        self.region.iter().try_for_each(|region| values::label("the AWS profile's region", region))
+    }
+}
+
+/// The profile of `AWS_PROFILE`, or the default one; `None` where no file has it. Errors: one that was named is nowhere.
+pub(in crate::edge::store) fn read(access: &Access) -> Result<Option<Profile>, String> {
+    let named = access.given("AWS_PROFILE");
+    let name = named.unwrap_or("default");
+    let path = |variable: &str, file: &str| {
+        let at_home = || access.given("HOME").map_or(String::new(), |home| format!("{home}/.aws/{file}"));
+        access.given(variable).map_or_else(at_home, str::to_owned)
+    };
+    let files = [path("AWS_SHARED_CREDENTIALS_FILE", "credentials"), path("AWS_CONFIG_FILE", "config")];
+    let texts = files.each_ref().map(|file| std::fs::read_to_string(file).unwrap_or_default());
+    // The credentials' file wins over the configuration's, where sections have a prefix.
+    let mut found = section(&texts[1], &format!("profile {name}"));
+    if name == "default" {
+        found.extend(section(&texts[1], name));
+    }
+    found.extend(section(&texts[0], name));
+    if found.is_empty() {
+        return match named {
+            Some(name) => Err(format!("AWS_PROFILE={name} is in neither {} nor {}", files[0], files[1])),
+            None => Ok(None),
+        };
+    }
+    let mut take = |key: &str| found.remove(key).filter(|v| !v.is_empty());
+    let (id, secret) = (take("aws_access_key_id"), take("aws_secret_access_key"));
+    let why = match (&id, &secret) {
+        (Some(_), Some(_)) => None,
+        (Some(_), None) => Some("has no aws_secret_access_key".to_owned()),
+        (None, Some(_)) => Some("has no aws_access_key_id".to_owned()),
+        (None, None) => {
+            let way = OTHER_WAYS.into_iter().find(|way| take(way).is_some());
+            way.map(|way| format!("gives {way}, and trainit reads keys only"))
+        }
+    };
+    Ok(Some(Profile {
+        useless: named.zip(why).map(|(name, why)| format!("AWS_PROFILE={name} {why}; {WAY_OUT}")),
+        keys: id.zip(secret),
+        token: take("aws_session_token"),
+        region: take("region"),
+    }))
+}
+
+const WAY_OUT: &str =
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or take AWS_PROFILE away where the machine's role is to sign";
+
+/// The settings of one section; nested ones, which are indented, are left out.
+fn section(text: &str, wanted: &str) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut is_ours = false;
+    for line in text.lines().filter(|l| !l.trim_start().starts_with(['#', ';'])) {
+        if let Some(name) = line.trim().strip_prefix('[').and_then(|l| l.split(']').next()) {
+            is_ours = name.split_whitespace().eq(wanted.split_whitespace());
+        } else if let (true, Some((key, value))) = (is_ours && !line.starts_with([' ', '\t']), line.split_once('=')) {
+            found.insert(key.trim().to_ascii_lowercase(), value.trim().to_owned());
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::edge::store::clouds::access::TIMEOUT;
+    use crate::rules::process::env::Env;
+
+    #[test]
+    fn a_profile_is_the_sum_of_both_files() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let aws = dir.path().join(".aws");
+        std::fs::create_dir(&aws).expect("makes");
+        let credentials = "[default]\naws_access_key_id=D\naws_secret_access_key = d\n[ci]\naws_access_key_id = K\n\
+            aws_secret_access_key = a=b/+\naws_session_token=t\n";
+        std::fs::write(aws.join("credentials"), credentials).expect("writes");
+        let config = "# comment\n[default]\nregion = eu-west-1\n[profile ci]\nregion=us-west-2\ns3 =\n  region = no\n";
+        std::fs::write(aws.join("config"), config).expect("writes");
+        let home = dir.path().to_str().expect("UTF-8");
+        let read = |pairs: &[(&str, &str)]| {
+            super::read(&Access::new(Env::from_pairs([&[("HOME", home)], pairs].concat()), false, TIMEOUT))
+        };
+        let found = read(&[]).expect("reads").expect("there");
+        assert_eq!((found.keys, found.region), (Some(("D".into(), "d".into())), Some("eu-west-1".into())));
+        let found = read(&[("AWS_PROFILE", "ci")]).expect("reads").expect("there");
+        assert_eq!(found.keys, Some(("K".into(), "a=b/+".into())));
+        assert_eq!((found.token, found.region), (Some("t".into()), Some("us-west-2".into())));
+        assert!(read(&[("AWS_PROFILE", "absent")]).is_err_and(|why| why.contains("AWS_PROFILE=absent")));
+        assert!(read(&[("HOME", "/nonexistent")]).is_ok());
+    }
+
+    #[test]
+    fn a_profile_that_names_somebody_without_keys_is_useless() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let file = dir.path().join("config");
+        let config = "[profile role]\nrole_arn = arn:x\nsource_profile = a\n[profile sso]\nsso_session = s\n\
+            [profile half]\naws_access_key_id = K\n[profile place]\nregion = r\n[default]\nrole_arn = arn:x\n";
+        std::fs::write(&file, config).expect("writes");
+        let file = file.to_str().expect("UTF-8");
+        let useless = |name| {
+            let pairs = [("AWS_CONFIG_FILE", file), ("AWS_PROFILE", name)];
+            read(&Access::new(Env::from_pairs(pairs), false, TIMEOUT)).expect("reads").expect("there").useless
+        };
+        for (name, word) in [("role", "role_arn"), ("sso", "sso_session"), ("half", "aws_secret_access_key")] {
+            let why = useless(name).expect("says why");
+            assert!(why.starts_with(&format!("AWS_PROFILE={name} ")) && why.contains(word), "{why}");
+        }
+        assert_eq!((useless("place"), useless("")), (None, None));
+    }
+}

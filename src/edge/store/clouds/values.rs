@@ -1,0 +1,101 @@
+//! What the environment says, as far as `object_store` can take it: it panics on an address, a header or a host name that
+//! is none, and that would end trainit. So all values pass here first; complaints repeat no value, which may be a secret.
+
+use hyper::Uri;
+use url::{Host, Url};
+
+use crate::edge::store::clouds::access::Access;
+use crate::edge::store::error::{Failed, Trouble};
+
+/// The address that a variable holds. Errors: it is none of http or https.
+pub(in crate::edge::store) fn address(name: &str, value: &str) -> Result<Url, Failed> {
+    let bad = |why: &str| unusable(name, why, "give a whole address, such as https://HOST or http://HOST:PORT");
+    text(name, value)?;
+    let is_web = |text: &str| text.starts_with("http://") || text.starts_with("https://");
+    if !is_web(&value.to_ascii_lowercase()) {
+        return Err(bad("it does not begin with http:// or https://"));
+    }
+    let url = Url::parse(value).map_err(|error| bad(&error.to_string()))?;
+    // The crate builds requests by a stricter reading than the one it checks.
+    value.parse::<Uri>().map_err(|error| bad(&error.to_string()))?;
+    Ok(url)
+}
+
+/// Errors: one of these variables is given and holds no address.
+pub(in crate::edge::store) fn addresses(access: &Access, names: &[&str]) -> Result<(), Failed> {
+    let given = names.iter().filter_map(|name| Some((name, access.given(name)?)));
+    given.into_iter().try_for_each(|(name, value)| address(name, value).map(drop))
+}
+
+/// Errors: one of these variables holds what no header can.
+pub(in crate::edge::store) fn texts<'a>(
+    access: &Access,
+    names: impl IntoIterator<Item = &'a str>,
+) -> Result<(), Failed> {
+    names.into_iter().try_for_each(|name| access.given(name).map_or(Ok(()), |value| text(name, value)))
+}
+
+/// Errors: it holds what no header can.
+pub(in crate::edge::store) fn text(name: &str, value: &str) -> Result<(), Failed> {
+    if value.chars().any(char::is_control) {
+        return Err(unusable(name, "a line end or another control character is in it", "give it in one line"));
+    }
+    Ok(())
+}
+
+/// Errors: it cannot be a part of a host's name.
+pub(in crate::edge::store) fn label(name: &str, value: &str) -> Result<(), Failed> {
+    if value.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')) {
+        return Ok(());
+    }
+    Err(unusable(name, "it becomes a part of an address", "give letters, digits and - only"))
+}
+
+/// Whether this is the machine we are on, whatever a name server says.
+pub(in crate::edge::store) fn is_here(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Domain(name)) => name == "localhost",
+        Some(Host::Ipv4(ip)) => ip.is_loopback(),
+        Some(Host::Ipv6(ip)) => ip.is_loopback(),
+        None => false,
+    }
+}
+
+/// `host:port` of an authority: a user and a password may stand before it.
+pub(in crate::edge::store) fn bare(authority: &str) -> &str {
+    authority.rsplit('@').next().unwrap_or_default()
+}
+
+pub(in crate::edge::store) fn unusable(name: &str, why: &str, way_out: &str) -> Failed {
+    Failed::new(Trouble::NoCredentials, format!("{name} cannot be used: {why}; {way_out}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_addresses_pass() {
+        for good in ["http://127.0.0.1:9000", "https://minio.example/base/", "http://[::1]:9", "https://u:p@h"] {
+            assert!(address("X", good).is_ok(), "{good}");
+        }
+        let bad =
+            ["127.0.0.1:9000", "minio:9000", "http://127.0.0.1:99999", "http://a b", "http://h/a b", "http://h\n", ""];
+        for bad in bad.into_iter().chain(["not a url", "ftp://h", "http://", "/x", "http://[::1"]) {
+            assert!(address("X", bad).is_err_and(|f| f.detail.starts_with("X cannot be used: ")), "{bad:?}");
+        }
+        let secret = address("X", "http://user:hunter2@h:99999").expect_err("no port");
+        assert!(!secret.detail.contains("hunter2"), "{}", secret.detail);
+    }
+
+    #[test]
+    fn only_loopback_addresses_are_this_machine() {
+        let here = |text: &str| is_here(&Url::parse(text).expect("parses"));
+        assert!(
+            ["http://localhost", "http://127.0.0.1:1", "http://127.9.9.9/x", "http://[::1]/"].into_iter().all(here)
+        );
+        let elsewhere =
+            ["http://127.0.0.1.nip.invalid", "http://127.example", "http://localhost.example", "http://[::2]"];
+        assert!(!elsewhere.into_iter().any(here));
+    }
+}

@@ -1,0 +1,150 @@
+//! The bodies of requests and answers, whose bytes are reported as they move.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use object_store::client::{HttpError, HttpErrorKind, HttpRequestBody};
+use tokio::time::{Instant, Sleep, sleep};
+
+use crate::edge::store::http::connect::{ANSWER, error};
+use crate::edge::store::http::progress::{Operation, Progress};
+
+/// Bytes that a connection is handed at a time.
+const PIECE: usize = 64 << 10;
+
+/// The body of a request, handed to its connection piece by piece.
+pub(in crate::edge::store) struct Outgoing {
+    body: HttpRequestBody,
+    rest: Bytes,
+    progress: Progress,
+    /// Whether some of it was handed over: a store that answers "later" has mostly read no more than the first piece.
+    is_begun: bool,
+}
+
+impl Outgoing {
+    pub(in crate::edge::store) fn new(body: HttpRequestBody, progress: Progress) -> Outgoing {
+        Outgoing { body, rest: Bytes::new(), progress, is_begun: false }
+    }
+}
+
+impl Body for Outgoing {
+    type Data = Bytes;
+    type Error = HttpError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
+        if self.rest.is_empty() {
+            match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+                Some(Ok(frame)) => self.rest = frame.into_data().unwrap_or_default(),
+                end => return Poll::Ready(end),
+            }
+        }
+        let length = self.rest.len().min(PIECE);
+        if std::mem::replace(&mut self.is_begun, true) {
+            self.progress.moved(length);
+        } else {
+            self.progress.goes_on();
+        }
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.body.size_hint().lower() + self.rest.len() as u64)
+    }
+}
+
+/// The body of an answer. It may neither fall silent nor go on without an end.
+pub(in crate::edge::store) struct Watched {
+    body: Incoming,
+    pub(in crate::edge::store) host: String,
+    /// Bytes that may still come.
+    left: usize,
+    silence: Duration,
+    /// Runs while a byte is waited for, and not while the reader is busy with those that came.
+    timer: Pin<Box<Sleep>>,
+    is_waiting: bool,
+    /// Whether it is of use, and not a refusal.
+    is_good: bool,
+    operation: Operation,
+}
+
+impl Watched {
+    /// At most `left` bytes, none of them more than `silence` after the one before.
+    pub(in crate::edge::store) fn new(
+        body: Incoming,
+        (host, is_good): (String, bool),
+        left: usize,
+        silence: Duration,
+        operation: Operation,
+    ) -> Watched {
+        Watched { body, host, left, silence, timer: Box::pin(sleep(silence)), is_waiting: true, is_good, operation }
+    }
+
+    /// What a refusal begins with. That it breaks off, or that it is longer, makes it no other refusal.
+    pub(in crate::edge::store) async fn beginning(mut self) -> Vec<u8> {
+        self.left = usize::MAX;
+        let mut words = Vec::new();
+        while words.len() < ANSWER
+            && let Some(Ok(frame)) = self.frame().await
+        {
+            words.extend(frame.into_data().unwrap_or_default());
+        }
+        words.truncate(ANSWER);
+        words
+    }
+}
+
+impl Body for Watched {
+    type Data = Bytes;
+    type Error = HttpError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
+            self.is_waiting = false;
+            let length = frame.as_ref().and_then(|f| f.as_ref().ok()?.data_ref()).map_or(0, Bytes::len);
+            if self.is_good {
+                self.operation.progress().moved(length);
+            } else {
+                self.operation.progress().goes_on();
+            }
+            let Some(left) = self.left.checked_sub(length) else {
+                let text = format!("the answer from {} is longer than any that was asked for", self.host);
+                // Decode: not to be asked for again.
+                return Poll::Ready(Some(Err(error(HttpErrorKind::Decode, text))));
+            };
+            self.left = left;
+            let broken = |e: hyper::Error| {
+                error(HttpErrorKind::Interrupted, format!("the answer from {} broke off: {e}", self.host))
+            };
+            return Poll::Ready(frame.map(|frame| frame.map_err(broken)));
+        }
+        if !std::mem::replace(&mut self.is_waiting, true) {
+            let until = Instant::now() + self.silence;
+            self.timer.as_mut().reset(until);
+        }
+        ready!(self.timer.as_mut().poll(context));
+        let text = format!("{} has sent no byte for {} s", self.host, self.silence.as_secs());
+        Poll::Ready(Some(Err(error(HttpErrorKind::Timeout, text))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

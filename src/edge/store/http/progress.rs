@@ -1,0 +1,167 @@
+//! Whether bytes move between this process and a store. This is the one rule for waiting: an operation is an error once
+//! none of its bytes has moved for the store's time-out (`--store-timeout`).
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use crate::edge::clock::Clock;
+
+/// The operations of one store.
+#[derive(Debug, Clone)]
+pub(in crate::edge::store) struct Meter(Arc<Counts>);
+
+#[derive(Debug)]
+struct Counts {
+    clock: Clock,
+    bytes: AtomicU64,
+    running: AtomicU32,
+    /// Milliseconds on the clock when a byte last moved, or the first operation began.
+    moved_at: AtomicU64,
+    /// Whether the last answer was "later".
+    refuses: AtomicBool,
+}
+
+impl Default for Meter {
+    fn default() -> Meter {
+        let (bytes, running, moved_at) = (AtomicU64::new(0), AtomicU32::new(0), AtomicU64::new(0));
+        Meter(Arc::new(Counts { clock: Clock::start(), bytes, running, moved_at, refuses: AtomicBool::new(false) }))
+    }
+}
+
+impl Meter {
+    /// Begins an operation, which runs until it is dropped.
+    pub(in crate::edge::store) fn begin(&self) -> Operation {
+        if self.0.running.fetch_add(1, Relaxed) == 0 && !self.refuses() {
+            self.0.moved_at.store(self.now(), Relaxed);
+        }
+        Operation(Progress { meter: self.clone(), moved_at: Arc::new(AtomicU64::new(self.now())) })
+    }
+
+    /// Bytes that have moved so far, either way.
+    pub(in crate::edge::store) fn bytes(&self) -> u64 {
+        self.0.bytes.load(Relaxed)
+    }
+
+    /// How long the store has taken and given nothing: no byte of the running operations has moved, or they were all told
+    /// to come later. Zero while none runs.
+    pub(in crate::edge::store) fn silence(&self) -> Duration {
+        let waits = self.0.running.load(Relaxed) > 0 || self.refuses();
+        if waits { self.since(&self.0.moved_at) } else { Duration::ZERO }
+    }
+
+    /// Whether the last answer was "later".
+    pub(in crate::edge::store) fn refuses(&self) -> bool {
+        self.0.refuses.load(Relaxed)
+    }
+
+    fn now(&self) -> u64 {
+        self.0.clock.now().as_millis() as u64
+    }
+
+    fn since(&self, then: &AtomicU64) -> Duration {
+        Duration::from_millis(self.now().saturating_sub(then.load(Relaxed)))
+    }
+}
+
+/// An operation that runs.
+#[derive(Debug)]
+pub(in crate::edge::store) struct Operation(Progress);
+
+/// Where an operation reports its bytes. It may outlive the operation.
+#[derive(Debug, Clone)]
+pub(in crate::edge::store) struct Progress {
+    meter: Meter,
+    moved_at: Arc<AtomicU64>,
+}
+
+impl Progress {
+    /// Reports that so many bytes, or a step without bytes, are through.
+    pub(in crate::edge::store) fn moved(&self, bytes: usize) {
+        self.meter.0.moved_at.store(self.meter.now(), Relaxed);
+        self.meter.0.bytes.fetch_add(bytes as u64, Relaxed);
+        self.goes_on();
+    }
+
+    /// Reports the same of bytes that the store may yet refuse, or with which it says so.
+    pub(in crate::edge::store) fn goes_on(&self) {
+        self.moved_at.store(self.meter.now(), Relaxed);
+    }
+
+    /// Reports an answer, and whether that is "later".
+    pub(in crate::edge::store) fn answered(&self, is_later: bool) {
+        self.meter.0.refuses.store(is_later, Relaxed);
+        // What begins every answer is more than a byte.
+        if is_later { self.goes_on() } else { self.moved(1) }
+    }
+}
+
+impl Operation {
+    pub(in crate::edge::store) fn progress(&self) -> &Progress {
+        &self.0
+    }
+
+    /// How much of `limit` is left for the next byte to move.
+    pub(in crate::edge::store) fn left(&self, limit: Duration) -> Duration {
+        limit.saturating_sub(self.0.meter.since(&self.0.moved_at))
+    }
+
+    /// Waits for `work` as long as bytes move. Errors (`None`): none moved for `limit`.
+    pub(in crate::edge::store) async fn within<T>(&self, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = pin!(work);
+        loop {
+            let left = self.left(limit);
+            match timeout(left, &mut work).await {
+                Ok(done) => return Some(done),
+                Err(_) if left.is_zero() => return None,
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+impl Drop for Operation {
+    fn drop(&mut self) {
+        self.0.meter.0.running.fetch_sub(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use tokio::time::sleep;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_millis(400);
+
+    #[tokio::test]
+    async fn an_operation_is_waited_for_as_long_as_its_own_bytes_move() {
+        let meter = Meter::default();
+        let (moving, stuck) = (meter.begin(), meter.begin());
+        let moves = async {
+            for _ in 0..20 {
+                sleep(LIMIT / 8).await;
+                moving.progress().moved(1);
+            }
+        };
+        let (moved, hung) = tokio::join!(moving.within(LIMIT, moves), stuck.within(LIMIT, pending::<()>()));
+        assert_eq!((moved, hung, meter.bytes()), (Some(()), None, 20));
+    }
+
+    #[tokio::test]
+    async fn a_store_is_silent_only_while_an_operation_runs() {
+        let meter = Meter::default();
+        sleep(LIMIT / 4).await;
+        assert_eq!(meter.silence(), Duration::ZERO);
+        let operation = meter.begin();
+        sleep(LIMIT / 4).await;
+        assert!(meter.silence() >= LIMIT / 8);
+        drop(operation);
+        assert_eq!(meter.silence(), Duration::ZERO);
+    }
+}

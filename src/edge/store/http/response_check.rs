@@ -1,0 +1,157 @@
+//! Answers that are read whole before the crate sees them: it takes any XML for a listing, and makes headers and addresses
+//! of what a metadata server says. One that breaks off is asked for again, as the crate does for what never came. And no
+//! refusal may repeat the secrets that it was sent.
+
+use bytes::Bytes;
+use hyper::Method;
+use hyper::header::CONTENT_TYPE;
+use object_store::client::HttpRequest;
+use serde_json::Value;
+
+use crate::edge::store::clouds::access::SHORTEST_SECRET;
+use crate::edge::store::error;
+
+/// The root elements of which the answer that this request must have is one; `None`: the crate may read it piece by piece.
+pub(in crate::edge::store) fn owed(request: &HttpRequest) -> Option<&'static [&'static str]> {
+    let query = request.uri().query().unwrap_or_default();
+    let has = |pair: &str| query.split('&').any(|there| there == pair);
+    match *request.method() {
+        Method::GET if has("list-type=2") => Some(&["ListBucketResult"]),
+        Method::GET if has("comp=list") => Some(&["EnumerationResults"]),
+        // The second is what rclone's server says.
+        Method::POST if has("uploads=") || has("uploads") => {
+            Some(&["InitiateMultipartUploadResult", "InitiateMultipartUpload"])
+        }
+        _ => None,
+    }
+}
+
+/// The answer, if it is an element of such a name from its beginning to its end: an error, the page of a portal or half an
+/// answer would look like a listing of nothing.
+pub(in crate::edge::store) fn whole(
+    host: &str,
+    roots: &[&str],
+    answer: Bytes,
+    sent: &[String],
+) -> Result<Bytes, String> {
+    let text = String::from_utf8_lossy(&answer);
+    let mut rest = text.trim_start_matches('\u{feff}').trim();
+    while let Some((_, after)) = rest.strip_prefix("<?").and_then(|prolog| prolog.split_once("?>")) {
+        rest = after.trim_start();
+    }
+    let named = |tag: &str| tag.split([':', '<', '/']).next_back().is_some_and(|name| roots.contains(&name));
+    let first = rest.strip_prefix('<').and_then(|tag| tag.split([' ', '\t', '\r', '\n', '>', '/']).next());
+    let is_it = first.is_some_and(named);
+    let last = rest.strip_suffix('>').unwrap_or_default();
+    let is_ended = last.ends_with('/') && last.matches('<').count() == 1 || named(last.trim_end());
+    if is_it && is_ended {
+        return Ok(answer);
+    }
+    let words = || error::in_words(&without(sent, rest.to_owned()));
+    let what = if is_it { "breaks off".to_owned() } else { format!("is no {}: {}", roots.join(" or "), words()) };
+    Err(format!("the answer of {host} {what}"))
+}
+
+/// A metadata server's answer. Errors: the crate would panic at it, as it makes headers and addresses of such.
+pub(in crate::edge::store) fn usable(host: &str, answer: &Bytes) -> Result<Bytes, String> {
+    let text = answer.trim_ascii();
+    let is_usable = match serde_json::from_slice(text) {
+        Ok(Value::Object(fields)) => {
+            // EC2's, for a role that cannot be had.
+            if let Some(code) = fields.get("Code").and_then(Value::as_str).filter(|code| *code != "Success") {
+                let code: String = code.chars().filter(|c| c.is_ascii_graphic()).take(100).collect();
+                return Err(format!("{host} gives the machine no credentials: {code}"));
+            }
+            fields.values().filter_map(|value| value.as_str()).all(|value| !value.chars().any(char::is_control))
+        }
+        _ => text.iter().all(|byte| byte.is_ascii_graphic() && !b"<>`".contains(byte)),
+    };
+    let odd = || format!("the answer of {host} is not that of a metadata server");
+    if is_usable { Ok(answer.slice_ref(text)) } else { Err(odd()) }
+}
+
+/// Parameters that are secrets.
+const PARAMETERS: [&str; 5] = ["sig", "WebIdentityToken", "client_assertion", "client_secret", "refresh_token"];
+/// Parts of the names of headers that are.
+const HEADERS: [&str; 4] = ["authorization", "token", "identity-header", "customer-key"];
+
+/// What of a request must never come back in a message: tokens, signatures, keys.
+pub(in crate::edge::store) fn secrets(request: &HttpRequest) -> Vec<String> {
+    let headers = request.headers().iter().filter(|(name, _)| HEADERS.iter().any(|part| name.as_str().contains(part)));
+    let values = headers.filter_map(|(_, value)| value.to_str().ok());
+    // `Bearer TOKEN`, `SharedKey account:SIGNATURE`, `AWS4-HMAC-SHA256 ..., Signature=SIGNATURE`
+    let parts =
+        |value: &str| [" ", ":", "Signature="].map(|mark| value.rsplit(mark).next().unwrap_or(value).to_owned());
+    let mut secrets: Vec<String> = values.flat_map(|v| [&[v.to_owned()][..], &parts(v)].concat()).collect();
+    let is_form = request.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == "application/x-www-form-urlencoded");
+    let form = request.body().as_bytes().filter(|_| is_form).and_then(|form| std::str::from_utf8(form).ok());
+    for pair in [request.uri().query(), form].into_iter().flatten().flat_map(|text| text.split('&')) {
+        if let Some((_, raw)) = pair.split_once('=').filter(|(name, _)| PARAMETERS.contains(name)) {
+            secrets.push(raw.to_owned());
+            secrets.extend(url::form_urlencoded::parse(pair.as_bytes()).map(|(_, value)| value.into_owned()));
+        }
+    }
+    secrets
+}
+
+/// The text without these.
+pub(in crate::edge::store) fn without(secrets: &[String], text: String) -> String {
+    secrets.iter().filter(|s| s.len() >= SHORTEST_SECRET).fold(text, |text, secret| text.replace(secret, "..."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_sent_as_a_secret_is_known_wherever_it_was() {
+        let request = hyper::Request::post("http://h/p?prefix=harmless&sig=abcdefgh%2Bijk%3D")
+            .header("authorization", "AWS4-HMAC-SHA256 Credential=AK/x, SignedHeaders=host, Signature=0123456789abcdef")
+            .header("x-amz-security-token", "of-the-session")
+            .header("content-type", "application/x-www-form-urlencoded")
+            .body("client_id=harmless&client_assertion=federated.jwt".to_owned().into())
+            .expect("a request");
+        let text = "harmless abcdefgh+ijk= abcdefgh%2Bijk%3D of-the-session federated.jwt 0123456789abcdef";
+        assert_eq!(without(&secrets(&request), text.to_owned()), "harmless ... ... ... ... ...");
+        let bearer =
+            hyper::Request::get("http://h").header("authorization", "Bearer ya29.token").body(String::new().into());
+        assert_eq!(without(&secrets(&bearer.expect("a request")), "no ya29.token".to_owned()), "no ...");
+    }
+
+    #[test]
+    fn an_upload_begins_by_either_name_of_its_answer() {
+        let request = hyper::Request::post("http://h/b/k?uploads").body(String::new().into()).expect("a request");
+        let roots = owed(&request).expect("an answer that is read whole");
+        for root in ["InitiateMultipartUploadResult", "InitiateMultipartUpload"] {
+            let answer = format!("<{root}><UploadId>1</UploadId></{root}>");
+            assert!(whole("h", roots, Bytes::from(answer), &[]).is_ok(), "{root}");
+        }
+        assert!(whole("h", roots, Bytes::from("<InitiateMultipart></InitiateMultipart>"), &[]).is_err());
+    }
+
+    #[test]
+    fn a_listing_is_one_from_its_first_element_to_its_last() {
+        let read = |text: &str| whole("h", &["ListBucketResult"], Bytes::from(text.to_owned()), &[]);
+        for good in [
+            "<ListBucketResult><Name>b</Name></ListBucketResult>",
+            "<?xml version='1.0'?>\n<ListBucketResult xmlns='x'>\n</ListBucketResult>\n",
+            "\u{feff}<?xml version='1.0'?><s3:ListBucketResult></s3:ListBucketResult >",
+            "<ListBucketResult/>",
+        ] {
+            assert!(read(good).is_ok(), "{good}");
+        }
+        let error = "<?xml version='1.0'?><Error><Code>InternalError</Code><Message>Try again.</Message></Error>";
+        assert_eq!(read(error), Err("the answer of h is no ListBucketResult: InternalError: Try again.".to_owned()));
+        for bad in [
+            "",
+            "<html><body>Sign in</body></html>",
+            "<!DOCTYPE html><ListBucketResult></ListBucketResult>",
+            "<NoListBucketResult></NoListBucketResult>",
+            "<ListBucketResult><Name>b</Name>",
+            "<ListBucketResult><Contents/>",
+            "{}",
+        ] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! An object that is read from one byte to another.
+
+use std::fmt;
+use std::io;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+
+use crate::edge::store::error::Failed;
+use crate::edge::store::part_sizes::BLOCK;
+use crate::edge::store::{Backend, Store, StoreError, Trouble};
+
+/// Bytes of an object on their way in.
+pub struct Reading<'a> {
+    store: &'a Store,
+    key: String,
+    at: u64,
+    end: u64,
+    /// From where a bucket was asked last, and what it sends. A directory is asked block by block.
+    asked: Option<(u64, BoxStream<'static, object_store::Result<Bytes>>)>,
+}
+
+impl fmt::Debug for Reading<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Reading").field(&self.key).finish()
+    }
+}
+
+impl Store {
+    /// Bytes of an object, to be taken piece by piece.
+    pub async fn read(&self, key: &str, from: u64, length: u64) -> Result<Reading<'_>, StoreError> {
+        let mut reading = Reading { store: self, key: key.to_owned(), at: from, end: from + length, asked: None };
+        if length > 0 {
+            reading.ask().await?;
+        }
+        Ok(reading)
+    }
+}
+
+impl Reading<'_> {
+    /// Asks a bucket for what has not come yet.
+    async fn ask(&mut self) -> Result<(), StoreError> {
+        if let Backend::Bucket(bucket) = &self.store.backend {
+            let stream = bucket.stream(&self.key, self.at, self.end).await;
+            let stream = stream.map_err(|failed| self.store.error("read", &self.key, failed))?;
+            self.asked = Some((self.at, stream));
+        }
+        Ok(())
+    }
+
+    /// The next bytes; `None` when all have come. Fewer than were asked for is an error.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, StoreError> {
+        if self.at >= self.end {
+            return Ok(None);
+        }
+        let (store, key) = (self.store, &self.key);
+        let bytes = match (&store.backend, &mut self.asked) {
+            (Backend::Directory(directory), _) => {
+                let read = directory.read(key, self.at, BLOCK.min(self.end - self.at)).await;
+                read.map_err(|error| store.io_error("read", key, &error))?.into()
+            }
+            (Backend::Bucket(_), Some((asked, stream))) => {
+                let next = stream.next().await.transpose();
+                match next.map_err(|error| store.error("read", key, Failed::from(&error))) {
+                    // The crate asks for the rest only for a while after the first answer; a slow line takes longer.
+                    Err(error) if error.trouble == Trouble::Unreachable && self.at > *asked => {
+                        self.ask().await?;
+                        return Box::pin(self.next()).await;
+                    }
+                    next => next?.unwrap_or_default(),
+                }
+            }
+            (Backend::Bucket(_), None) => Bytes::new(),
+        };
+        self.at += bytes.len() as u64;
+        if bytes.is_empty() || self.at > self.end {
+            return Err(self.store.io_error("read", &self.key, &io::Error::from(io::ErrorKind::UnexpectedEof)));
+        }
+        Ok(Some(bytes))
+    }
+}

@@ -1,0 +1,181 @@
+//! Dedicated threads for transfers. Each thread for a download receives, hashes and writes a piece in one pass, while
+//! it is still in the processor's cache. With the threads of [`blocking`](crate::edge::transfer::blocking) each piece
+//! would move to another processor's cache. Uploads use several threads because one cannot build or encrypt enough
+//! requests on a machine with many processors.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+use crate::edge::host::limits;
+use crate::edge::process::signals;
+use crate::edge::transfer::blocking::{keep_a_thread, runtime};
+
+/// The maximum, on any number of processors: each lane has two threads.
+const MOST: usize = 4;
+/// Fewer tasks per lane than this finish no sooner than on one thread.
+const FEW: usize = 4;
+
+/// One lane for every two processors, at most [`MOST`].
+fn wanted() -> usize {
+    for_processors(limits::cpus())
+}
+
+fn for_processors(count: Option<usize>) -> usize {
+    count.map_or(1, |count| (count / 2).clamp(1, MOST))
+}
+
+/// The number of lanes for this number of tasks; 0 if one thread finishes as soon.
+fn several(wanted: usize, deeds: usize) -> usize {
+    let count = wanted.min(deeds / FEW);
+    if count > 1 { count } else { 0 }
+}
+
+/// A set of open lanes.
+pub(crate) struct Lanes {
+    lanes: Vec<Lane>,
+    next: AtomicUsize,
+}
+
+struct Lane {
+    handle: Handle,
+    /// Dropped to end the thread.
+    wanted: oneshot::Sender<()>,
+    /// Closed when the thread has ended.
+    lasts: oneshot::Receiver<Infallible>,
+}
+
+impl Lanes {
+    /// Opens [`wanted`] lanes, but no more than there are tasks; fewer, or none, if the system refuses threads.
+    pub(crate) async fn open(deeds: usize) -> Lanes {
+        let mut lanes = Vec::new();
+        while lanes.len() < wanted().min(deeds)
+            && let Some(lane) = Lane::open().await
+        {
+            lanes.push(lane);
+        }
+        Lanes { lanes, next: AtomicUsize::new(0) }
+    }
+
+    /// Opens lanes only if several finish sooner than the caller's own thread.
+    pub(crate) async fn open_several(deeds: usize) -> Lanes {
+        Lanes::open(several(wanted(), deeds)).await
+    }
+
+    /// Runs the task on the next lane with `true`: there it may wait for a file, which delays only tasks of the same
+    /// lane. Without lanes it runs on the caller's thread with `false`. If the future is dropped, the task ends at its
+    /// next await. Errors: those of the task.
+    pub(crate) async fn carry<T, F>(&self, deed: impl FnOnce(bool) -> F) -> io::Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = io::Result<T>> + Send + 'static,
+    {
+        let number = self.next.fetch_add(1, Relaxed);
+        let Some(lane) = self.lanes.get(number % self.lanes.len().max(1)) else { return deed(false).await };
+        let mut one = JoinSet::new();
+        one.spawn_on(deed(true), &lane.handle);
+        one.join_next().await.ok_or(io::ErrorKind::Other)?.map_err(io::Error::other)?
+    }
+
+    /// Ends the lanes and waits for their threads, because connections of their runtimes cannot be used elsewhere. All
+    /// tasks must be done.
+    pub(crate) async fn close(self) {
+        for Lane { wanted, lasts, .. } in self.lanes {
+            drop(wanted);
+            let _ = lasts.await;
+        }
+    }
+}
+
+impl Lane {
+    async fn open() -> Option<Lane> {
+        let (told, hears) = oneshot::channel();
+        let (wanted, over) = oneshot::channel();
+        let (ends, lasts) = oneshot::channel();
+        let started = signals::deaf_thread("transfer", move || {
+            let Ok(runtime) = runtime(true) else { return };
+            let _ = told.send(runtime.handle().clone());
+            runtime.block_on(async {
+                tokio::select! {
+                    _ = over => {}
+                    never = keep_a_thread() => match never {},
+                }
+            });
+            // A thread that still waits for a file is left behind.
+            runtime.shutdown_background();
+            drop(ends);
+        });
+        started.ok()?;
+        Some(Lane { handle: hears.await.ok()?, wanted, lasts })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::sync::Arc;
+    use std::sync::mpsc::channel;
+    use std::thread::{self, ThreadId};
+
+    use super::*;
+
+    fn own() -> ThreadId {
+        thread::current().id()
+    }
+
+    #[test]
+    fn there_are_several_lanes_only_with_enough_processors_and_tasks() {
+        assert_eq!([None, Some(1), Some(2), Some(8), Some(64)].map(for_processors), [1, 1, 1, 4, MOST]);
+        for (deeds, expected) in [(0, 0), (2 * FEW - 1, 0), (2 * FEW, 2), (1000, 4)] {
+            assert_eq!((several(1, deeds), several(4, deeds)), (0, expected), "{deeds}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_task_that_waits_for_a_file_does_not_delay_the_caller() {
+        let lanes = Lanes::open(1).await;
+        let (release, is_released) = channel();
+        let waits = lanes.carry(|may_wait| async move {
+            is_released.recv().map_err(io::Error::other)?;
+            Ok((may_wait, own()))
+        });
+        let releases = async { release.send(()).expect("it is waited for") };
+        let (waited, ()) = tokio::join!(waits, releases);
+        let (may_wait, there) = waited.expect("is released");
+        assert!(may_wait && there != own());
+        lanes.close().await;
+    }
+
+    #[tokio::test]
+    async fn a_dropped_task_ends_and_its_thread_too() {
+        let lanes = Lanes::open(1).await;
+        let held = Arc::new(());
+        let holds = Arc::clone(&held);
+        let never = lanes.carry(|_| async move {
+            let _holds = holds;
+            pending::<io::Result<()>>().await
+        });
+        assert!(futures_util::FutureExt::now_or_never(never).is_none());
+        lanes.close().await;
+        assert_eq!(Arc::strong_count(&held), 1);
+    }
+
+    #[tokio::test]
+    async fn without_a_lane_the_task_runs_on_the_callers_thread_and_must_not_wait() {
+        let none = Lanes { lanes: Vec::new(), next: AtomicUsize::new(0) };
+        let done = none.carry(async |may_wait| Ok((may_wait, own()))).await;
+        assert_eq!(done.expect("is done"), (false, own()));
+    }
+
+    #[tokio::test]
+    async fn the_error_of_a_task_is_returned() {
+        let lanes = Lanes::open(1).await;
+        let failed = lanes.carry(async |_| Err::<(), _>(io::ErrorKind::StorageFull.into())).await;
+        assert_eq!(failed.expect_err("fails").kind(), io::ErrorKind::StorageFull);
+        lanes.close().await;
+    }
+}

@@ -1,0 +1,277 @@
+//! Which directories are roots of a known format, which units they hold, and whether each unit is complete.
+//!
+//! A directory is a root because a telltale of a row lies in it, never because of a number in a name.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::LazyLock;
+
+use regex::RegexSet;
+
+use super::exclude::Decision;
+use super::history::History;
+use super::layouts::{Format, LAYOUTS, Layout, MARKER, NUMBERED, Step, expression, pattern};
+use super::listing::{Entry, Kind, around, end_of, join, name_of, parent_of};
+use super::units::{Case, Partition, Root, Scan, Unit, UnitState};
+use super::verdict::judge;
+use super::{ends, rest};
+
+/// Divides a walk into roots, the rest and what is excluded. `history` has taken the walk in.
+pub fn partition<'a>(scan: &Scan<'a>, history: &History) -> Partition<'a> {
+    let mut division = Division::of(scan);
+    let mut roots = Vec::new();
+    for ((_, dir), rows) in division.telltales() {
+        let Some((row, keys)) = rows.into_iter().next() else { continue };
+        if around(&dir).any(|path| division.claimed.contains(path)) {
+            continue;
+        }
+        let layout = LAYOUTS.get(row).unwrap_or(&MARKER);
+        let units = division.units(&dir, layout, &keys);
+        if !units.is_empty() {
+            let pointers = division.pointers(&dir, layout);
+            roots.push(judged(scan, history, Root { dir, layout, units, pointers }));
+        }
+    }
+    let asks_numbered = matches!(scan.options.format, Format::Auto | Format::Only("numbered"));
+    if asks_numbered && roots.is_empty() && scan.options.marker.is_none() {
+        roots.extend(division.numbered(history).map(|root| judged(scan, history, root)));
+    }
+    let mut rest: Vec<&Entry> = division.free.into_values().filter(|entry| entry.kind != Kind::Directory).collect();
+    let mut excluded = division.excluded;
+    if let Format::Only(name) = scan.options.format {
+        excluded.extend(rest.drain(..).map(|entry| (entry.path.clone(), format!("--checkpoint-format {name}"))));
+    }
+    Partition { roots, rest, excluded }
+}
+
+/// Sorts the units, the newest first, and judges them until one is complete.
+fn judged<'a>(scan: &Scan<'a>, history: &History, mut root: Root<'a>) -> Root<'a> {
+    root.units.sort_by_cached_key(|unit| Reverse(unit.age(history)));
+    for at in 0..root.units.len() {
+        let state = judge(&Case { scan, history, root: &root, at });
+        let is_last = state == UnitState::Complete;
+        root.units[at].state = state;
+        if is_last {
+            break;
+        }
+    }
+    root
+}
+
+/// Directories with telltales by depth and path. For each: the rows, first that which has it, and the names in it that the
+/// telltales lie in.
+type Telltales = BTreeMap<(usize, String), BTreeMap<usize, BTreeSet<String>>>;
+
+/// Every telltale of the table: its row, and how many directories are in the pattern.
+static TELLTALES: LazyLock<(RegexSet, Vec<(usize, usize)>)> = LazyLock::new(|| {
+    let rows = LAYOUTS.iter().enumerate();
+    let all = rows.flat_map(|(row, layout)| layout.telltale.iter().map(move |text| (row, *text)));
+    let (expressions, places): (Vec<String>, _) =
+        all.map(|(row, text)| (format!("(?:^|/)(?:{})$", expression(text)), (row, text.matches('/').count()))).unzip();
+    #[expect(clippy::unwrap_used, reason = "constant patterns, compiled by every test")]
+    let set = RegexSet::new(expressions).unwrap();
+    (set, places)
+});
+
+/// A walk while it is divided.
+struct Division<'a, 's> {
+    scan: &'s Scan<'a>,
+    /// What no part has yet and a part may take, by path.
+    free: BTreeMap<&'a str, &'a Entry>,
+    /// Directories that are units or ignored.
+    claimed: HashSet<&'a str>,
+    excluded: Vec<(String, String)>,
+}
+
+impl<'a, 's> Division<'a, 's> {
+    /// Leaves out what may not be part of a commit.
+    fn of(scan: &'s Scan<'a>) -> Division<'a, 's> {
+        let (mut free, mut excluded) = (BTreeMap::new(), Vec::new());
+        let mut directories: HashMap<&str, Decision> = HashMap::new();
+        for entry in scan.listing.entries() {
+            let outer = directories.get(parent_of(&entry.path)).copied().unwrap_or(Decision::Kept);
+            let decision = scan.options.exclusions.of_entry(outer, entry);
+            if entry.kind == Kind::Directory {
+                directories.insert(&entry.path, decision);
+            }
+            let why = decision.pattern().or_else(|| entry.refused()).or_else(|| leaves(entry));
+            match why {
+                None => drop(free.insert(entry.path.as_str(), entry)),
+                Some(_) if outer.pattern().is_some() => {}
+                Some(why) => excluded.push((entry.path.clone(), why.to_owned())),
+            }
+        }
+        Division { scan, free, claimed: HashSet::new(), excluded }
+    }
+
+    /// Takes an entry and what lies below it. Returns it, or of a directory what lay below.
+    fn claim(&mut self, entry: &'a Entry) -> Vec<&'a Entry> {
+        if entry.kind == Kind::Directory {
+            self.claimed.insert(&entry.path);
+            self.free.remove(entry.path.as_str());
+            return self
+                .scan
+                .listing
+                .below(&entry.path)
+                .iter()
+                .filter_map(|e| self.free.remove(e.path.as_str()))
+                .collect();
+        }
+        self.free.remove(entry.path.as_str()).into_iter().collect()
+    }
+
+    fn telltales(&self) -> Telltales {
+        let (set, places) = &*TELLTALES;
+        let options = self.scan.options;
+        let mut found = Telltales::new();
+        let mut note = |home: &str, path: &str, row: usize| {
+            let key = path[home.len()..].trim_start_matches('/').split('/').next().unwrap_or_default();
+            let depth = around(home).filter(|path| !path.is_empty()).count();
+            found.entry((depth, home.to_owned())).or_default().entry(row).or_default().insert(key.to_owned());
+        };
+        for path in self.free.values().filter(|entry| entry.kind == Kind::File).map(|entry| entry.path.as_str()) {
+            let home_of = |depth: usize| (0..=depth).fold(path, |path, _| parent_of(path));
+            let marker = options.marker.as_deref().filter(|_| options.format.is_auto());
+            if marker == Some(name_of(path)) && path.contains('/') {
+                note(home_of(1), path, LAYOUTS.len());
+            }
+            for (row, depth) in set.matches(path).into_iter().map(|at| places[at]) {
+                let (layout, home) = (&LAYOUTS[row], home_of(depth));
+                let is_asked = match options.format {
+                    Format::Auto => options.marker.is_none(),
+                    Format::Tree => false,
+                    Format::Only(name) => layout.name == name,
+                };
+                let is_alone = layout.beside.is_some_and(|name| self.scan.listing.file(&join(home, name)).is_none());
+                let is_never = layout.never.is_some_and(|never| name_of(parent_of(path)) == never);
+                if is_asked && !is_alone && !is_never {
+                    note(home, path, row);
+                }
+            }
+        }
+        raise_composites(&mut found);
+        found
+    }
+
+    /// The units of a root, unjudged. Takes their entries, and what the row ignores.
+    fn units(&mut self, dir: &str, row: &'static Layout, keys: &BTreeSet<String>) -> Vec<Unit<'a>> {
+        let scan = self.scan;
+        let series: BTreeSet<String> = keys.iter().map(|key| rest::series(key)).collect();
+        let is_anything = row.unit == ["(*)/"];
+        let mut units: BTreeMap<&str, Unit> = BTreeMap::new();
+        for entry in scan.listing.below(dir) {
+            let path = entry.path[dir.len()..].trim_start_matches('/');
+            if path.matches('/').count() > 1 || !self.free.contains_key(entry.path.as_str()) {
+                continue;
+            }
+            if let Some(text) = row.ignored.iter().find(|text| pattern(text).is_match(path)) {
+                self.claim(entry);
+                self.excluded.push((entry.path.clone(), format!("{}: {text}", row.name)));
+                continue;
+            }
+            let is_directory = entry.kind == Kind::Directory;
+            let mut patterns = row.unit.iter().filter(|text| text.ends_with('/') == is_directory);
+            let found = patterns.find_map(|text| pattern(text.trim_end_matches('/')).captures(path));
+            let Some(key) = found.and_then(|found| Some(found.get(1)?.as_str())) else { continue };
+            if entry.kind != Kind::File && !is_directory || is_anything && !series.contains(&rest::series(key)) {
+                continue;
+            }
+            let members = self.claim(entry);
+            let unit = units.entry(key).or_insert_with(|| Unit {
+                path: join(parent_of(&entry.path), key).trim_end_matches('/').to_owned(),
+                key: key.to_owned(),
+                step: None,
+                members: Vec::new(),
+                is_directory,
+                state: UnitState::Older,
+            });
+            unit.members.extend(members);
+        }
+        let mut units: Vec<Unit> = units.into_values().collect();
+        for unit in &mut units {
+            // The only file of its unit is what the framework loads.
+            if let ([only], 1, false) = (unit.members.as_slice(), row.unit.len(), unit.is_directory) {
+                unit.path = only.path.clone();
+            }
+            unit.step = scan.options.step_in(&unit.path).or_else(|| step_of(scan, row, unit));
+        }
+        units
+    }
+
+    /// The files and links in a root that name its newest unit.
+    fn pointers(&mut self, dir: &str, row: &Layout) -> Vec<&'a Entry> {
+        let scan = self.scan;
+        let is_one = |entry: &&Entry| {
+            entry.kind != Kind::Directory && row.pointers.iter().any(|text| pattern(text).is_match(entry.name()))
+        };
+        let beside = if row.pointers.is_empty() { &[] } else { scan.listing.below(dir) };
+        let beside = beside.iter().filter(|entry| parent_of(&entry.path) == dir);
+        beside.filter(is_one).filter_map(|entry| self.free.remove(entry.path.as_str())).collect()
+    }
+
+    /// One series of numbered entries in the checkpoint directory, where nothing else in it changes with the saves.
+    fn numbered(&mut self, history: &History) -> Option<Root<'a>> {
+        let series_of = |entry: &Entry| {
+            let text = NUMBERED.unit[usize::from(entry.kind == Kind::Directory)].trim_end_matches('/');
+            let is_one = !matches!(entry.kind, Kind::Symlink(_)) && pattern(text).is_match(&entry.path);
+            is_one.then(|| (entry.kind == Kind::Directory, rest::series(&entry.path)))
+        };
+        let tops: HashMap<&str, (bool, String)> =
+            self.free.values().filter_map(|entry| Some((entry.path.as_str(), series_of(entry)?))).collect();
+        let top_of = |path: &'a str| path.split('/').next().unwrap_or_default();
+        let (_, series) = tops.values().next()?;
+        let leaves = self.free.values().copied().filter(|entry| entry.kind != Kind::Directory);
+        let (inside, outside): (Vec<&Entry>, Vec<&Entry>) =
+            leaves.partition(|entry| tops.contains_key(top_of(&entry.path)));
+        let when = |entry: &&Entry| (history.look_of(entry), entry.mtime_ns);
+        let first = inside.iter().map(when).min()?;
+        let was_rest = |path: &String| rest::series(path.split('/').next().unwrap_or_default()) == *series;
+        let is_mixed = outside.iter().any(|entry| when(entry) > first)
+            || history.part(None).is_some_and(|part| part.files.iter().any(was_rest));
+        let is_one_series = tops.values().collect::<BTreeSet<_>>().len() == 1;
+        if !is_one_series || is_mixed && self.scan.options.format.is_auto() {
+            return None;
+        }
+        let units = self.units("", &NUMBERED, &BTreeSet::new());
+        Some(Root { dir: String::new(), layout: &NUMBERED, units, pointers: Vec::new() })
+    }
+}
+
+fn leaves(entry: &Entry) -> Option<&'static str> {
+    let Kind::Symlink(target) = &entry.kind else { return None };
+    match end_of(&entry.path, target) {
+        Some(_) => None,
+        None => Some("a symbolic link that leaves the checkpoint directory; --follow-symlinks copies what it leads to"),
+    }
+}
+
+/// A directory with several distributed checkpoints under names without a number (`model`, `optim`) is one unit of the
+/// directory around it, and so are those beside it that are called alike.
+fn raise_composites(found: &mut Telltales) {
+    let Some(dcp) = LAYOUTS.iter().position(|layout| layout.name == "dcp") else { return };
+    let outer = |home: &str| (parent_of(home).to_owned(), rest::series(name_of(home)));
+    let is_plain = |key: &&String| !key.bytes().any(|byte| byte.is_ascii_digit());
+    let is_composite = |keys: &BTreeSet<String>| keys.iter().filter(is_plain).count() > 1;
+    let homes = found.iter().filter(|((_, home), _)| !home.is_empty());
+    let homes = homes.filter_map(|(place, rows)| Some((place.clone(), outer(&place.1), is_composite(rows.get(&dcp)?))));
+    let homes: Vec<_> = homes.collect();
+    let alike: HashSet<_> = homes.iter().filter(|home| home.2).map(|home| home.1.clone()).collect();
+    for ((depth, home), outer, _) in homes.into_iter().filter(|home| alike.contains(&home.1)) {
+        if let Some(rows) = found.get_mut(&(depth, home.clone())) {
+            rows.remove(&dcp);
+        }
+        let rows = found.entry((depth - 1, outer.0)).or_default();
+        rows.entry(dcp).or_default().insert(name_of(&home).to_owned());
+    }
+}
+
+/// The step that the row finds.
+fn step_of(scan: &Scan, row: &Layout, unit: &Unit) -> Option<u64> {
+    match &row.step {
+        Step::Name(text) => pattern(text).captures(&unit.key)?.get(1)?.as_str().parse().ok(),
+        Step::Json { file, field } => {
+            let file = scan.listing.file(&join(parent_of(&unit.members.first()?.path), file))?;
+            ends::json::read::<serde_json::Value>(scan.peek, file)?.get(field)?.as_u64()
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Which paths never are part of a commit: by default, and by `--checkpoint-exclude` and `--checkpoint-include`.
+//!
+//! Globs work as in gitignore: without `/` any base name, with `/` the path from the checkpoint directory, `**` crosses
+//! directories, a `/` at the end means directories only. A dropped directory drops everything below it.
+
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+
+use super::listing::{Entry, Kind, around, name_of};
+use crate::store::names::OWN;
+
+/// What is dropped unless it is asked for: logs, caches, temporary files, and copies that loggers keep.
+const DEFAULTS: &[&str] = &[
+    ".*",
+    "*.tmp",
+    "*.part",
+    "*.partial",
+    "*.incomplete",
+    "tmp-*",
+    "*~",
+    "*.bak",
+    "*.swp",
+    "*.log",
+    "*.tfevents.*",
+    "wandb/",
+    "mlruns/",
+    "lightning_logs/**/events*",
+    "__pycache__/",
+    // Names under which libraries of the table write before they rename.
+    "*.orbax-checkpoint-tmp*",
+    "checkpoint_tmp*",
+    "workertemp_*/",
+    "*.tempstate*",
+];
+/// Hidden names that are part of a checkpoint's format: PyTorch's distributed checkpoints, and Zarr.
+const FORMATS: &[&str] = &[".metadata", ".zarray", ".zattrs", ".zgroup", ".zmetadata"];
+/// What is said to drop the finished model, and core dumps.
+const MODEL: &str = "--model-dir";
+const CORE_DUMP: &str = "core dump";
+
+/// The patterns, compiled.
+#[derive(Debug, Clone)]
+pub struct Exclusions {
+    defaults: Set,
+    include: Set,
+    exclude: Set,
+    model: Option<String>,
+}
+
+impl Default for Exclusions {
+    fn default() -> Exclusions {
+        let of = |patterns: &[&str]| Set::of(patterns).unwrap_or_else(|_| Set::default());
+        Exclusions { defaults: of(DEFAULTS), include: of(FORMATS), exclude: Set::default(), model: None }
+    }
+}
+
+/// What is decided of a path and, unless a pattern decides otherwise, of what lies below it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Decision<'a> {
+    /// It may be committed.
+    Kept,
+    /// `--checkpoint-include` brought it back.
+    Included,
+    /// A default pattern drops it.
+    Dropped(&'a str),
+    /// Dropped, and no pattern brings it back.
+    Forbidden(&'a str),
+}
+
+impl<'a> Decision<'a> {
+    /// The pattern that drops it.
+    pub(super) fn pattern(self) -> Option<&'a str> {
+        match self {
+            Decision::Kept | Decision::Included => None,
+            Decision::Dropped(pattern) | Decision::Forbidden(pattern) => Some(pattern),
+        }
+    }
+}
+
+impl Exclusions {
+    /// From the flags' globs and the path of the finished model below the checkpoint directory. Errors: the glob and what is
+    /// wrong with it.
+    pub fn new(exclude: &[String], include: &[String], model_dir: Option<&str>) -> Result<Exclusions, String> {
+        let include: Vec<&str> = FORMATS.iter().copied().chain(include.iter().map(String::as_str)).collect();
+        let (exclude, include, model) = (Set::of(exclude)?, Set::of(&include)?, model_dir.map(str::to_owned));
+        Ok(Exclusions { exclude, include, model, ..Exclusions::default() })
+    }
+
+    /// The pattern that drops this path, be it through a directory around it. The path is that of a file.
+    pub fn decide(&self, path: &str) -> Option<&str> {
+        let mut parts: Vec<&str> = around(path).collect();
+        parts.reverse();
+        let below = |outer, part: &&str| self.below(outer, part, part.len() < path.len());
+        parts.iter().fold(Decision::Kept, below).pattern()
+    }
+
+    /// What is decided of an entry whose directory got this decision.
+    pub(super) fn of_entry<'a>(&'a self, outer: Decision<'a>, entry: &Entry) -> Decision<'a> {
+        self.below(outer, &entry.path, entry.kind == Kind::Directory)
+    }
+
+    fn below<'a>(&'a self, outer: Decision<'a>, path: &str, is_directory: bool) -> Decision<'a> {
+        let forbidden = match outer {
+            Decision::Forbidden(pattern) => Some(pattern),
+            _ if name_of(path) == OWN => Some(OWN),
+            _ if self.model.as_deref() == Some(path) => Some(MODEL),
+            _ => self.exclude.matching(path, is_directory),
+        };
+        if let Some(pattern) = forbidden {
+            return Decision::Forbidden(pattern);
+        }
+        if outer == Decision::Included || self.include.matching(path, is_directory).is_some() {
+            return Decision::Included;
+        }
+        let core = || (!is_directory && is_core_dump(name_of(path))).then_some(CORE_DUMP);
+        let dropped = outer.pattern().or_else(|| self.defaults.matching(path, is_directory)).or_else(core);
+        dropped.map_or(Decision::Kept, Decision::Dropped)
+    }
+}
+
+/// `core`, or `core.` and digits. A file such as `core.pt` is none.
+fn is_core_dump(name: &str) -> bool {
+    let number = name.strip_prefix("core.");
+    name == "core" || number.is_some_and(|text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// Globs, and how each was written.
+#[derive(Debug, Clone, Default)]
+struct Set {
+    globs: GlobSet,
+    patterns: Vec<String>,
+}
+
+impl Set {
+    fn of<P: AsRef<str>>(patterns: &[P]) -> Result<Set, String> {
+        let mut globs = GlobSetBuilder::new();
+        for pattern in patterns.iter().map(AsRef::as_ref) {
+            let bare = pattern.strip_suffix('/').unwrap_or(pattern);
+            let anchored = match bare.strip_prefix('/') {
+                Some(rest) => rest.to_owned(),
+                None if bare.contains('/') => bare.to_owned(),
+                None => format!("**/{bare}"),
+            };
+            if bare.is_empty() {
+                return Err(format!("{pattern:?} matches nothing"));
+            }
+            let glob = GlobBuilder::new(&anchored).literal_separator(true).build();
+            globs.add(glob.map_err(|error| format!("{pattern:?} is no glob ({})", error.kind()))?);
+        }
+        let globs = globs.build().map_err(|error| format!("the globs are too large ({})", error.kind()))?;
+        Ok(Set { globs, patterns: patterns.iter().map(|p| p.as_ref().to_owned()).collect() })
+    }
+
+    /// The first pattern that matches.
+    fn matching(&self, path: &str, is_directory: bool) -> Option<&str> {
+        if self.patterns.is_empty() {
+            return None;
+        }
+        let all = self.globs.matches(path).into_iter().map(|at| self.patterns[at].as_str());
+        all.into_iter().find(|pattern| is_directory || !pattern.ends_with('/'))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_flags_are_globs_as_in_gitignore_and_exclude_beats_include_beats_the_defaults() {
+        for (exclude, include, path, pattern) in [
+            ("", "", "wandb/run-1/files/model.pt", "wandb/"),
+            ("", "", "wandb", ""),
+            ("", "", "a/.git/objects/aa", ".*"),
+            ("", "", "step-5/.metadata", ""),
+            ("", "", "step-5/model/.zarray", ""),
+            ("", "", "a/model.pt.tmp", "*.tmp"),
+            ("", "", "tmp-checkpoint-5/model.pt", "tmp-*"),
+            ("", "", "lightning_logs/version_0/events.out.1", "lightning_logs/**/events*"),
+            ("", "", "lightning_logs/version_0/a.ckpt", ""),
+            ("", "", "events.out.tfevents.17.host", "*.tfevents.*"),
+            ("", "", "run/core.1234", "core dump"),
+            ("", "", "core", "core dump"),
+            ("", "", "core.pt", ""),
+            ("", "", "core/model.pt", ""),
+            ("", "", "run/.trainit/a.pt", ".trainit"),
+            ("", ".trainit", ".trainit/torn/a.pt", ".trainit"),
+            ("", "", "out/model/weights.pt", "--model-dir"),
+            ("", "", "out/model2", ""),
+            ("cache", "", "a/cache/b.bin", "cache"),
+            ("a/*.bin", "", "a/b/c.bin", ""),
+            ("a/**/*.bin", "", "a/b/c.bin", "a/**/*.bin"),
+            ("/b.bin", "", "a/b.bin", ""),
+            ("", "*.log", "a/train.log", ""),
+            ("", "core.*", "core.1", ""),
+            ("", "wandb/run/files/*.pt", "wandb/run/files/a.pt", ""),
+            ("", "wandb/run/files/*.pt", "wandb/run/b.pt", "wandb/"),
+            ("*.log", "*.log", "train.log", "*.log"),
+            ("data/", "*.npz", "data/a.npz", "data/"),
+        ] {
+            let globs =
+                |glob: &str| Some(glob.to_owned()).filter(|glob| !glob.is_empty()).into_iter().collect::<Vec<_>>();
+            let all = Exclusions::new(&globs(exclude), &globs(include), Some("out/model")).expect("they are globs");
+            assert_eq!(all.decide(path).unwrap_or_default(), pattern, "{path} {exclude} {include}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_glob_is_refused_with_its_text() {
+        for (glob, why) in [("a[", "\"a[\""), ("/", "matches nothing")] {
+            assert!(Exclusions::new(&[glob.to_owned()], &[], None).expect_err("is no glob").contains(why));
+        }
+    }
+}

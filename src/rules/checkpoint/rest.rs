@@ -1,0 +1,73 @@
+//! The tree: everything that belongs to no root. Which files never hold it back, and which of many saves are kept.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::ends::json;
+use super::history::History;
+use super::listing::{Entry, Kind, extension_of};
+
+/// Extensions of texts, which are copied as they stand.
+const TEXTS: &[&str] = &["txt", "csv", "tsv", "jsonl", "md", "yaml", "yml", "out"];
+/// Saves that lay there at the start are told apart by pauses between the times of their files.
+const APART_NS: i64 = 1_000_000_000;
+
+/// Whether a file of this name is a text.
+pub(super) fn is_text_name(name: &str) -> bool {
+    TEXTS.contains(&extension_of(name).to_ascii_lowercase().as_str())
+}
+
+/// Whether the file is a text: it never holds a part back. A JSON file that is too long to be read is one.
+pub(super) fn is_text(entry: &Entry) -> bool {
+    let is_long = || extension_of(entry.name()).eq_ignore_ascii_case("json") && entry.size > json::LIMIT;
+    entry.kind == Kind::File && (is_text_name(entry.name()) || is_long())
+}
+
+/// A path with every number put as `#`.
+pub(super) fn series(path: &str) -> String {
+    with_numbers(path, |_| true)
+}
+
+/// A path with the numbers that are chosen put as `#`.
+pub(super) fn with_numbers(path: &str, is_chosen: impl Fn(&str) -> bool) -> String {
+    let mut text = String::with_capacity(path.len());
+    let mut left = path;
+    while let Some(from) = left.find(|c: char| c.is_ascii_digit()) {
+        let digits = &left[from..];
+        let digits = &digits[..digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len())];
+        text.push_str(&left[..from]);
+        text.push_str(if is_chosen(digits) { "#" } else { digits });
+        left = &left[from + digits.len()..];
+    }
+    text + left
+}
+
+/// The files of the rest without those that only older saves wrote, by `--keep-saves`.
+pub(super) fn kept<'a>(keep_saves: Option<u32>, history: &History, rest: &[&'a Entry]) -> Vec<&'a Entry> {
+    let Some(count) = keep_saves.filter(|count| *count > 0) else { return rest.to_vec() };
+    let saves = saves(history, rest);
+    let save_of = |entry: &Entry| saves[entry.path.as_str()];
+    let mut groups: HashMap<String, BTreeSet<(u64, u64)>> = HashMap::new();
+    for entry in rest {
+        groups.entry(series(&entry.path)).or_default().insert(save_of(entry));
+    }
+    let is_kept = |entry: &&Entry| {
+        groups[&series(&entry.path)].iter().rev().take(count as usize).any(|save| *save == save_of(entry))
+    };
+    rest.iter().copied().filter(is_kept).collect()
+}
+
+/// Which save each file is of: counted in commits, and before the first by the times of files.
+fn saves<'a>(history: &History, rest: &[&'a Entry]) -> HashMap<&'a str, (u64, u64)> {
+    let mut sorted = rest.to_vec();
+    sorted.sort_by_key(|entry| entry.mtime_ns);
+    let (mut number, mut before) = (0, i64::MAX);
+    let save_of = |entry: &'a Entry| {
+        let save = history.seen(entry).map_or(0, |seen| seen.save);
+        if save == 0 {
+            number += u64::from(entry.mtime_ns.saturating_sub(before) > APART_NS);
+            before = entry.mtime_ns;
+        }
+        (entry.path.as_str(), (save, if save == 0 { number } else { 0 }))
+    };
+    sorted.into_iter().map(save_of).collect()
+}

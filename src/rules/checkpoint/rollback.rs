@@ -1,0 +1,147 @@
+//! After a death, and at a start: what is moved to `.trainit/torn/`, and what the last commit puts in its place.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::engine::partition;
+use super::listing::{Entry, Kind, name_of};
+use super::tracker::{Facts, Tracker, Writer};
+use super::units::{Root, UnitState};
+use super::{ends, rest};
+
+/// What is moved away before the next attempt, and what is put in its place.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rollback {
+    /// Paths of files and links, each with the reason; sorted.
+    pub to_torn: Vec<(String, String)>,
+    /// Paths whose version in the last commit is put in place; sorted.
+    pub put_back: Vec<String>,
+    /// Pointers that are moved away, each with the text that names the last unit that was whole: without its pointer a
+    /// framework starts from scratch, so this is put in place where no commit's version is.
+    pub pointers: Vec<(String, String)>,
+}
+
+impl Tracker {
+    /// Before the next attempt, also at a start: a torn file, an incomplete newest unit, and what is unproven. After a clean
+    /// end, or where nothing tells of a death ([`Writer::Running`]), only the torn and the incomplete.
+    pub fn after_death(&mut self, facts: &Facts) -> Rollback {
+        self.take_in(facts);
+        let found = partition(&facts.scan, &self.history);
+        let mut torn: BTreeMap<String, String> = self.unproven_rest(facts, &found.rest);
+        let rest = self.history.part(None).into_iter().flat_map(|part| &part.files);
+        let mut put_back: BTreeSet<String> = rest.filter(|path| torn.contains_key(*path)).cloned().collect();
+        let mut pointers = Vec::new();
+        for root in &found.roots {
+            if let Some(why) = self.unproven_unit(facts, root) {
+                self.roll_root_back(facts, root, &why, &mut torn, &mut put_back);
+                pointers.extend(self.renamed(facts, root, &torn));
+            }
+        }
+        Rollback { to_torn: torn.into_iter().collect(), put_back: put_back.into_iter().collect(), pointers }
+    }
+
+    /// Why the newest unit of a root is not believed.
+    fn unproven_unit(&self, facts: &Facts, root: &Root) -> Option<String> {
+        let newest = &root.units[0];
+        match &newest.state {
+            UnitState::Incomplete(why) | UnitState::Unproven(why) => Some(why.clone()),
+            UnitState::Complete if root.is_unprovable() && facts.writer == Writer::Killed => {
+                let is_late = |entry: &&&Entry| {
+                    let is_fresh = entry.kind != Kind::Directory && self.history.is_fresh(entry);
+                    is_fresh && self.stillness(facts, entry) < self.wait(facts)
+                };
+                let late = newest.members.iter().find(is_late)?;
+                let is_whole = self.is_one_whole(facts, &newest.members);
+                (!is_whole).then(|| format!("{} changed just before the trainer died", late.path))
+            }
+            UnitState::Complete | UnitState::Older => None,
+        }
+    }
+
+    fn roll_root_back(
+        &self,
+        facts: &Facts,
+        root: &Root,
+        why: &str,
+        torn: &mut BTreeMap<String, String>,
+        put_back: &mut BTreeSet<String>,
+    ) {
+        let newest = &root.units[0];
+        let is_replaced = root.units[1..].iter().any(|unit| unit.state == UnitState::Complete);
+        let names_it = |entry: &Entry| {
+            let text = facts.scan.text(&entry.path).unwrap_or_default();
+            text.split(['/', '"', '\'', '\n']).any(|part| part.trim() == newest.key)
+                || newest.step.is_some_and(|step| text.trim() == step.to_string())
+        };
+        let pointers = root.pointers.iter().filter(|entry| !is_replaced || names_it(entry));
+        let moved = newest.members.iter().chain(pointers);
+        let moved = moved.filter(|entry| entry.kind != Kind::Directory && self.history.is_fresh(entry));
+        torn.extend(moved.map(|entry| (entry.path.clone(), why.to_owned())));
+        let is_gone = |path: &str| facts.scan.listing.get(path).is_none() && !is_replaced;
+        let committed = self.history.part(Some(&root.dir)).into_iter().flat_map(|record| &record.files);
+        put_back.extend(committed.filter(|path| torn.contains_key(*path) || is_gone(path)).cloned());
+    }
+
+    /// The root's pointers that are moved away, naming the unit of the last commit instead, where that lies there as it was.
+    fn renamed(&self, facts: &Facts, root: &Root, torn: &BTreeMap<String, String>) -> Vec<(String, String)> {
+        let newest = &root.units[0];
+        let record = self.history.part(Some(&root.dir));
+        let Some((record, unit)) = record.and_then(|record| Some((record, record.unit.as_deref()?))) else {
+            return Vec::new();
+        };
+        let stays = |path: &String| record.pointers.contains(path) || facts.scan.listing.get(path).is_some();
+        if unit == newest.path || !record.files.iter().all(stays) {
+            return Vec::new();
+        }
+        let renamed = |entry: &&Entry| {
+            let text = facts.scan.text(&entry.path)?;
+            let text = match (newest.step, record.step) {
+                (Some(old), Some(step)) if text.trim() == old.to_string() => step.to_string(),
+                _ if text.contains(newest.key.as_str()) => text.replace(newest.key.as_str(), name_of(unit)),
+                _ => return None,
+            };
+            Some((entry.path.clone(), text))
+        };
+        root.pointers.iter().filter(|entry| torn.contains_key(&entry.path)).filter_map(renamed).collect()
+    }
+
+    /// Of the rest: torn, or raw and changed just before the death, or saved over and unproven. Whole files under new names
+    /// stay, and so do texts. Each with the reason.
+    fn unproven_rest(&self, facts: &Facts, files: &[&Entry]) -> BTreeMap<String, String> {
+        let is_counted = |entry: &&Entry| entry.kind == Kind::File && !rest::is_text(entry);
+        let fresh = files.iter().copied().filter(is_counted).filter(|entry| self.history.is_fresh(entry));
+        let fresh: Vec<&Entry> = fresh.collect();
+        let is_proven = self.is_one_whole(facts, &fresh);
+        let why = |entry: &Entry| {
+            let is_late = |limit: Duration| facts.writer == Writer::Killed && self.stillness(facts, entry) < limit;
+            let is_over = self.last().is_some_and(|last| last.entries.contains_key(&entry.path));
+            match self.history.whole(facts.scan.peek, entry) {
+                Err(why) => Some(why),
+                Ok(()) if is_late(facts.settle) && !ends::shows_its_end(facts.scan.peek, entry) => Some(format!(
+                    "{} changed just before the trainer died, and files of its type have no end",
+                    entry.path
+                )),
+                Ok(()) if is_over && !is_proven && is_late(self.wait(facts)) => Some(format!(
+                    "{} was saved over just before the trainer died, perhaps with other files",
+                    entry.path
+                )),
+                Ok(()) => None,
+            }
+        };
+        fresh.iter().filter_map(|entry| Some((entry.path.clone(), why(entry)?))).collect()
+    }
+
+    /// How long a file lay still before the death. At a start, where no look saw it change: before the youngest file that
+    /// changed since the last commit, by the times of both.
+    fn stillness(&self, facts: &Facts, entry: &Entry) -> Duration {
+        if !self.history.lay_there(entry) {
+            return self.still(facts, entry);
+        }
+        if self.has_run {
+            return Duration::MAX;
+        }
+        let fresh = facts.scan.listing.files().filter(|file| self.history.is_fresh(file));
+        let youngest = fresh.map(|file| file.mtime_ns).max().unwrap_or(0);
+        Duration::from_nanos(youngest.saturating_sub(entry.mtime_ns).try_into().unwrap_or(0))
+    }
+}

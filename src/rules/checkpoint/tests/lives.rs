@@ -1,0 +1,236 @@
+//! Lives of trainers: what is committed, when, and what a killed one finds. [`Dir::play`] says what the words mean.
+
+use super::*;
+
+/// What a case shows, and its life.
+const LIVES: &[(&str, &str)] = &[
+    (
+        "the first save waits three times settle, and a later one as long as an earlier pause",
+        "save a.bin; wait 5; commits 0; save b.bin; wait 5; commits 0; wait 1.5; commits 1
+         save a.bin; wait 4.5; commits 1; save b.bin; wait 6; commits 2",
+    ),
+    (
+        "a pause between two saves is no pause within one",
+        "save a.bin; open a.bin; wait 50; save b.bin; close; wait 9; commits 1; save a.bin; wait 7; commits 2",
+    ),
+    ("where no pause was seen, settle is enough", "save a.bin b.bin; wait 8; save a.bin b.bin; wait 2.5; commits 2"),
+    (
+        "a pair that is saved over is of one save after a kill",
+        "save G.pth D.pth; wait 8; save G.pth D.pth; wait 8; save G.pth; kill; back G.pth; commits 2; stored G.pth D.pth",
+    ),
+    (
+        "and after the machine died, on the same disk",
+        "save G.pth D.pth; wait 8; save G.pth D.pth; wait 8; save G.pth; crash; commits 2; stored G.pth D.pth",
+    ),
+    (
+        "and on another disk",
+        "save G.pth D.pth; wait 8; save G.pth D.pth; wait 8; save G.pth; lose; commits 2; stored G.pth D.pth",
+    ),
+    ("a trainer that ends by itself has finished writing", "save G.pth D.pth; wait 8; save G.pth D.pth; finish; commits 2"),
+    ("a single file is proven by its end", "save c.pt; wait 8; save c.pt; wait 8; save c.pt; kill; commits 3; torn"),
+    ("also in the first save", "save c.pt; kill; commits 1; torn"),
+    ("a raw file has no end", "save c.raw; wait 8; save c.raw; kill; commits 1; torn c.raw; back c.raw"),
+    ("whole files under new names stay", "save a.pt b.pt; kill; commits 0; torn; wait 8; commits 1"),
+    (
+        "a torn file goes back to the last commit's",
+        "save out/c.pt; wait 8; tear out/c.pt; kill; back out/c.pt; commits 1; stored out/c.pt",
+    ),
+    (
+        "one torn file puts nothing else aside",
+        "save r50/e_1.pth; wait 8; save r50/e_2.pth r50/e_3.pth; tear r50/e_4.pth; crash; torn r50/e_4.pth
+         wait 8; stored r50/e_3.pth",
+    ),
+    (
+        "an empty file holds the save back",
+        "save checkpoint_1.pt checkpoint_last.pt; wait 8; write checkpoint_last.pt; wait 8
+         state checkpoint_last.pt: it is empty; commits 1",
+    ),
+    (
+        "a numbered series is committed by its newest alone, until something else changes with the saves",
+        "save config.yaml; wait 8; save model_100.pt; wait 8; save model_200.pt; wait 8; only config.yaml model_200.pt
+         resume model_200.pt 200; save data/train.npz; wait 8; count 4",
+    ),
+    (
+        "two series are a tree",
+        "save model_100.pt optim_100.pt; wait 8; save model_200.pt optim_200.pt; wait 8; count 4; resume . -",
+    ),
+    ("newest is what changed last", "save epoch_2.pt; wait 8; save epoch_1.pt; wait 8; only epoch_1.pt"),
+    (
+        "a number that is counted anew is no reason to go back",
+        "save epoch_1_step_500.pt; wait 8; save epoch_2_step_100.pt; wait 8; stored epoch_2_step_100.pt; kill; torn",
+    ),
+    (
+        "a numbered directory that lacks what the one before has waits",
+        "save step_100/a.pt step_100/b.pt; wait 8; save step_200/a.pt; wait 26; commits 1; kill; torn step_200/a.pt
+         resume step_100 100; save step_200/a.pt; wait 70; stored step_200/a.pt",
+    ),
+    (
+        "a number that stays the same from save to save is no step",
+        "save step-1/00/01.bin step-1/00/02.bin step-1/00/03.bin; wait 26; commits 1
+         save step-2/00/01.bin step-2/00/02.bin step-2/00/03.bin; wait 26; commits 2
+         save step-3/00/01.bin step-3/00/02.bin step-3/00/03.bin; wait 26; commits 3",
+    ),
+    (
+        "the files of older saves go where keep-saves says so",
+        "keep 2; save tokenizer.json; save r/m_1_0.pt r/m_1_1.pt r/o_1.pt; wait 8; save r/m_2_0.pt r/m_2_1.pt r/o_2.pt
+         wait 8; save r/m_3_0.pt r/m_3_1.pt r/o_3.pt; wait 8
+         only r/m_2_0.pt r/m_2_1.pt r/m_3_0.pt r/m_3_1.pt r/o_2.pt r/o_3.pt tokenizer.json",
+    ),
+    (
+        "a deletion alone is nothing new, and goes into the next commit",
+        "save r/a_1.pt r/b.pt; wait 8; save r/a_2.pt r/b.pt; wait 8; remove r/a_1.pt; wait 8; commits 2
+         save r/a_3.pt r/b.pt; wait 8; commits 3; only r/a_2.pt r/a_3.pt r/b.pt",
+    ),
+    (
+        "a known format is committed by its newest complete unit and the best one, with the rest beside it",
+        "huggingface out 5; save out/ema.pt; wait 8; huggingface out 10
+         write out/checkpoint-10/trainer_state.json {\"global_step\": 10, \"best_model_checkpoint\": \"/x/checkpoint-5\"}
+         wait 3; resume out/checkpoint-10 10; stored out/checkpoint-5/optimizer.pt
+         huggingface out 15; wait 3; without checkpoint-5/; stored out/ema.pt
+         save out/checkpoint-15/merged.safetensors; wait 3; stored out/checkpoint-15/merged.safetensors
+         save out/checkpoint-20/config.json out/checkpoint-20/model.safetensors; kill
+         torn out/checkpoint-20/config.json out/checkpoint-20/model.safetensors; resume out/checkpoint-15 15",
+    ),
+    (
+        "a checkpoint of Hugging Face without its state is incomplete",
+        "save checkpoint-5/model.safetensors checkpoint-5/training_args.bin
+         unit Incomplete trainer_state.json is not there yet; wait 20; commits 0",
+    ),
+    (
+        "a unit that is saved over is of one save, and one that is being deleted is none",
+        "huggingface . 5; wait 8; save checkpoint-5/model.safetensors checkpoint-5/trainer_state.json
+         unit Incomplete another save; huggingface . 5; unit Complete; remove checkpoint-5/optimizer.pt
+         unit Incomplete is gone",
+    ),
+    (
+        "under a new name the proof's presence is enough, but without memory the order is asked for",
+        "huggingface . 5; save checkpoint-5/model.safetensors; unit Complete; push; unit Incomplete is younger than",
+    ),
+    (
+        "several roots are parts, each ready by itself and carried while it is not",
+        "deepspeed c/_actor 50; deepspeed c/_critic 50; wait 8; deepspeed c/_actor 100; deepspeed c/_critic 100; wait 8
+         deepspeed c/_actor 150; save c/_critic/global_step150/mp_rank_00_model_states.pt; wait 8
+         stored c/_actor/global_step150/mp_rank_00_model_states.pt c/_critic/global_step100/mp_rank_00_model_states.pt
+         resume c/_actor/global_step150 150; kill; torn c/_critic/global_step150/mp_rank_00_model_states.pt
+         stored c/_critic/global_step100/mp_rank_00_model_states.pt",
+    ),
+    (
+        "each rank has its file, but what lay there at the start may be of fewer ranks",
+        "world 2; deepspeed run 5; unit Incomplete 1 of 2 ranks'; forget; unit Complete",
+    ),
+    (
+        "each save has the files of the one before",
+        "save ep0-ba10-rank0.pt ep0-ba10-rank1.pt; wait 8; save ep0-ba20-rank0.pt
+         unit Unproven nothing like ep0-ba10-rank1.pt; kill; resume ep0-ba10 10",
+    ),
+    (
+        "a model and its optimizer as distributed checkpoints are one unit",
+        "save e/step-5/model/__0_0.distcp e/step-5/optim/__0_0.distcp; metadata e/step-5/model; metadata e/step-5/optim
+         wait 8; resume e/step-5 5; save e/step-10/model/__0_0.distcp e/step-10/optim/__0_0.distcp
+         metadata e/step-10/model; wait 8; resume e/step-5 5; commits 1; metadata e/step-10/optim; wait 8
+         resume e/step-10 10",
+    ),
+    (
+        "a whole newer step that was not committed is found though the clock was set back",
+        "huggingface . 5; wait 8; skew -1; huggingface . 10; crash; resume checkpoint-10 10; wait 8
+         stored checkpoint-10/optimizer.pt",
+    ),
+    (
+        "a file that is open for writing is not committed",
+        "save model.pt; open model.pt; wait 8; state model.pt is open for writing; close; wait 1; commits 1",
+    ),
+    (
+        "after ten looks one warning names what is missing and the way out",
+        "save global_step5/mp_rank_00_model_states.pt global_step5/zero_pp_rank_0_mp_rank_00_optim_states.pt; wait 20
+         warned latest is not there yet, for 10 looks, so nothing new of it is committed; warned --checkpoint-format tree",
+    ),
+    ("no format is a tree", "format tree; huggingface . 5; save o.pt step-1/DONE; wait 20; count 8; resume . -"),
+    ("a format that is asked for is all", "format huggingface; huggingface . 5; save o.pt; wait 20; count 6; without o.pt"),
+    ("and where it is not there, nothing is committed", "format composer; huggingface . 5; save o.pt; wait 20; count 0"),
+    (
+        "a marker is a proof",
+        "marker DONE; save step-1/w.bin step-1/DONE; save step-2/w.bin; wait 20; only step-1/DONE step-1/w.bin",
+    ),
+    ("a format needs the marker as well", "format huggingface; marker DONE; huggingface . 5; wait 20; count 0"),
+    (
+        "the step of a tree is what the expression finds in the youngest path",
+        r"step _(\d+)\.weights$; save b/y_1000.weights b/y_last.weights; wait 8; save b/y_2000.weights b/y_last.weights
+          wait 8; resume . 2000",
+    ),
+    (
+        "explain names the rule that decided",
+        "huggingface out 5; save out/a.tmp out/ema.pt wandb/run-1/x.pt; finish; explain out/a.tmp *.tmp
+         explain wandb/run-1/x.pt wandb/; explain out/checkpoint-5/optimizer.pt huggingface member of out/checkpoint-5
+         explain out/checkpoint-5 huggingface; explain out huggingface holds 1; explain out/ema.pt rest nothing is new
+         save out/ema.pt; look; explain out/ema.pt rest waiting: out/ema.pt changed; explain nothing not there",
+    ),
+    (
+        "links that lead out of the directory are left out, and a link alone is no series",
+        "save run/model.pt; write run/loop -> loop; write run/up -> ../../etc/passwd; wait 8; only run/loop run/model.pt
+         explain run/up a symbolic link that leaves; write ckpt-5.index -> run/model.pt; no-unit",
+    ),
+];
+
+#[test]
+fn each_life_goes_as_it_says() {
+    for (name, life) in LIVES {
+        Dir::new().play(name, life);
+    }
+}
+
+#[test]
+fn a_tree_is_committed_whole_after_each_save_whatever_its_directories_are_called() {
+    let layouts: [&[&str]; 9] = [
+        &["epoch_N.pth", "last_checkpoint"],
+        &["my_lora_00000N.safetensors", "optimizer.pt"],
+        &["model_0000N.bin", "state_0000N_00000.bin", "state_0000N_00001.bin", "DONE_0000N"],
+        &["checkpoint_1_N-model_part-0-shard0.pt", "checkpoint_1_N-model_part-1-shard0.pt"],
+        &["model.iterN.npz", "model.npz", "model.npz.optimizer.npz", "model.npz.progress.yml"],
+        &["step-N/model/.zarray", "step-N/model/0.0", "step-N/metadata.json"],
+        &["generator.pt", "discriminator.pt", "sample-N.pt"],
+        &["checkpoint.0.N.pt", "FNO.0.N.mdlus"],
+        &["actor/model.pt", "critic/model.pt"],
+    ];
+    for (files, run) in layouts.iter().flat_map(|files| RUNS.map(|run| (files, run))) {
+        let mut dir = Dir::new();
+        for save in ["1", "2", "3"] {
+            let names: Vec<String> = files.iter().map(|name| join(run, &name.replace('N', save))).collect();
+            let names = names.join(" ");
+            let no_step = if run.is_empty() { "" } else { "resume . -" };
+            let life = format!("save {names}; write train.log x; wait 8; commits {save}; stored {names}; {no_step}");
+            dir.play(run, &life);
+        }
+        dir.play(run, "without train.log");
+    }
+}
+
+#[test]
+fn texts_never_hold_a_commit_back_and_are_committed_when_they_lie_still() {
+    let mut dir = Dir::new();
+    for number in 0..60 {
+        let save = if number == 5 { "save model.bin" } else { "" };
+        dir.play("texts grow", &format!("write t.out {number}; write m.jsonl {number}; {save}; wait 0.5"));
+    }
+    dir.play("the model was committed", "commits 1; write latest.txt 100; wait 8; stored latest.txt t.out; commits 2");
+    assert!(!dir.stored.expect("is committed").0.is_new_content, "a text is no progress");
+}
+
+#[test]
+fn what_cannot_be_copied_is_left_out_with_the_reason() {
+    let mut dir = Dir::new();
+    dir.save("run/model.pt");
+    let mut entries = dir.listing().entries().to_vec();
+    let odd = |path: &str, kind: Kind| Entry { path: path.to_owned(), kind, ..entries[0].clone() };
+    let more = [odd("run/sock", Kind::Odd("a socket")), odd("run/\u{fffd}.pt", Kind::Lost("its name is not UTF-8"))];
+    entries.extend(more);
+    let listing = Listing::new(entries);
+    let scan = Scan { listing: &listing, peek: &dir.files, options: &dir.options };
+    let found = partition(&scan, dir.tracker.history());
+    let why: Vec<&str> = found.excluded.iter().map(|(_, why)| why.as_str()).collect();
+    assert!(why.contains(&"a socket") && why.contains(&"its name is not UTF-8"), "{why:?}");
+}
+
+#[test]
+fn an_unknown_format_is_refused_with_the_names_that_there_are() {
+    assert!(Format::parse("torch").expect_err("is none").contains("huggingface"));
+}

@@ -1,0 +1,127 @@
+//! One restart budget for the gang, kept by the leader in its [`Record`].
+
+use std::time::Duration;
+
+use super::message::{Class, First, Record};
+
+/// A generation that ended sooner than this looks like a crash loop.
+const QUICK: Duration = Duration::from_secs(60);
+/// So many in a row, without a newer agreed step, end it.
+const QUICK_LIMIT: u32 = 3;
+
+/// What a halt means for the job.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Answer {
+    /// Start another generation after this pause.
+    Again(Duration),
+    /// Give up, and why.
+    Stop(String),
+}
+
+/// How often, and how fast.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Limits {
+    /// Charged restarts without a newer agreed step.
+    pub max_restarts: u32,
+    /// The first pause.
+    pub shortest: Duration,
+    /// The longest pause.
+    pub longest: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { max_restarts: 3, shortest: Duration::from_secs(1), longest: Duration::from_secs(60) }
+    }
+}
+
+impl Record {
+    /// A generation starts from this step: a newer one than any before refills the budget.
+    pub fn agreed_on(&mut self, step: Option<u64>) {
+        self.from_nothing = step.is_none() && self.kept.is_none();
+        if step > self.agreed {
+            *self = Record { agreed: step, kept: self.kept, first: self.first.clone(), ..Record::default() };
+        }
+    }
+
+    /// A generation has ended `lasted` after its start. Preemptions and lost machines are not charged.
+    pub fn ended(&mut self, limits: &Limits, first: &First, lasted: Duration) -> Answer {
+        self.first = Some(first.clone());
+        let failure = &first.failure;
+        if matches!(failure.class, Class::Preempted | Class::Lost) {
+            return Answer::Again(Duration::ZERO);
+        }
+        let same = failure.step.is_some() && self.last == Some((failure.class, failure.step));
+        self.last = Some((failure.class, failure.step));
+        self.quick = if lasted < QUICK { self.quick + 1 } else { 0 };
+        if same {
+            return Answer::Stop("the same failure came twice at the same step".to_owned());
+        }
+        if self.quick >= QUICK_LIMIT {
+            return Answer::Stop(format!("{QUICK_LIMIT} generations ended within a minute of their start"));
+        }
+        if self.charged >= limits.max_restarts {
+            return Answer::Stop(format!("--max-restarts {} is used up", limits.max_restarts));
+        }
+        self.charged += 1;
+        let pause = limits.shortest.saturating_mul(1 << (self.charged - 1).min(16));
+        Answer::Again(pause.min(limits.longest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::message::Failure;
+    use super::super::seat::Seat;
+    use super::*;
+    use crate::cluster::spec::Role;
+
+    const LONG: Duration = Duration::from_secs(600);
+
+    fn first(class: Class, step: Option<u64>) -> First {
+        let failure = Failure { class, code: Some(1), signal: None, step, detail: String::new() };
+        First { seat: Seat::new(Role::Worker, 0), host: "h".into(), failure }
+    }
+
+    fn charges(record: &mut Record, class: Class, step: Option<u64>, lasted: Duration) -> Answer {
+        record.ended(&Limits::default(), &first(class, step), lasted)
+    }
+
+    #[test]
+    fn three_restarts_are_had_and_a_newer_agreed_step_refills_them() {
+        let mut record = Record::default();
+        for seconds in [1, 2, 4] {
+            assert_eq!(charges(&mut record, Class::Code, None, LONG), Answer::Again(Duration::from_secs(seconds)));
+        }
+        assert!(matches!(charges(&mut record, Class::Code, None, LONG), Answer::Stop(_)));
+        record.agreed_on(Some(10));
+        assert_eq!(charges(&mut record, Class::Code, None, LONG), Answer::Again(Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn lost_machines_and_preemptions_are_not_charged() {
+        let mut record = Record::default();
+        for _ in 0..20 {
+            assert_eq!(charges(&mut record, Class::Lost, Some(3), Duration::ZERO), Answer::Again(Duration::ZERO));
+            assert_eq!(charges(&mut record, Class::Preempted, Some(3), Duration::ZERO), Answer::Again(Duration::ZERO));
+        }
+        assert_eq!(record.charged, 0);
+    }
+
+    #[test]
+    fn the_same_failure_at_the_same_step_twice_ends_it_unless_a_newer_step_was_agreed_on() {
+        let mut record = Record::default();
+        assert!(matches!(charges(&mut record, Class::Code, Some(7), LONG), Answer::Again(_)));
+        record.agreed_on(Some(5));
+        assert!(matches!(charges(&mut record, Class::Code, Some(7), LONG), Answer::Again(_)));
+        assert!(matches!(charges(&mut record, Class::Code, Some(7), LONG), Answer::Stop(_)));
+    }
+
+    #[test]
+    fn three_generations_that_end_within_a_minute_end_it() {
+        let mut record = Record::default();
+        assert!(matches!(charges(&mut record, Class::Signal, None, Duration::ZERO), Answer::Again(_)));
+        assert!(matches!(charges(&mut record, Class::Code, None, Duration::ZERO), Answer::Again(_)));
+        assert!(matches!(charges(&mut record, Class::Code, None, Duration::ZERO), Answer::Stop(_)));
+    }
+}

@@ -1,0 +1,82 @@
+//! The claim on a generation, an object in the checkpoint store that is put only where none is.
+//!
+//! Claims are a log: a leader claims the number after the newest claim that it knows, so a put that succeeds shows that no
+//! other leader has claimed this number or a later one. The newest claim leads. A leader that has claimed before and finds a
+//! newer claim yields: it stops its members and leaves. A leader that has not claimed yet takes the next number, and starts
+//! nothing before the owner of the claim below it is gone or has had the time to find the new claim (`Claims`).
+//!
+//! With a store that answers within seconds no number is used twice, and of two complete gangs (two agents in every seat)
+//! one yields before the other starts. While the store answers the older gang more slowly, both can train until it does; the
+//! attempt objects keep their commits apart. Without a store there is only the lease. Then two things are not guaranteed:
+//! where every agent is new, a number can be used again, and two complete gangs do not hear of each other.
+
+use serde::{Deserialize, Serialize};
+
+use super::Generation;
+use super::message::bounded_text;
+use super::seat::Incarnation;
+
+/// Where the claims lie below the store's prefix.
+pub const FOLDER: &str = ".trainit/gang/";
+/// Longest claim that is read, bytes.
+pub const LIMIT: usize = 4 << 10;
+
+/// What the object of a generation says.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Claim {
+    /// The generation that is claimed.
+    pub generation: Generation,
+    /// The agent process of the leader that claims it.
+    pub leader: Incarnation,
+    /// The leader's host, for people.
+    pub host: String,
+}
+
+/// The object's name in [`FOLDER`]. Names sort as their numbers do.
+pub fn name(generation: Generation) -> String {
+    format!("generation-{generation:010}.json")
+}
+
+/// The generation of a name in [`FOLDER`]; `None`: the object is no claim.
+pub fn generation_of(object: &str) -> Option<Generation> {
+    let digits = object.strip_prefix("generation-")?.strip_suffix(".json")?;
+    let is_number = digits.len() >= 10 && digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse().ok().filter(|generation| is_number && *generation > 0)
+}
+
+/// The claim that an object holds. Errors: it is too long, no claim, or of another generation than its name.
+pub fn read(generation: Generation, bytes: &[u8]) -> Result<Claim, String> {
+    if bytes.len() > LIMIT {
+        return Err(format!("{FOLDER}{} is longer than {LIMIT} bytes", name(generation)));
+    }
+    let claim: Claim =
+        serde_json::from_slice(bytes).map_err(|error| format!("{FOLDER}{} is no claim: {error}", name(generation)))?;
+    if claim.generation != generation {
+        return Err(format!("{FOLDER}{} claims generation {}", name(generation), claim.generation));
+    }
+    Ok(Claim { host: bounded_text(&claim.host), ..claim })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_sort_as_their_numbers_do_and_are_read_back() {
+        assert!(name(9) < name(10));
+        assert_eq!(generation_of(&name(12)), Some(12));
+        for other in ["generation-12.json", "generation-0000000000.json", "generation-+000000001.json", "leader.json"] {
+            assert_eq!(generation_of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_claim_is_read_back_and_one_of_another_generation_is_refused() {
+        let claim = Claim { generation: 3, leader: Incarnation(7), host: "a\nb".to_owned() };
+        let bytes = serde_json::to_vec(&claim).unwrap();
+        assert_eq!(read(3, &bytes).unwrap().host, "a b", "a host's name is one line");
+        assert!(read(4, &bytes).unwrap_err().contains("claims generation 3"));
+        assert!(read(3, b"{}").is_err());
+        assert!(read(3, &vec![b' '; LIMIT + 1]).is_err());
+    }
+}

@@ -1,0 +1,385 @@
+//! The leader's side: collects offers, agrees, starts, halts, and ends with the chief.
+//!
+//! The caller hands in what came over each link, in order, and sends what it is told. The leader's own replica is a member
+//! on a link inside the process. A link is proven before the leader hears of it (`handshake`).
+//!
+//! No member hears of a generation whose number is not claimed (`claim`): the order is offers, claim, agreement, arming, go.
+
+mod claims;
+mod events;
+mod phases;
+mod seats;
+mod view;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::agreement::{self, Mode};
+use super::first_failure::Fall;
+use super::message::{Class, Failure, First, Offer, Record, ToLeader, ToMember, bounded_text};
+use super::seat::{Incarnation, Seat};
+use super::{Generation, Timing};
+use claims::Claims;
+
+pub use events::{Action, Config, Event, Link, OnNotice};
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum State {
+    Joined,
+    Offered(Offer),
+    Restoring,
+    Armed,
+    Training,
+    /// Told to halt, and not offered since.
+    Stopping,
+    Finished,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Holder {
+    incarnation: Incarnation,
+    host: String,
+    /// The generation of the last agreement that was sent to it.
+    agreed: Generation,
+    /// When its last offer came.
+    offered: Duration,
+    link: Option<Link>,
+    heard: Duration,
+    /// When the link was closed, where it is.
+    closed: Option<Duration>,
+    state: State,
+    step: Option<u64>,
+    moved: Duration,
+    committed: Option<u64>,
+    /// The earlier leader that it was a member of, and the newest generation that it had seen when it came.
+    came_from: Option<(Incarnation, Generation)>,
+    /// Its machine goes then.
+    notice: Option<Duration>,
+    restoring: Option<(u64, u64)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Phase {
+    /// Waits for every required seat to offer.
+    Collecting,
+    /// A step is agreed on; waits for every required seat to arm.
+    Arming,
+    Training,
+    /// The chief has finished.
+    Ending,
+    GivenUp,
+    /// A replica's machine goes, and the platform restarts all: every member saves and leaves.
+    Parting,
+    /// Another leader has a newer claim.
+    Yielded,
+    Done,
+}
+
+/// The state machine of the leader.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Leader {
+    config: Config,
+    phase: Phase,
+    since: Duration,
+    /// The newest generation: agreed on by this leader, or known from a member or the store.
+    generation: Generation,
+    claims: Claims,
+    holders: BTreeMap<Seat, Holder>,
+    /// Until when an earlier holder of a seat may still train.
+    fences: BTreeMap<Seat, Duration>,
+    record: Record,
+    /// Which seat each link holds.
+    links: BTreeMap<Link, Seat>,
+    /// When a holder may be lost next, at the earliest.
+    next_loss: Duration,
+    /// Seats whose agents saw an earlier leader close its connection: it is dead.
+    saw_closed: BTreeSet<Seat>,
+    /// Until when an earlier leader may train, where a generation has started before this leader.
+    old_lease: Option<Duration>,
+    /// A generation of an earlier leader is known of: agents that were not in it may have surveyed before it ended.
+    old_generation: bool,
+    /// Seats that have said that they leave.
+    left: BTreeSet<Seat>,
+    falls: Vec<Fall>,
+    /// When the first failure of the last halt is named.
+    name_at: Option<Duration>,
+    /// No generation starts before: an old leader's trainer may live, or the pause after a crash lasts.
+    not_before: Duration,
+    /// How long the generation that ended had lasted.
+    lasted: Duration,
+    /// The pause before the next one, from when the last tree is empty.
+    pause: Duration,
+    /// Since when every required seat has offered.
+    empty_since: Option<Duration>,
+    said_waiting: Duration,
+    /// How long members may take to leave after a notice.
+    parting: Duration,
+    /// What every member is told that joins after the end.
+    last_word: Option<ToMember>,
+}
+
+/// Pause between two log lines that name the missing seats.
+const SAY_WAITING: Duration = Duration::from_secs(30);
+/// Evaluators join within this time of the end.
+const LATE_EVALUATORS: Duration = Duration::from_secs(10);
+/// What a kill and a message may take beyond their time.
+const MARGIN: Duration = Duration::from_millis(500);
+
+impl Leader {
+    /// A leader that has heard of no member.
+    pub fn new(now: Duration, config: Config) -> Leader {
+        let Timing { lease, .. } = config.timing;
+        let floor = config.newest_claim.as_ref().map_or(0, |claim| claim.generation);
+        let old_lease = (floor > 0).then(|| now + lease + lease / 50 + MARGIN);
+        Leader {
+            phase: Phase::Collecting,
+            since: now,
+            links: BTreeMap::new(),
+            next_loss: now,
+            saw_closed: BTreeSet::new(),
+            old_lease,
+            old_generation: floor > 0,
+            left: BTreeSet::new(),
+            generation: floor,
+            claims: Claims::new(now, config.newest_claim.clone()),
+            holders: BTreeMap::new(),
+            fences: BTreeMap::new(),
+            record: Record::default(),
+            falls: Vec::new(),
+            name_at: None,
+            not_before: now,
+            lasted: Duration::ZERO,
+            pause: Duration::ZERO,
+            empty_since: None,
+            said_waiting: now,
+            parting: Duration::ZERO,
+            last_word: None,
+            config,
+        }
+    }
+
+    /// The newest generation.
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// For the status: what it does, in one word.
+    pub fn state(&self) -> &'static str {
+        match self.phase {
+            Phase::Collecting => "collecting",
+            Phase::Arming => "arming",
+            Phase::Training => "training",
+            Phase::Ending => "ending",
+            Phase::GivenUp => "given_up",
+            Phase::Parting => "parting",
+            Phase::Yielded => "yielded",
+            Phase::Done => "done",
+        }
+    }
+
+    /// Required seats that are waited for: those without an agent, or where all have one, those that are not ready.
+    pub fn missing(&self) -> Vec<Seat> {
+        let is_there = |seat: &Seat| self.holders.get(seat).is_some_and(|holder| holder.link.is_some());
+        let absent: Vec<Seat> = self.required().filter(|seat| !is_there(seat)).collect();
+        if !absent.is_empty() {
+            return absent;
+        }
+        let arming = self.phase == Phase::Arming;
+        let is_ready = |seat: &Seat| match self.holders.get(seat).map(|holder| &holder.state) {
+            Some(State::Offered(_)) => !arming && self.holders[seat].notice.is_none(),
+            Some(State::Armed) => true,
+            _ => false,
+        };
+        self.required().filter(|seat| !is_ready(seat)).collect()
+    }
+
+    /// The agreed steps, charges and failures so far.
+    pub fn record(&self) -> &Record {
+        &self.record
+    }
+
+    fn required(&self) -> impl Iterator<Item = Seat> + '_ {
+        self.config.roster.iter().copied().filter(|seat| seat.is_required())
+    }
+
+    fn chief(&self) -> Option<Seat> {
+        agreement::chief_of(self.config.roster.iter().copied())
+    }
+
+    /// How long a member that is silent may still train after it was last heard, by this clock: clocks differ by half a per
+    /// cent, and a kill takes a moment.
+    fn lease_end(&self, heard: Duration) -> Duration {
+        heard + self.config.timing.lease + self.config.timing.lease / 50 + MARGIN
+    }
+
+    /// How long a member whose link was closed may still train.
+    fn closed_end(&self, closed: Duration) -> Duration {
+        closed + self.config.timing.return_grace + self.config.timing.stop_grace + MARGIN
+    }
+
+    /// Takes one event.
+    pub fn step(&mut self, now: Duration, event: Event) -> Vec<Action> {
+        let mut actions = Vec::new();
+        match event {
+            Event::Heard(link, ToLeader::Hello(hello)) => self.hello(now, link, hello, &mut actions),
+            Event::Heard(link, message) => self.heard(now, link, message, &mut actions),
+            Event::Closed(link) => {
+                if let Some((_, holder)) = self.holder_of(link) {
+                    holder.link = None;
+                    holder.closed = Some(now);
+                    self.next_loss = self.next_loss.min(now + self.config.timing.return_grace);
+                }
+                self.links.remove(&link);
+            }
+            Event::Claimed(generation) => self.claimed(now, generation),
+            Event::Found(claim) => self.found(now, claim, &mut actions),
+            Event::Tick => {}
+        }
+        self.find_lost(now, &mut actions);
+        self.name_first(now, &mut actions);
+        self.advance(now, &mut actions);
+        self.look(now, &mut actions);
+        if !matches!(self.phase, Phase::Yielded | Phase::Done) {
+            actions.push(Action::Wake(self.next_wake(now)));
+        }
+        actions
+    }
+
+    fn holder_of(&mut self, link: Link) -> Option<(Seat, &mut Holder)> {
+        let seat = *self.links.get(&link)?;
+        self.holders.get_mut(&seat).filter(|holder| holder.link == Some(link)).map(|holder| (seat, holder))
+    }
+
+    fn tell_all(&self, message: &ToMember, actions: &mut Vec<Action>) {
+        let links = self.holders.values().filter_map(|holder| holder.link);
+        actions.extend(links.map(|link| Action::Send(link, message.clone())));
+    }
+
+    fn heard(&mut self, now: Duration, link: Link, message: ToLeader, actions: &mut Vec<Action>) {
+        let (generation, phase, chief) = (self.generation, self.phase, self.chief());
+        // A link that was replaced, or never had a seat.
+        let Some((seat, holder)) = self.holder_of(link) else { return };
+        holder.heard = now;
+        match message {
+            ToLeader::Hello(_) => {}
+            ToLeader::Beat { clock, step, restoring, committed } => {
+                if step != holder.step || holder.restoring != restoring {
+                    holder.moved = now;
+                }
+                (holder.step, holder.restoring) = (step, restoring);
+                let is_newer = committed > holder.committed;
+                holder.committed = holder.committed.max(committed);
+                actions.push(Action::Send(link, ToMember::Echo { clock }));
+                if is_newer {
+                    self.keep(actions);
+                }
+            }
+            ToLeader::Offer { after, offer } => {
+                // One that was sent before the member heard of the last agreement is no proof of an empty tree.
+                if after < holder.agreed {
+                    return;
+                }
+                let gave_back = matches!(holder.state, State::Restoring | State::Armed | State::Training);
+                (holder.state, holder.offered) = (State::Offered(offer), now);
+                if gave_back {
+                    self.halt(now, actions);
+                }
+            }
+            ToLeader::Armed { generation: of } => {
+                if of == generation && holder.state == State::Restoring {
+                    holder.state = State::Armed;
+                }
+            }
+            ToLeader::CannotRestore { generation: of, why } => {
+                if of == generation && self.phase == Phase::Arming {
+                    let why = format!("{seat} cannot restore the agreed step: {}", bounded_text(&why));
+                    self.give_up(now, why, true, actions);
+                }
+            }
+            ToLeader::Fell { generation: of, age, failure } => {
+                if of == generation && matches!(phase, Phase::Training | Phase::Collecting | Phase::Arming) {
+                    holder.state = State::Stopping;
+                    let mut failure = failure;
+                    if holder.notice.is_some() {
+                        failure.class = Class::Preempted;
+                    }
+                    let fall = Fall::new(now, age, seat, &holder.host, failure);
+                    self.fell(now, fall, actions);
+                }
+            }
+            ToLeader::Finished { generation: of } => {
+                // The chief's end is the job's, even if its agent was lost before it could say so.
+                let is_chief = Some(seat) == chief;
+                match phase {
+                    Phase::Training | Phase::Collecting if of == generation && is_chief => self.end(now, actions),
+                    Phase::Training if of == generation => holder.state = State::Finished,
+                    Phase::Collecting | Phase::Arming | Phase::Training => {
+                        actions.push(Action::Send(link, ToMember::Halt { generation }));
+                    }
+                    Phase::Ending | Phase::GivenUp | Phase::Parting | Phase::Yielded | Phase::Done => {}
+                }
+            }
+            ToLeader::Notice { lead } => {
+                holder.notice = Some(now + Duration::from_millis(lead));
+                let failure = Failure {
+                    class: Class::Preempted,
+                    code: None,
+                    signal: None,
+                    step: holder.step,
+                    detail: "its machine was announced to go".to_owned(),
+                };
+                let fall = Fall::new(now, 0, seat, &holder.host, failure);
+                self.noticed(now, seat, lead, fall, actions);
+            }
+            ToLeader::Leaving => {
+                let host = holder.host.clone();
+                if self.is_over() {
+                    self.links.remove(&link);
+                    self.holders.remove(&seat);
+                    self.left.insert(seat);
+                } else {
+                    self.lose(now, seat, false, &host, "it left", actions);
+                    // It said so itself, with an empty tree.
+                    self.fences.remove(&seat);
+                }
+                actions.push(Action::Close(link));
+            }
+        }
+    }
+
+    /// The newest step that all training seats have committed.
+    fn keep(&mut self, actions: &mut Vec<Action>) {
+        let training = self.config.roster.iter().filter(|seat| seat.trains());
+        let mut all = training.map(|seat| self.holders.get(seat).and_then(|holder| holder.committed));
+        let least = match self.config.mode {
+            Mode::Chief | Mode::Shared => all.next().flatten(),
+            Mode::Auto | Mode::Each => all.collect::<Option<Vec<u64>>>().and_then(|all| all.into_iter().min()),
+        };
+        if let Some(step) = least.filter(|step| Some(*step) > self.record.kept) {
+            (self.record.kept, self.record.from_nothing) = (Some(step), false);
+            self.tell_all(&ToMember::Kept { step }, actions);
+        }
+    }
+
+    fn next_wake(&self, now: Duration) -> Duration {
+        let timing = self.config.timing;
+        let mut next = now + timing.beat;
+        let mut sooner = |at: Duration| next = next.min(at);
+        sooner(self.next_loss);
+        if let Some(at) = self.name_at {
+            sooner(at);
+        }
+        if let Some(since) = self.empty_since.filter(|_| self.phase == Phase::Collecting) {
+            sooner(self.start_at(since));
+        }
+        next.max(now + Duration::from_millis(1))
+    }
+
+    /// The first failure of the last halt.
+    pub fn first(&self) -> Option<&First> {
+        self.record.first.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,167 @@
+//! The holder of each seat, until when an earlier holder may still train, and when a holder is lost.
+
+use std::time::Duration;
+
+use super::super::first_failure::Fall;
+use super::super::message::{Class, Failure, Former, Hello, Record, ToMember, bounded_text, millis};
+use super::super::seat::{Incarnation, Seat};
+use super::{Action, Holder, Leader, Link, Phase, State};
+
+impl Leader {
+    pub(super) fn hello(&mut self, now: Duration, link: Link, hello: Hello, actions: &mut Vec<Action>) {
+        let refuse = |why: String| [Action::Send(link, ToMember::Refused { why }), Action::Close(link)];
+        let seat = hello.seat;
+        if !seat.is_required() {
+            // Platforms start evaluators that stand in no list of replicas.
+            self.config.roster.insert(seat);
+        }
+        if !self.config.roster.contains(&seat) {
+            return actions.extend(refuse(format!("this job has no seat {seat}")));
+        }
+        if self.phase == Phase::Yielded {
+            return actions.extend(refuse("another agent leads this job".to_owned()));
+        }
+        let two_beats = self.config.timing.beat * 2;
+        if let Some(holder) = self.holders.get(&seat).filter(|holder| holder.incarnation != hello.incarnation) {
+            if holder.link.is_some() && now < holder.heard + two_beats {
+                return actions.extend(refuse(format!("the seat {seat} is taken by an agent on {}", holder.host)));
+            }
+            let (host, silent) = (holder.host.clone(), holder.link.is_some());
+            self.lose(now, seat, silent, &host, "another agent came for its seat", actions);
+        }
+        if let Some(until) = self.fences.get(&seat).filter(|until| now < **until) {
+            let wait = (*until - now).as_millis();
+            return actions
+                .extend(refuse(format!("the agent that held the seat {seat} may still train for {wait} ms")));
+        }
+        self.fences.remove(&seat);
+        let is_new = !self.holders.contains_key(&seat);
+        let came_from = self.judge_former(now, seat, hello.former).map(|leader| (leader, hello.newest));
+        // A leader that read the newest number from the store knows no more than the number.
+        let knows_nothing = hello.newest == self.generation && self.record == Record::default();
+        let is_newer = hello.record.agreed > self.record.agreed;
+        if hello.newest > self.generation || is_new && (is_newer || knows_nothing) {
+            self.learn(hello.record);
+        }
+        let resumes = !is_new && hello.busy == Some(self.generation);
+        self.generation = self.generation.max(hello.newest);
+        self.forget_old_claim();
+        let holder = self.holders.entry(seat).or_insert_with(|| Holder {
+            incarnation: hello.incarnation,
+            host: bounded_text(&hello.host),
+            agreed: hello.busy.unwrap_or(0),
+            offered: now,
+            link: None,
+            heard: now,
+            closed: None,
+            state: State::Joined,
+            step: None,
+            moved: now,
+            committed: None,
+            came_from,
+            notice: None,
+            restoring: None,
+        });
+        if let Some(old) = holder.link.replace(link) {
+            self.links.remove(&old);
+            actions.push(Action::Close(old));
+        }
+        self.links.insert(link, seat);
+        (holder.heard, holder.closed) = (now, None);
+        let goes_on = resumes && matches!(holder.state, State::Restoring | State::Armed | State::Training);
+        if !goes_on && holder.state != State::Finished {
+            holder.state = if hello.busy.is_some() { State::Stopping } else { State::Joined };
+        }
+        let lease = millis(self.config.timing.lease);
+        actions.push(Action::Send(
+            link,
+            ToMember::Welcome { leader: self.config.incarnation, lease, newest: self.generation },
+        ));
+        if let Some(busy) = hello.busy.filter(|_| !goes_on) {
+            actions.push(Action::Send(link, ToMember::Halt { generation: busy.max(self.generation) }));
+        }
+        if let Some(step) = self.record.kept {
+            actions.push(Action::Send(link, ToMember::Kept { step }));
+        }
+        if let Some(word) = &self.last_word {
+            actions.push(Action::Send(link, word.clone()));
+        }
+    }
+
+    /// The earlier leader that a member comes from. That leader's trainer may live: until its lease has ended where its
+    /// connection was silent.
+    fn judge_former(&mut self, now: Duration, seat: Seat, former: Option<Former>) -> Option<Incarnation> {
+        let former = former.filter(|former| former.leader != self.config.incarnation);
+        match former {
+            None => {}
+            Some(Former { silent_for: Some(silent_for), .. }) => {
+                let end = self.lease_end(now.saturating_sub(Duration::from_millis(silent_for)));
+                self.not_before = self.not_before.max(end);
+            }
+            Some(Former { silent_for: None, .. }) => {
+                self.not_before = self.not_before.max(self.closed_end(now));
+                self.old_lease = self.old_lease.max(Some(self.lease_end(now)));
+                self.saw_closed.insert(seat);
+            }
+        }
+        self.old_generation |= former.is_some();
+        former.map(|former| former.leader)
+    }
+
+    /// What an earlier leader knew.
+    pub(super) fn learn(&mut self, record: Record) {
+        let kept = self.record.kept.max(record.kept);
+        self.record = Record { kept, ..record };
+    }
+
+    /// A seat's agent is gone.
+    pub(super) fn lose(
+        &mut self,
+        now: Duration,
+        seat: Seat,
+        silent: bool,
+        host: &str,
+        why: &str,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(holder) = self.holders.remove(&seat) else { return };
+        if let Some(link) = holder.link {
+            self.links.remove(&link);
+            actions.push(Action::Close(link));
+        }
+        let may_train = !matches!(holder.state, State::Joined | State::Offered(_));
+        if may_train {
+            let end = if silent { self.lease_end(holder.heard) } else { self.closed_end(holder.closed.unwrap_or(now)) };
+            self.fences.insert(seat, end);
+        }
+        let is_part = matches!(holder.state, State::Restoring | State::Armed | State::Training | State::Finished);
+        if seat.is_required() && is_part && matches!(self.phase, Phase::Arming | Phase::Training) {
+            let class = if holder.notice.is_some() { Class::Preempted } else { Class::Lost };
+            let failure = Failure { class, code: None, signal: None, step: holder.step, detail: why.to_owned() };
+            let since = holder.closed.unwrap_or(holder.heard);
+            let age = millis(now.saturating_sub(since));
+            self.fell(now, Fall::new(now, age, seat, host, failure), actions);
+        }
+    }
+
+    /// Seats that were closed and did not come back, or that are silent for the lease.
+    pub(super) fn find_lost(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        if now < self.next_loss {
+            return;
+        }
+        let timing = self.config.timing;
+        let ends =
+            |holder: &Holder| holder.closed.map_or(holder.heard + timing.lease, |closed| closed + timing.return_grace);
+        let is_gone = |holder: &Holder| now >= ends(holder);
+        let gone: Vec<Seat> =
+            self.holders.iter().filter(|(_, holder)| is_gone(holder)).map(|(seat, _)| *seat).collect();
+        for seat in gone {
+            let Some(holder) = self.holders.get(&seat) else { continue };
+            let (silent, host) = (holder.closed.is_none(), holder.host.clone());
+            let why = if silent { "its agent has not answered" } else { "its agent's connection was closed" };
+            self.lose(now, seat, silent, &host, why, actions);
+        }
+        let next = self.holders.values().map(ends).min();
+        self.next_loss = next.unwrap_or(now + timing.lease).min(now + timing.lease);
+    }
+}

@@ -1,0 +1,362 @@
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::super::agreement::Mode;
+use super::super::budget::Limits;
+use super::super::claim::Claim;
+use super::super::message::{Choice, Class, Failure, Former, Hello, Offer, Record, Step, ToLeader, ToMember};
+use super::super::seat::{Incarnation, Seat};
+use super::super::{Generation, Timing};
+use super::{Action, Config, Event, Leader, Link, OnNotice};
+use crate::cluster::spec::Role;
+
+const OWN: Incarnation = Incarnation(100);
+
+fn at(ms: u64) -> Duration {
+    Duration::from_millis(1_000_000 + ms)
+}
+
+/// Seat and link of one number: 0 is the chief.
+fn seat(number: u64) -> Seat {
+    if number == 0 { Seat::new(Role::Chief, 0) } else { Seat::new(Role::Worker, number as u32 - 1) }
+}
+
+fn leader(change: impl FnOnce(&mut Config)) -> Leader {
+    let mut config = Config {
+        roster: BTreeSet::from([seat(0), seat(1)]),
+        own: seat(0),
+        incarnation: OWN,
+        timing: Timing::default(),
+        mode: Mode::Each,
+        from_scratch: false,
+        on_notice: OnNotice::Hold,
+        limits: Limits::default(),
+        hang: None,
+        newest_claim: None,
+    };
+    change(&mut config);
+    Leader::new(at(0), config)
+}
+
+/// A claim of another leader.
+fn claim_of(generation: Generation) -> Claim {
+    Claim { generation, leader: Incarnation(99), host: "old".to_owned() }
+}
+
+/// Takes an event; the store takes each claim at once.
+fn step(leader: &mut Leader, ms: u64, event: Event) -> Vec<Action> {
+    let mut actions = leader.step(at(ms), event);
+    let asked = |action: &Action| if let Action::Claim(generation) = action { Some(*generation) } else { None };
+    while let Some(generation) = actions.iter().find_map(asked) {
+        actions.retain(|action| asked(action).is_none());
+        actions.extend(leader.step(at(ms), Event::Claimed(generation)));
+    }
+    actions
+}
+
+fn hello(number: u64) -> Hello {
+    Hello {
+        seat: seat(number),
+        incarnation: Incarnation(u128::from(number)),
+        host: format!("host-{number}"),
+        newest: 0,
+        busy: None,
+        former: None,
+        record: Record::default(),
+    }
+}
+
+fn says(leader: &mut Leader, ms: u64, link: Link, message: ToLeader) -> Vec<Action> {
+    step(leader, ms, Event::Heard(link, message))
+}
+
+fn offers(leader: &mut Leader, ms: u64, link: Link, after: Generation, steps: &[u64]) -> Vec<Action> {
+    let steps = steps.iter().map(|step| Step { step: *step, hash: *step }).collect();
+    says(leader, ms, link, ToLeader::Offer { after, offer: Offer { steps, ..Offer::default() } })
+}
+
+fn sent(actions: &[Action], link: Link) -> Vec<&ToMember> {
+    let to = |action| match action {
+        &Action::Send(to, ref message) if to == link => Some(message),
+        _ => None,
+    };
+    actions.iter().filter_map(to).collect()
+}
+
+fn starts(actions: &[Action]) -> bool {
+    actions.iter().any(|action| matches!(action, Action::Send(_, ToMember::Agreed { .. })))
+}
+
+/// Both have joined and offered; the last actions.
+fn join(leader: &mut Leader, ms: u64) -> Vec<Action> {
+    for number in [0, 1] {
+        says(leader, ms, number, ToLeader::Hello(hello(number)));
+    }
+    let newest = leader.generation();
+    offers(leader, ms, 0, newest, &[20, 10]);
+    offers(leader, ms, 1, newest, &[10])
+}
+
+fn training() -> Leader {
+    let mut leader = leader(|_| {});
+    join(&mut leader, 0);
+    says(&mut leader, 1, 0, ToLeader::Armed { generation: 1 });
+    let actions = says(&mut leader, 2, 1, ToLeader::Armed { generation: 1 });
+    assert!(actions.contains(&Action::Started(1)), "{actions:?}");
+    leader
+}
+
+fn fell(class: Class, step: Option<u64>) -> ToLeader {
+    let failure = Failure { class, code: Some(1), signal: None, step, detail: String::new() };
+    ToLeader::Fell { generation: 1, age: 0, failure }
+}
+
+#[test]
+fn a_generation_starts_when_all_have_offered_and_all_are_armed() {
+    let mut leader = leader(|_| {});
+    let actions = join(&mut leader, 0);
+    let agreed = ToMember::Agreed { generation: 1, choice: Choice::Own(10) };
+    assert!(sent(&actions, 0).contains(&&agreed) && sent(&actions, 1).contains(&&agreed), "{actions:?}");
+    assert!(!says(&mut leader, 1, 0, ToLeader::Armed { generation: 1 }).contains(&Action::Started(1)));
+    assert!(says(&mut leader, 2, 1, ToLeader::Armed { generation: 1 }).contains(&Action::Started(1)));
+}
+
+#[test]
+fn a_death_halts_all_at_once_and_is_named_once_all_trees_are_empty() {
+    let mut leader = training();
+    let actions = says(&mut leader, 5_000, 1, fell(Class::Code, Some(7)));
+    assert!(sent(&actions, 0).contains(&&ToMember::Halt { generation: 1 }), "{actions:?}");
+    offers(&mut leader, 5_010, 0, 1, &[10]);
+    let actions = offers(&mut leader, 5_020, 1, 1, &[10]);
+    assert!(matches!(sent(&actions, 0)[..], [ToMember::Named { generation: 1, .. }]), "{actions:?}");
+    assert_eq!(leader.record().charged, 1);
+    assert!(!starts(&step(&mut leader, 6_019, Event::Tick)), "the pause runs from when the last tree is empty");
+    assert!(starts(&step(&mut leader, 6_020, Event::Tick)));
+}
+
+#[test]
+fn an_offer_from_before_the_agreement_is_no_proof_of_an_empty_tree() {
+    let mut leader = training();
+    offers(&mut leader, 3, 1, 0, &[10]);
+    assert_eq!(leader.state(), "training");
+}
+
+#[test]
+fn a_silent_seat_is_lost_after_the_lease_and_filled_only_after_it() {
+    let mut leader = training();
+    says(&mut leader, 19_000, 0, ToLeader::Beat { clock: 0, step: None, restoring: None, committed: None });
+    step(&mut leader, 20_001, Event::Tick);
+    assert_eq!(leader.state(), "training", "it was heard 2 ms after the start");
+    let actions = step(&mut leader, 20_002, Event::Tick);
+    assert!(sent(&actions, 0).contains(&&ToMember::Halt { generation: 1 }), "{actions:?}");
+    let new = |ms| Event::Heard(ms, ToLeader::Hello(Hello { incarnation: Incarnation(50), ..hello(1) }));
+    let refused = |actions: &[Action], link| matches!(sent(actions, link)[..], [ToMember::Refused { .. }]);
+    assert!(refused(&leader.step(at(20_901), new(20_901)), 20_901));
+    assert!(!refused(&leader.step(at(20_902), new(20_902)), 20_902));
+}
+
+#[test]
+fn a_second_agent_gets_the_seat_only_when_the_holder_was_silent_for_two_beats() {
+    let mut leader = leader(|_| {});
+    says(&mut leader, 0, 1, ToLeader::Hello(hello(1)));
+    let second = Hello { incarnation: Incarnation(50), ..hello(1) };
+    let early = says(&mut leader, 3_999, 5, ToLeader::Hello(second.clone()));
+    assert!(matches!(sent(&early, 5)[..], [ToMember::Refused { .. }]), "{early:?}");
+    let late = says(&mut leader, 4_000, 6, ToLeader::Hello(second));
+    assert!(matches!(sent(&late, 6)[..], [ToMember::Welcome { .. }]), "{late:?}");
+}
+
+#[test]
+fn a_new_leader_waits_the_old_lease_out_unless_every_member_saw_its_connection_closed() {
+    let first_start = |former: Option<Former>| {
+        let mut leader = leader(|config| config.newest_claim = Some(claim_of(4)));
+        says(&mut leader, 0, 0, ToLeader::Hello(hello(0)));
+        says(&mut leader, 0, 1, ToLeader::Hello(Hello { newest: 4, former, ..hello(1) }));
+        for ms in (0..30_000).step_by(100) {
+            says(&mut leader, ms, 0, ToLeader::Beat { clock: 0, step: None, restoring: None, committed: None });
+            let own = offers(&mut leader, ms, 0, 9, &[10]);
+            if starts(&own) || starts(&offers(&mut leader, ms, 1, 9, &[10])) {
+                return ms;
+            }
+        }
+        panic!("it does not start")
+    };
+    let old = Incarnation(99);
+    assert_eq!(first_start(Some(Former { leader: old, silent_for: None })), 1_500);
+    assert_eq!(first_start(Some(Former { leader: old, silent_for: Some(5_000) })), 20_900);
+    assert_eq!(
+        first_start(None),
+        29_900,
+        "the members know nothing: the old leader finds the claim, and the lease ends"
+    );
+}
+
+#[test]
+fn an_agent_that_surveyed_before_the_old_leader_was_gone_surveys_again() {
+    let mut leader = leader(|_| {});
+    says(&mut leader, 0, 0, ToLeader::Hello(hello(0)));
+    offers(&mut leader, 0, 0, 0, &[10]);
+    let former = Some(Former { leader: Incarnation(99), silent_for: None });
+    says(&mut leader, 1, 1, ToLeader::Hello(Hello { newest: 4, former, ..hello(1) }));
+    offers(&mut leader, 1, 1, 4, &[20, 10]);
+    let actions = step(&mut leader, 1_501, Event::Tick);
+    assert_eq!(sent(&actions, 0), [&ToMember::Halt { generation: 5 }]);
+    assert!(starts(&offers(&mut leader, 1_502, 0, 5, &[20, 10])));
+}
+
+#[test]
+fn the_limit_for_waiting_ends_it_with_the_missing_seats() {
+    let mut leader = leader(|config| config.timing.wait = Duration::from_secs(10));
+    says(&mut leader, 0, 5, ToLeader::Hello(Hello { seat: seat(0), ..hello(0) }));
+    step(&mut leader, 10_000, Event::Tick);
+    assert!(
+        matches!(&leader.last_word, Some(ToMember::GiveUp { why, no_common_step: false, .. }) if why.contains("worker/0"))
+    );
+}
+
+#[test]
+fn no_common_step_ends_it_with_a_table_unless_the_job_began_with_nothing() {
+    let mut leader = leader(|_| {});
+    for number in [0, 1] {
+        says(&mut leader, 0, number, ToLeader::Hello(hello(number)));
+    }
+    offers(&mut leader, 0, 0, 0, &[20]);
+    offers(&mut leader, 0, 1, 0, &[]);
+    let table = "chief/0 has 20, worker/0 has none";
+    assert!(
+        matches!(&leader.last_word, Some(ToMember::GiveUp { why, no_common_step: true, .. }) if why.contains(table))
+    );
+    // One has committed, the other dies before: nothing was ever common, so nothing is lost by a new beginning.
+    let mut leader = self::leader(|_| {});
+    for number in [0, 1] {
+        says(&mut leader, 0, number, ToLeader::Hello(hello(number)));
+        offers(&mut leader, 0, number, 0, &[]);
+    }
+    for number in [0, 1] {
+        says(&mut leader, 1, number, ToLeader::Armed { generation: 1 });
+    }
+    says(&mut leader, 5_000, 1, fell(Class::Code, None));
+    offers(&mut leader, 5_001, 0, 1, &[20]);
+    offers(&mut leader, 5_001, 1, 1, &[]);
+    let actions = step(&mut leader, 7_000, Event::Tick);
+    assert!(sent(&actions, 1).contains(&&ToMember::Agreed { generation: 2, choice: Choice::Start }), "{actions:?}");
+}
+
+#[test]
+fn the_same_failure_at_the_same_step_gives_up_and_names_the_seat() {
+    let mut leader = training();
+    leader.record.last = Some((Class::Code, Some(7)));
+    says(&mut leader, 5_000, 1, fell(Class::Code, Some(7)));
+    step(&mut leader, 5_500, Event::Tick);
+    assert!(matches!(&leader.last_word, Some(ToMember::GiveUp { why, first: Some(first), .. })
+        if why.starts_with("worker/0 failed") && first.seat == seat(1)));
+}
+
+#[test]
+fn a_notice_lets_the_others_save_and_hold_or_leave() {
+    let notice = || ToLeader::Notice { lead: 9_000 };
+    let mut leader = training();
+    let actions = says(&mut leader, 5_000, 1, notice());
+    assert_eq!(sent(&actions, 0), [&ToMember::Save { lead: 9_000, leave: false }]);
+    assert!(sent(&actions, 1).is_empty(), "its own agent knows: {actions:?}");
+    assert_eq!(leader.state(), "collecting");
+    let mut leader = training();
+    leader.config.on_notice = OnNotice::Leave;
+    let actions = says(&mut leader, 5_000, 1, notice());
+    assert_eq!(sent(&actions, 0), [&ToMember::Save { lead: 9_000, leave: true }]);
+    assert_eq!(leader.state(), "parting");
+    says(&mut leader, 6_000, 1, ToLeader::Leaving);
+    assert_eq!(leader.state(), "done", "the leader's agent leaves last");
+}
+
+#[test]
+fn a_hang_is_judged_when_no_step_moves() {
+    let mut leader = training();
+    leader.config.hang = Some(Duration::from_secs(10));
+    let beat = |step| ToLeader::Beat { clock: 0, step: Some(step), restoring: None, committed: None };
+    says(&mut leader, 9_000, 0, beat(5));
+    says(&mut leader, 12_000, 1, beat(4));
+    step(&mut leader, 21_999, Event::Tick);
+    assert_eq!(leader.state(), "training", "one has moved");
+    let actions = step(&mut leader, 22_000, Event::Tick);
+    assert!(sent(&actions, 0).contains(&&ToMember::Halt { generation: 1 }), "{actions:?}");
+    step(&mut leader, 22_500, Event::Tick);
+    let first = leader.first().unwrap();
+    assert_eq!((first.seat, first.failure.class), (seat(1), Class::Hung));
+}
+
+#[test]
+fn the_chiefs_end_ends_all_and_the_leaders_agent_leaves_last() {
+    let mut leader = training();
+    let actions = says(&mut leader, 5_000, 0, ToLeader::Finished { generation: 1 });
+    assert_eq!(sent(&actions, 1), [&ToMember::Finish]);
+    assert!(sent(&actions, 0).is_empty(), "{actions:?}");
+    let actions = says(&mut leader, 6_000, 1, ToLeader::Leaving);
+    assert_eq!(sent(&actions, 0), [&ToMember::Finish]);
+    assert!(actions.contains(&Action::Done));
+}
+
+#[test]
+fn the_kept_step_is_the_newest_that_all_have_committed() {
+    let mut leader = training();
+    let beat = |committed| ToLeader::Beat { clock: 0, step: None, restoring: None, committed: Some(committed) };
+    says(&mut leader, 10, 0, beat(40));
+    let actions = says(&mut leader, 20, 1, beat(30));
+    assert!(sent(&actions, 0).contains(&&ToMember::Kept { step: 30 }), "{actions:?}");
+}
+
+#[test]
+fn nothing_is_agreed_on_before_the_store_has_the_claim() {
+    let mut leader = leader(|_| {});
+    for number in [0, 1] {
+        leader.step(at(0), Event::Heard(number, ToLeader::Hello(hello(number))));
+    }
+    let offer = |number| Event::Heard(number, ToLeader::Offer { after: 0, offer: Offer::default() });
+    leader.step(at(0), offer(0));
+    let actions = leader.step(at(0), offer(1));
+    assert!(actions.contains(&Action::Claim(1)) && !starts(&actions), "{actions:?}");
+    assert!(!starts(&leader.step(at(9_000), Event::Tick)));
+    assert!(!starts(&leader.step(at(9_000), Event::Claimed(2))), "a claim that was not asked for");
+    assert!(starts(&leader.step(at(9_000), Event::Claimed(1))));
+}
+
+#[test]
+fn a_leader_that_never_claimed_takes_the_number_after_the_one_that_is_taken() {
+    let mut leader = leader(|_| {});
+    for number in [0, 1] {
+        leader.step(at(0), Event::Heard(number, ToLeader::Hello(hello(number))));
+        let offer = ToLeader::Offer { after: 0, offer: Offer::default() };
+        leader.step(at(0), Event::Heard(number, offer));
+    }
+    let actions = leader.step(at(100), Event::Found(claim_of(3)));
+    assert!(actions.contains(&Action::Claim(4)), "{actions:?}");
+    leader.step(at(100), Event::Claimed(4));
+    let beat = || ToLeader::Beat { clock: 0, step: None, restoring: None, committed: None };
+    for ms in (200..40_000).step_by(100) {
+        says(&mut leader, ms, 0, beat());
+        for number in [0, 1] {
+            if starts(&offers(&mut leader, ms, number, 9, &[])) {
+                // The number 4 told newcomers to survey anew.
+                assert_eq!((ms, leader.generation()), (30_000, 5), "the owner of 3 had the time to find 4");
+                return;
+            }
+        }
+    }
+    panic!("it does not start");
+}
+
+#[test]
+fn a_leader_that_finds_a_newer_claim_sends_its_members_away_and_leaves() {
+    let mut leader = training();
+    let looks = |actions: &[Action]| actions.contains(&Action::LookForClaim(2));
+    assert!(looks(&leader.step(at(4_000), Event::Tick)) && !looks(&leader.step(at(7_999), Event::Tick)));
+    leader.step(at(8_000), Event::Found(claim_of(1)));
+    assert_eq!(leader.state(), "training", "one that is not newer");
+    let actions = leader.step(at(8_100), Event::Found(claim_of(2)));
+    assert_eq!(sent(&actions, 1), [&ToMember::Halt { generation: 1 }]);
+    assert!(actions.contains(&Action::Close(1)) && actions.contains(&Action::Done), "{actions:?}");
+    let [ToMember::GiveUp { why, .. }] = sent(&actions, 0)[..] else { panic!("{actions:?}") };
+    assert_eq!(why, "another agent of chief/0, on old, leads this job: it has claimed generation 2");
+    let again = leader.step(at(9_000), Event::Heard(7, ToLeader::Hello(hello(1))));
+    assert!(matches!(sent(&again, 7)[..], [ToMember::Refused { .. }]), "{again:?}");
+}

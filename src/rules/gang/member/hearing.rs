@@ -1,0 +1,201 @@
+//! What a member does when the leader speaks.
+
+use std::time::Duration;
+
+use super::super::Generation;
+use super::super::message::{Choice, Record, ToLeader, ToMember, bounded_text, millis};
+use super::super::seat::Incarnation;
+use super::{Action, Leave, Link, Member, Phase};
+use crate::cluster::spec::Role;
+
+impl Member {
+    pub(super) fn heard(&mut self, now: Duration, message: ToMember, actions: &mut Vec<Action>) {
+        match message {
+            ToMember::Welcome { leader, lease, newest } => self.welcomed(now, leader, lease, newest, actions),
+            ToMember::Refused { .. } => self.link = Link::Up,
+            // The edge follows a referral by itself.
+            ToMember::Refer { .. } => {}
+            ToMember::Echo { clock } => {
+                let until = Duration::from_millis(clock).saturating_add(self.timing.lease);
+                // An echo of a time that has not come is none of ours.
+                if clock <= millis(now) {
+                    self.lease = self.lease.max(Some(until));
+                }
+            }
+            ToMember::Agreed { generation, choice } => self.agreed(generation, choice, actions),
+            ToMember::Go { generation, record } => self.go(now, generation, record, actions),
+            ToMember::Halt { generation } => self.halt(generation, actions),
+            ToMember::Named { first, .. } => {
+                self.record.first = Some(first.clone());
+                actions.push(Action::Name(first));
+            }
+            ToMember::Save { lead, leave } => {
+                if matches!(self.phase, Phase::Training(_)) {
+                    self.phase = Phase::Stopping;
+                }
+                // An evaluator saves nothing: it goes only where all go.
+                if leave || self.phase != Phase::Beside {
+                    actions.push(Action::Save { lead: Duration::from_millis(lead), leave });
+                }
+            }
+            ToMember::Kept { step } => {
+                if Some(step) > self.record.kept {
+                    self.record.kept = Some(step);
+                    actions.push(Action::Keep(step));
+                }
+            }
+            ToMember::Finish => self.finish(actions),
+            ToMember::GiveUp { why, no_common_step, first } => {
+                let leave = Leave::GaveUp { why: bounded_text(&why), no_common_step, first };
+                match self.phase {
+                    Phase::Ending(_) | Phase::Left => {}
+                    Phase::Training(_) | Phase::Restoring(_) | Phase::Beside => {
+                        self.phase = Phase::Ending(leave);
+                        actions.push(Action::Stop(self.timing.stop_grace));
+                    }
+                    Phase::Stopping => self.phase = Phase::Ending(leave),
+                    Phase::Surveying | Phase::Ready(_) | Phase::Armed(_) | Phase::Finished(_) => {
+                        self.leave(leave, actions)
+                    }
+                }
+            }
+            ToMember::Waiting { missing } => {
+                self.missing = missing.clone();
+                actions.push(Action::Waiting(missing));
+            }
+        }
+    }
+
+    fn welcomed(
+        &mut self,
+        now: Duration,
+        leader: Incarnation,
+        lease: u64,
+        newest: Generation,
+        actions: &mut Vec<Action>,
+    ) {
+        if self.link == Link::Welcomed {
+            return;
+        }
+        self.link = Link::Welcomed;
+        self.timing.lease = Duration::from_millis(lease);
+        // What was surveyed before may be out of date: another agent may have had the seat since, and committed.
+        let is_long_ago = now >= self.surveyed + self.timing.lease && matches!(self.phase, Phase::Ready(_));
+        let is_old = is_long_ago || newest > self.newest && matches!(self.phase, Phase::Ready(_) | Phase::Surveying);
+        self.newest = self.newest.max(newest);
+        self.next_beat = now;
+        (self.leader, self.lost) = (Some(leader), None);
+        if is_old {
+            self.phase = Phase::Surveying;
+            actions.push(Action::Survey);
+        }
+        match self.phase.clone() {
+            Phase::Ready(offer) => actions.push(Action::Send(ToLeader::Offer { after: self.newest, offer })),
+            Phase::Armed(generation) => actions.push(Action::Send(ToLeader::Armed { generation })),
+            Phase::Finished(generation) => actions.push(Action::Send(ToLeader::Finished { generation })),
+            Phase::Surveying
+            | Phase::Beside
+            | Phase::Restoring(_)
+            | Phase::Training(_)
+            | Phase::Stopping
+            | Phase::Ending(_)
+            | Phase::Left => {}
+        }
+        self.tell_fall(now, actions);
+    }
+
+    fn agreed(&mut self, generation: Generation, choice: Choice, actions: &mut Vec<Action>) {
+        let Phase::Ready(offer) = &self.phase else { return };
+        if generation <= self.newest {
+            return;
+        }
+        let is_offered = |step: u64| offer.steps.iter().any(|offered| offered.step == step);
+        self.newest = generation;
+        match choice {
+            // A peer chooses among this node's own steps only.
+            Choice::Own(step) if self.seat.trains() && !is_offered(step) => {
+                let why = format!("step {step} was not offered by this node");
+                self.send(ToLeader::CannotRestore { generation, why }, actions);
+            }
+            // A parameter server has no steps.
+            _ if !self.seat.trains() => {
+                self.phase = Phase::Armed(generation);
+                self.send(ToLeader::Armed { generation }, actions);
+            }
+            _ => {
+                self.record.agreed = self.record.agreed.max(choice.step());
+                self.phase = Phase::Restoring(generation);
+                actions.push(Action::Restore(choice));
+            }
+        }
+    }
+
+    fn go(&mut self, now: Duration, generation: Generation, record: Record, actions: &mut Vec<Action>) {
+        if self.phase != Phase::Armed(generation) {
+            return;
+        }
+        let kept = self.record.kept.max(record.kept);
+        self.record = Record { kept, ..record };
+        // Without a living lease the leader counts this member as gone already.
+        if self.lease.is_none_or(|until| now >= until) {
+            self.phase = Phase::Surveying;
+            actions.push(Action::Survey);
+            return;
+        }
+        self.phase = Phase::Training(generation);
+        actions.push(Action::Launch(generation));
+    }
+
+    fn halt(&mut self, generation: Generation, actions: &mut Vec<Action>) {
+        let is_old = generation > self.newest;
+        self.newest = self.newest.max(generation);
+        match self.phase.clone() {
+            Phase::Training(own) | Phase::Restoring(own) if own <= generation => {
+                self.restoring = None;
+                self.phase = Phase::Stopping;
+                actions.push(Action::Stop(self.timing.stop_grace));
+            }
+            Phase::Armed(own) | Phase::Finished(own) if own <= generation => {
+                self.phase = Phase::Surveying;
+                actions.push(Action::Survey);
+            }
+            // The leader has learnt of a generation that came after this survey.
+            Phase::Ready(_) if is_old => {
+                self.phase = Phase::Surveying;
+                actions.push(Action::Survey);
+            }
+            Phase::Ready(offer) => self.send(ToLeader::Offer { after: self.newest, offer }, actions),
+            Phase::Training(_)
+            | Phase::Restoring(_)
+            | Phase::Armed(_)
+            | Phase::Finished(_)
+            | Phase::Surveying
+            | Phase::Beside
+            | Phase::Stopping
+            | Phase::Ending(_)
+            | Phase::Left => {}
+        }
+    }
+
+    fn finish(&mut self, actions: &mut Vec<Action>) {
+        match self.phase {
+            Phase::Training(_) | Phase::Beside => {
+                self.phase = Phase::Ending(Leave::Finished);
+                actions.push(match self.seat.role() {
+                    Role::Chief | Role::Worker => Action::End(self.timing.finish_grace),
+                    Role::Evaluator => Action::End(self.timing.evaluator_grace),
+                    Role::Ps | Role::Reducer | Role::Helper => Action::Stop(self.timing.stop_grace),
+                });
+            }
+            Phase::Restoring(_) => {
+                self.phase = Phase::Ending(Leave::Finished);
+                actions.push(Action::Stop(self.timing.stop_grace));
+            }
+            Phase::Stopping => self.phase = Phase::Ending(Leave::Finished),
+            Phase::Surveying | Phase::Ready(_) | Phase::Armed(_) | Phase::Finished(_) => {
+                self.leave(Leave::Finished, actions)
+            }
+            Phase::Ending(_) | Phase::Left => {}
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! What agents say to each other. Every message that starts or stops a trainer carries its generation.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::Generation;
+use super::seat::{Incarnation, Seat};
+
+/// So many steps are offered at most, beside the kept one.
+pub const MOST_STEPS: usize = 16;
+/// Longest text that one agent takes from another, bytes.
+pub const MOST_TEXT: usize = 300;
+
+/// A step that a member can restore.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Step {
+    /// The training step.
+    pub step: u64,
+    /// First 64 bits of the manifest's hash: two nodes' commits of one step in one store are told apart.
+    pub hash: u64,
+}
+
+/// What a member can restore, sent while its process tree is empty.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Offer {
+    /// The newest first, [`MOST_STEPS`] at most, and the kept one.
+    pub steps: Vec<Step>,
+    /// Whether this node has commits of its own in the store, or ever had.
+    pub has_own_commits: bool,
+    /// Whether it sees the file that the leader named in its checkpoint directory.
+    pub sees_leaders_file: bool,
+}
+
+/// What a generation starts from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Choice {
+    /// The beginning: no member has a step.
+    Start,
+    /// Each node's own commit of this step.
+    Own(u64),
+    /// Node 0's commit.
+    Chiefs(Step),
+    /// The step that lies in the directory that all share; node 0 restores it.
+    Shared(Step),
+}
+
+impl Choice {
+    /// The training step; `None` at the beginning.
+    pub fn step(self) -> Option<u64> {
+        match self {
+            Choice::Start => None,
+            Choice::Own(step) => Some(step),
+            Choice::Chiefs(step) | Choice::Shared(step) => Some(step.step),
+        }
+    }
+}
+
+/// The kinds of failure, in the order in which they are more likely to be the cause of others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Class {
+    /// A GPU failed.
+    Gpu,
+    /// The cgroup's limit killed a process.
+    OutOfMemory,
+    /// No sign of life for the hang time-out.
+    Hung,
+    /// A signal that trainit did not send.
+    Signal,
+    /// An exit code.
+    Code,
+    /// The agent is gone or was not heard of for the lease.
+    Lost,
+    /// The machine of the seat was announced to go.
+    Preempted,
+    /// Looks like the answer to another death: a connection reset by a peer, a broken pipe, a remote error of NCCL.
+    Consequence,
+}
+
+/// How a trainer failed. No text of it is ever executed or used as a path.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Failure {
+    /// Its kind.
+    pub class: Class,
+    /// The exit code, where there is one.
+    pub code: Option<u8>,
+    /// The signal's number, where there is one.
+    pub signal: Option<u8>,
+    /// The last step that the trainer named, where it did.
+    pub step: Option<u64>,
+    /// One sentence, [`MOST_TEXT`] bytes at most.
+    pub detail: String,
+}
+
+/// The first failure of a halt, as every member's verdict names it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct First {
+    /// The seat that failed.
+    pub seat: Seat,
+    /// The host that it ran on, as it called itself.
+    pub host: String,
+    /// How.
+    pub failure: Failure,
+}
+
+/// What a new leader must know of the generations before it. Travels in `Go` and comes back in `Hello`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Record {
+    /// Restarts that were charged since the last newer agreed step.
+    pub charged: u32,
+    /// Generations in a row that ended soon after their start, without a newer agreed step.
+    pub quick: u32,
+    /// The last failure's class and step, for "the same failure at the same step twice".
+    pub last: Option<(Class, Option<u64>)>,
+    /// The newest step that was agreed on.
+    pub agreed: Option<u64>,
+    /// The newest step that all required members have committed.
+    pub kept: Option<u64>,
+    /// The first failure of the last halt.
+    pub first: Option<First>,
+    /// A generation has started while no member had any step, and no step was kept since: nothing that is lost was ever
+    /// common to all.
+    #[serde(default)]
+    pub from_nothing: bool,
+}
+
+/// The leader that a member had before, and how it lost it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Former {
+    /// That leader's agent process.
+    pub leader: Incarnation,
+    /// Milliseconds since the connection was given up as silent: that leader may live. `None`: the other side closed it.
+    pub silent_for: Option<u64>,
+}
+
+/// The first message of a proven connection.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Hello {
+    /// The seat that the platform gave this replica.
+    pub seat: Seat,
+    /// This agent process.
+    pub incarnation: Incarnation,
+    /// The host's name, for people.
+    pub host: String,
+    /// The newest generation that this agent has seen; 0: none.
+    pub newest: Generation,
+    /// The generation that this agent restores, has armed or trains now.
+    pub busy: Option<Generation>,
+    /// The leader that gave it its seat last.
+    pub former: Option<Former>,
+    /// What this agent knows of the generations before.
+    pub record: Record,
+}
+
+/// From a member to the leader.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToLeader {
+    /// Asks for its seat.
+    Hello(Hello),
+    /// Its process tree is empty since this generation ended, and this can be restored.
+    Offer {
+        /// The newest generation that this agent has seen.
+        after: Generation,
+        /// What can be restored.
+        offer: Offer,
+    },
+    /// The agreed step is in place.
+    Armed {
+        /// Of this generation.
+        generation: Generation,
+    },
+    /// The agreed step cannot be put in place.
+    CannotRestore {
+        /// Of this generation.
+        generation: Generation,
+        /// One sentence.
+        why: String,
+    },
+    /// It lives.
+    Beat {
+        /// The member's own clock, milliseconds; echoed.
+        clock: u64,
+        /// The trainer's step, where it names one.
+        step: Option<u64>,
+        /// Bytes restored and in all, while restoring.
+        restoring: Option<(u64, u64)>,
+        /// The newest step that this member has committed.
+        committed: Option<u64>,
+    },
+    /// The trainer died, or must not go on.
+    Fell {
+        /// Of this generation.
+        generation: Generation,
+        /// Milliseconds since the main child died, by the member's own clock.
+        age: u64,
+        /// How.
+        failure: Failure,
+    },
+    /// The trainer of this generation ended with 0.
+    Finished {
+        /// Of this generation.
+        generation: Generation,
+    },
+    /// This replica's machine goes.
+    Notice {
+        /// Milliseconds that are left.
+        lead: u64,
+    },
+    /// This agent ends now, for good.
+    Leaving,
+}
+
+/// From the leader to a member.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToMember {
+    /// The seat is this member's.
+    Welcome {
+        /// The leader's agent process.
+        leader: Incarnation,
+        /// Milliseconds of the lease.
+        lease: u64,
+        /// The newest generation of the job.
+        newest: Generation,
+    },
+    /// The seat is not given, and why. The member tries again.
+    Refused {
+        /// One sentence.
+        why: String,
+    },
+    /// Connect there instead.
+    Refer {
+        /// The leader's own address.
+        host: String,
+        /// Its port.
+        port: u16,
+    },
+    /// The beat of this clock was heard.
+    Echo {
+        /// As it came.
+        clock: u64,
+    },
+    /// Restore this for the generation that comes.
+    Agreed {
+        /// The generation that comes.
+        generation: Generation,
+        /// What to restore.
+        choice: Choice,
+    },
+    /// Start the trainer.
+    Go {
+        /// Of this generation.
+        generation: Generation,
+        /// For a leader that comes after this one.
+        record: Record,
+    },
+    /// Stop the trainer of this generation and offer anew.
+    Halt {
+        /// Of this generation.
+        generation: Generation,
+    },
+    /// Why the last generation ended.
+    Named {
+        /// Of this generation.
+        generation: Generation,
+        /// The first failure.
+        first: First,
+    },
+    /// Save: a replica's machine goes.
+    Save {
+        /// Milliseconds until the earliest deadline.
+        lead: u64,
+        /// Whether to leave as well, and not to hold for the replacement.
+        leave: bool,
+    },
+    /// Nothing at or above this step may be deleted.
+    Kept {
+        /// The newest step that all required members have committed.
+        step: u64,
+    },
+    /// The chief has finished: end with 0.
+    Finish,
+    /// The gang gives up.
+    GiveUp {
+        /// Why, for people.
+        why: String,
+        /// Whether the store or the steps are to blame (204), and not a peer (203).
+        no_common_step: bool,
+        /// The first failure, where there is one.
+        first: Option<First>,
+    },
+    /// Seats that are waited for.
+    Waiting {
+        /// At most 16 of them.
+        missing: Vec<Seat>,
+    },
+}
+
+/// Milliseconds, as they travel.
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Failure {
+    /// The same with a text that is short and of one line.
+    pub fn bounded(mut self) -> Failure {
+        self.detail = bounded_text(&self.detail);
+        self
+    }
+}
+
+/// A foreign text on one line, [`MOST_TEXT`] bytes at most, without control characters.
+pub fn bounded_text(text: &str) -> String {
+    let mut short: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MOST_TEXT).collect();
+    while short.len() > MOST_TEXT {
+        short.pop();
+    }
+    short
+}

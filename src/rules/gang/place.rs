@@ -1,0 +1,168 @@
+//! Whether the replicas of a job form a gang, and this one's seat in it, from what the platform said of the cluster.
+
+use std::collections::BTreeSet;
+
+use super::agreement::chief_of;
+use super::leader::OnNotice;
+use super::seat::Seat;
+use crate::cluster::spec::{ClusterSpec, Role};
+
+/// Slurm's jobs that share a node have rendezvous ports from 15000; their gangs meet from 5000.
+const SHARED_NODES: u16 = 10_000;
+
+/// A replica's place in its gang.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// This replica's seat.
+    pub own: Seat,
+    /// The leader's, of node rank 0.
+    pub leader: Seat,
+    /// Every seat.
+    pub roster: BTreeSet<Seat>,
+    /// The leader's host, as the platform names it.
+    pub host: String,
+    /// The leader's port.
+    pub port: u16,
+}
+
+impl Place {
+    /// Whether this replica's agent is the leader.
+    pub fn leads(&self) -> bool {
+        self.own == self.leader
+    }
+
+    /// What every member of the job knows and few others do.
+    pub fn fingerprint(&self) -> String {
+        let required: Vec<&Seat> = self.roster.iter().filter(|seat| seat.is_required()).collect();
+        format!("{required:?} {} {}", self.host, self.port)
+    }
+}
+
+/// The place in the gang; `port` is the one that the user gave. Errors: why there is none, as a clause.
+pub fn place(spec: &ClusterSpec, port: Option<u16>) -> Result<Place, &'static str> {
+    let said = &spec.said;
+    if said.hands_off {
+        return Err("a launcher starts the replicas together already");
+    }
+    if said.process.as_ref().is_some_and(|process| process.local_size != Some(1)) {
+        return Err("a launcher starts several trainits on a node");
+    }
+    if said.num_nodes.is_none_or(|nodes| nodes < 2) {
+        return Err("there are no two training replicas");
+    }
+    let Some(leader) = &spec.leader else { return Err("the address of node rank 0 is not known") };
+    if said.traits.behind_services && port.is_none() {
+        return Err("this platform forwards no port for it; give --gang-port a port that reaches node rank 0");
+    }
+    let own = own_seat(spec).ok_or("this replica has no rank")?;
+    let mut roster = roster(spec);
+    roster.insert(own);
+    let Some(first) = chief_of(roster.iter().copied()) else { return Err("no replica trains") };
+    if (first == own) != (said.node_rank == Some(0)) {
+        return Err("the platform's roles and ranks do not agree");
+    }
+    let of_rendezvous = match leader.port {
+        shared if said.traits.shares_nodes && shared > SHARED_NODES => shared - SHARED_NODES,
+        rendezvous => rendezvous.checked_add(1).unwrap_or(rendezvous - 1),
+    };
+    Ok(Place { own, leader: first, roster, host: leader.host.clone(), port: port.unwrap_or(of_rendezvous) })
+}
+
+/// What the other replicas do after a notice to one, where no setting says it.
+pub fn on_notice(spec: &ClusterSpec) -> OnNotice {
+    if spec.said.traits.restarts_all { OnNotice::Leave } else { OnNotice::Hold }
+}
+
+fn role_of(job: &str) -> Role {
+    match job {
+        "chief" | "master" => Role::Chief,
+        "ps" => Role::Ps,
+        "evaluator" => Role::Evaluator,
+        _ => Role::Worker,
+    }
+}
+
+fn own_seat(spec: &ClusterSpec) -> Option<Seat> {
+    let said = &spec.said;
+    if let Some((job, index)) = said.tf.as_ref().and_then(|tf| tf.task) {
+        return Some(Seat::new(role_of(job), index));
+    }
+    let rank = said.node_rank?;
+    Some(if rank == 0 { Seat::new(Role::Chief, 0) } else { Seat::new(Role::Worker, rank - 1) })
+}
+
+/// Every seat that the platform names; without names, one of each rank.
+fn roster(spec: &ClusterSpec) -> BTreeSet<Seat> {
+    let Some(tf) = spec.said.tf.as_ref().filter(|tf| tf.task.is_some()) else {
+        let workers = spec.said.num_nodes.unwrap_or(1).saturating_sub(1);
+        let workers = (0..workers).map(|index| Seat::new(Role::Worker, index));
+        return workers.chain([Seat::new(Role::Chief, 0)]).collect();
+    };
+    let listed = tf
+        .jobs
+        .iter()
+        .flat_map(|(job, addresses)| (0u32..).zip(addresses).map(|(index, _)| Seat::new(role_of(job), index)));
+    let mut roster: BTreeSet<Seat> = listed.collect();
+    let evaluators = u32::try_from(tf.replicas.saturating_sub(roster.len())).unwrap_or(0);
+    roster.extend((0..evaluators).map(|index| Seat::new(Role::Evaluator, index)));
+    roster
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::detect;
+    use crate::cluster::input::Input;
+    use crate::cluster::spec::ClusterOptions;
+    use crate::process::env::Env;
+
+    fn placed(pairs: &[(&str, &str)], port: Option<u16>) -> Result<Place, &'static str> {
+        let env = Env::from_pairs(pairs.iter().copied());
+        let options = ClusterOptions::default();
+        let found = detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a cluster");
+        place(&found.spec, port)
+    }
+
+    fn seats(place: &Place) -> Vec<String> {
+        place.roster.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn tensorflows_jobs_are_the_seats_and_the_leader_is_the_first_that_trains() {
+        let cluster = r#""cluster":{"chief":["c:2222"],"worker":["w:2222","x:2222"],"ps":["p:2222"]}"#;
+        let task = |task: &str| format!("{{{cluster},\"task\":{task}}}");
+        let of = |text: &str| placed(&[("TF_CONFIG", &task(text))], None).expect("a gang");
+        let ps = of(r#"{"type":"ps","index":0}"#);
+        assert_eq!((ps.own.to_string(), ps.leads()), ("ps/0".to_owned(), false));
+        assert_eq!(seats(&ps), ["chief/0", "worker/0", "worker/1", "ps/0"]);
+        assert_eq!((ps.host.as_str(), ps.port), ("c", 2223));
+        let chief = of(r#"{"type":"chief","index":0}"#);
+        assert!(chief.leads());
+        assert_eq!((&chief.roster, chief.fingerprint()), (&ps.roster, ps.fingerprint()));
+        let evaluator = of(r#"{"type":"evaluator","index":0}"#);
+        assert!(seats(&evaluator).contains(&"evaluator/0".to_owned()));
+    }
+
+    #[test]
+    fn ranks_without_names_are_workers() {
+        let slurm = |own| {
+            let own = [("SLURM_PROCID", own), ("SLURM_NODEID", own)];
+            let job = [("SLURM_JOB_ID", "7"), ("SLURM_NTASKS", "3"), ("SLURM_NNODES", "3")];
+            let nodes = [("SLURM_JOB_NODELIST", "n[0-2]"), ("SLURM_NTASKS_PER_NODE", "1")];
+            placed(&[&own[..], &job, &nodes].concat(), None)
+        };
+        let third = slurm("2").expect("a gang");
+        assert_eq!((third.own.to_string(), third.port), ("worker/2".to_owned(), 5007));
+        assert_eq!(seats(&third), ["worker/0", "worker/1", "worker/2"]);
+        assert!(slurm("0").expect("a gang").leads());
+    }
+
+    #[test]
+    fn one_replica_or_a_platform_that_forwards_no_port_forms_no_gang() {
+        assert!(placed(&[], None).is_err());
+        let cluster = r#"{"cluster":{"workerpool0":["a:2222"],"workerpool1":["b:2222"]},"task":{"type":"workerpool1","index":0}}"#;
+        let vertex = |port| placed(&[("CLUSTER_SPEC", cluster)], port);
+        assert!(vertex(None).is_err_and(|why| why.contains("--gang-port")));
+        assert_eq!(vertex(Some(3333)).map(|place| place.port), Ok(3333));
+    }
+}

@@ -1,0 +1,119 @@
+//! Seats: role and index of a replica, as the platform gave them.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::spec::Role;
+
+/// One replica's place in the job, written `worker/3`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Seat {
+    order: u8,
+    /// From 0 within the role.
+    pub index: u32,
+}
+
+/// Roles in the order of a roster: the chief first.
+const ROLES: [Role; 5] = [Role::Chief, Role::Worker, Role::Ps, Role::Evaluator, Role::Reducer];
+
+impl Seat {
+    /// The seat of a role and an index.
+    pub fn new(role: Role, index: u32) -> Seat {
+        let order = ROLES.iter().position(|other| *other == role).unwrap_or(0) as u8;
+        Seat { order, index }
+    }
+
+    /// What the replica does.
+    pub fn role(self) -> Role {
+        ROLES[usize::from(self.order)]
+    }
+
+    /// Whether a generation cannot start without it.
+    pub fn is_required(self) -> bool {
+        matches!(self.role(), Role::Chief | Role::Worker | Role::Ps)
+    }
+
+    /// Whether it has checkpoints and takes part in the agreement on the step.
+    pub fn trains(self) -> bool {
+        self.role().trains()
+    }
+}
+
+impl fmt::Display for Seat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.role().word(), self.index)
+    }
+}
+
+impl fmt::Debug for Seat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl From<Seat> for String {
+    fn from(seat: Seat) -> String {
+        seat.to_string()
+    }
+}
+
+impl TryFrom<String> for Seat {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Seat, String> {
+        let wrong = || "a seat is ROLE/INDEX, as worker/3".to_owned();
+        let (word, index) = text.split_once('/').ok_or_else(wrong)?;
+        let role = ROLES.iter().find(|role| role.word() == word).ok_or_else(wrong)?;
+        Ok(Seat::new(*role, index.parse().map_err(|_| wrong())?))
+    }
+}
+
+/// 128 random bits of one agent process, as 32 hex digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Incarnation(#[serde(with = "hex128")] pub u128);
+
+mod hex128 {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(bits: &u128, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&format!("{bits:032x}"))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u128, D::Error> {
+        let text = String::deserialize(from)?;
+        let bits = if text.len() == 32 { u128::from_str_radix(&text, 16).ok() } else { None };
+        bits.ok_or_else(|| D::Error::custom("an incarnation is 32 hex digits"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seat_is_written_as_role_and_index_and_read_back() {
+        let seat = Seat::new(Role::Worker, 3);
+        assert_eq!(serde_json::to_string(&seat).unwrap(), "\"worker/3\"");
+        assert_eq!(serde_json::from_str::<Seat>("\"worker/3\"").unwrap(), seat);
+        for wrong in ["\"worker\"", "\"boss/1\"", "\"worker/-1\"", "\"worker/4294967296\"", "3"] {
+            assert!(serde_json::from_str::<Seat>(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn chief_workers_and_parameter_servers_are_required_and_the_chief_comes_first() {
+        let all = ROLES.map(|role| Seat::new(role, 0));
+        assert!(all.is_sorted());
+        assert_eq!(all.map(Seat::is_required), [true, true, true, false, false]);
+    }
+
+    #[test]
+    fn an_incarnation_keeps_its_bits() {
+        let one = Incarnation(7);
+        let text = serde_json::to_string(&one).unwrap();
+        assert_eq!(serde_json::from_str::<Incarnation>(&text).unwrap(), one);
+        assert!(serde_json::from_str::<Incarnation>("\"7\"").is_err());
+    }
+}

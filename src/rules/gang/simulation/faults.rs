@@ -1,0 +1,181 @@
+//! What goes wrong, and the platform's answer.
+
+use super::*;
+
+impl World {
+    pub(super) fn kill_agent(&mut self, agent: usize) {
+        self.agents[agent].alive = false;
+        // The kernel kills the trainer with it, and closes the connections.
+        self.agents[agent].run = None;
+        let links: Vec<u64> =
+            self.links.iter().filter(|(_, c)| c.member == agent || c.leader == agent).map(|(l, _)| *l).collect();
+        for link in links {
+            let (is_member, is_leader) =
+                self.links.get(&link).map(|c| (c.member == agent, c.leader == agent)).unwrap_or_default();
+            if is_member {
+                self.close(link, false);
+            }
+            if is_leader {
+                self.close(link, true);
+            }
+        }
+    }
+
+    /// Whether a link is that of a leader to its own member.
+    fn is_inside(&self, link: u64) -> bool {
+        self.links.get(&link).is_some_and(|conn| conn.member == conn.leader)
+    }
+
+    pub(super) fn fault(&mut self, fault: Fault) {
+        self.milestone(|| format!("FAULT {fault:?}"));
+        let lasts = match fault {
+            Fault::TrainerDies(_) => None,
+            Fault::Freeze { lasts, .. } | Fault::Cut { lasts, .. } => Some(lasts + SECOND),
+            _ => Some(SECOND),
+        };
+        if let Fault::Notice { lead, .. } = fault {
+            self.saving = self.saving.max(self.now + lead + SECOND);
+        }
+        if let Some(lasts) = lasts {
+            self.disturbed = self.disturbed.max(self.now + lasts);
+        }
+        match fault {
+            Fault::TrainerDies(seat) => {
+                let Some(agent) = self.holder(seat).filter(|agent| self.agents[*agent].frozen.is_none()) else {
+                    return;
+                };
+                if let Some(run) = self.agents[agent].run.take() {
+                    self.deaths += 1;
+                    let (signal, now) = (Some(9), self.now);
+                    let failure =
+                        Failure { class: Class::Signal, code: None, signal, step: None, detail: String::new() };
+                    self.member(agent, member::Event::Fell(failure));
+                    self.emptied(agent, 1);
+                    self.at(now + SECOND, Happening::Judge { generation: run.generation, since: now, soft: true });
+                    self.at(
+                        now + 22 * SECOND,
+                        Happening::Judge { generation: run.generation, since: now, soft: false },
+                    );
+                }
+            }
+            Fault::AgentDies { seat, after } => {
+                if let Some(agent) = self.holder(seat) {
+                    self.kill_agent(agent);
+                    if let Some(after) = after {
+                        let when = self.now + after;
+                        self.at(when, Happening::Replaces { seat });
+                    }
+                }
+            }
+            Fault::Vanishes { seat, after } => {
+                let Some(agent) = self.holder(seat) else { return };
+                (self.agents[agent].alive, self.agents[agent].run) = (false, None);
+                let when = self.now + after;
+                self.at(when, Happening::Replaces { seat });
+                // The other end gives the connection up when nothing has come for the time-out.
+                let ends = self.links.iter().filter(|(_, conn)| conn.member == agent || conn.leader == agent);
+                let ends: Vec<(u64, bool)> = ends.map(|(link, conn)| (*link, conn.member == agent)).collect();
+                let when = self.now + 20 * SECOND;
+                for (link, to_leader) in ends {
+                    self.at(when, Happening::Closed { link, to_leader, silent: true });
+                }
+            }
+            Fault::Freeze { seat, lasts } => {
+                if let Some(agent) = self.holder(seat).filter(|agent| self.agents[*agent].frozen.is_none()) {
+                    self.agents[agent].frozen = Some(self.now);
+                    let when = self.now + lasts;
+                    self.at(when, Happening::Thaws(agent));
+                }
+            }
+            Fault::Reset(seat) => {
+                // Both ends hear of it: a reset that a frozen agent does not hear of is taken for its end.
+                let awake = |agent: &usize| self.agents[*agent].frozen.is_none();
+                let link = self.holder(seat).filter(awake).and_then(|agent| self.agents[agent].link);
+                if let Some(link) = link.filter(|link| !self.is_inside(*link)) {
+                    let when = self.now;
+                    self.at(when, Happening::Closed { link, to_leader: true, silent: false });
+                    self.at(when, Happening::Closed { link, to_leader: false, silent: false });
+                }
+            }
+            Fault::Cut { seat, to_leader, lasts } => {
+                let until = self.now + lasts;
+                self.cuts.push((seat, to_leader, until));
+                self.at(until, Happening::Heals);
+                // Longer than the gang's time-out, the kernel gives the connection up at both ends.
+                let link = self.holder(seat).and_then(|agent| self.agents[agent].link);
+                if lasts > 20 * SECOND
+                    && let Some(link) = link.filter(|link| !self.is_inside(*link))
+                {
+                    let when = self.now + 20 * SECOND;
+                    self.at(when, Happening::Closed { link, to_leader: true, silent: true });
+                    self.at(when, Happening::Closed { link, to_leader: false, silent: true });
+                }
+            }
+            Fault::SecondGang => {
+                for seat in self.plan.seats.clone() {
+                    let starts = self.now + self.random.below(10 * SECOND);
+                    self.at(starts, Happening::Replaces { seat });
+                }
+            }
+            Fault::StoreAway(lasts) => self.store_goes_away(lasts),
+            // The platform starts a replacement before the old agent is dead.
+            Fault::SecondAgent(seat) => self.replace(seat),
+            Fault::Notice { seat, lead } => {
+                if let Some(agent) = self.holder(seat).filter(|agent| self.agents[*agent].frozen.is_none()) {
+                    self.member(agent, member::Event::Noticed(Duration::from_millis(lead)));
+                    let when = self.now + lead;
+                    let after = Some(self.random.between(5 * SECOND, 60 * SECOND));
+                    self.at(when, Happening::Fault(Fault::AgentDies { seat, after }));
+                }
+            }
+        }
+    }
+
+    /// Whether each required seat would have two agents. Without a store two whole gangs never hear of each other.
+    pub(super) fn would_be_two_gangs(&self, next: Seat) -> bool {
+        let alive = |seat: Seat| self.agents.iter().filter(|agent| agent.alive && agent.seat == seat).count();
+        let mut others = self.plan.seats.iter().filter(|seat| seat.is_required() && **seat != next);
+        alive(next) > 0 && others.all(|seat| alive(*seat) > 1)
+    }
+
+    pub(super) fn thaw(&mut self, agent: usize) {
+        let Some(_) = self.agents[agent].frozen.take() else { return };
+        if !self.agents[agent].alive {
+            return;
+        }
+        // The lease first, then what waited, as one wake-up of the loop has it.
+        self.member(agent, member::Event::Tick);
+        let waiting = std::mem::take(&mut self.agents[agent].waiting);
+        // A kill that was due goes first.
+        let (kills, waiting): (Vec<Happening>, Vec<Happening>) =
+            waiting.into_iter().partition(|what| matches!(what, Happening::TrainerGone { .. }));
+        kills.into_iter().for_each(|kill| self.happen(kill));
+        let now = self.now;
+        // The trainer wakes a moment later than the agent has judged the lease: what it did before counts as frozen.
+        for what in waiting {
+            self.at(now, what);
+        }
+    }
+
+    pub(super) fn faults(&mut self, many: u64, until: Millis) {
+        let seats = self.plan.seats.len() as u64;
+        for _ in 0..many {
+            let seat = self.plan.seats[self.random.below(seats) as usize];
+            let when = self.random.between(5 * SECOND, until);
+            let lasts = self.random.between(100, 60 * SECOND);
+            let fault = match self.random.below(11) {
+                0 | 1 => Fault::TrainerDies(seat),
+                2 => Fault::AgentDies { seat, after: Some(lasts) },
+                3 => Fault::Freeze { seat, lasts },
+                4 => Fault::Reset(seat),
+                5 => Fault::Cut { seat, to_leader: self.random.below(2) == 0, lasts },
+                6 => Fault::SecondAgent(seat),
+                7 => Fault::Vanishes { seat, after: lasts * 10 },
+                8 => Fault::StoreAway(lasts),
+                9 if self.plan.store => Fault::SecondGang,
+                _ => Fault::Notice { seat, lead: self.random.between(SECOND, 30 * SECOND) },
+            };
+            self.at(when, Happening::Fault(fault));
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The promises, judged after every event that could break one.
+
+use std::collections::BTreeSet;
+
+use super::*;
+
+impl World {
+    pub(super) fn restore(&mut self, agent: usize, choice: Choice) {
+        if let Choice::Own(step) | Choice::Chiefs(Step { step, .. }) | Choice::Shared(Step { step, .. }) = choice {
+            let is_offered = self.agents[agent].offered.iter().any(|offered| offered.step == step);
+            if !is_offered && self.plan.mode == Mode::Each {
+                self.wrong(format!("agent {agent} restores step {step}, which it did not offer"));
+            }
+        }
+        // An agent that was frozen may hear of an agreement that is over; it will not start.
+        let is_over = self.started.range(self.agents[agent].member.newest() + 1..).next().is_some();
+        if choice == Choice::Start && !is_over && self.a_step_is_common() {
+            self.wrong(format!("agent {agent} starts from the beginning although there are steps: {:?}", self.commits));
+        }
+        self.agents[agent].restored = Some(choice);
+        let slow = self.random.below(20) == 0;
+        let when = self.now + self.random.between(10, if slow { 60 } else { 3 } * SECOND);
+        self.at(when, Happening::ToAgent(agent, Input::Member(member::Event::Restored)));
+    }
+
+    /// A generation starts once, and with a store only under its leader's claim.
+    pub(super) fn starts(&mut self, agent: usize, generation: Generation) {
+        self.milestone(|| format!("leader {agent} starts generation {generation}"));
+        let own = self.agents[agent].incarnation;
+        if self.plan.store && self.store.claims.get(&generation).is_none_or(|claim| claim.leader != own) {
+            self.wrong(format!("generation {generation} starts without a claim"));
+        }
+        if !self.plan.store {
+            // Where every agent is new, the numbers begin anew.
+            self.started.split_off(&generation);
+        }
+        if self.started.insert(generation, (None, self.now)).is_some() {
+            self.wrong(format!("generation {generation} starts twice"));
+        }
+    }
+
+    pub(super) fn launch(&mut self, agent: usize, generation: Generation) {
+        self.milestone(|| format!("agent {agent} launches generation {generation}"));
+        if self.finished && !self.two_gangs {
+            self.wrong(format!("agent {agent} starts generation {generation} after the job has finished"));
+        }
+        if !self.started.contains_key(&generation) {
+            self.wrong(format!("agent {agent} starts generation {generation}, which no leader has started"));
+        }
+        let restored = self.agents[agent].restored.take();
+        let step = restored.and_then(Choice::step);
+        let trains = self.agents[agent].seat.trains();
+        match self.started.get_mut(&generation).filter(|_| trains) {
+            Some((agreed @ None, _)) => *agreed = Some(step.unwrap_or(0)),
+            Some((Some(agreed), _)) if *agreed != step.unwrap_or(0) => {
+                let agreed = *agreed;
+                self.wrong(format!("generation {generation} starts from {agreed} and from {step:?}"));
+            }
+            _ => {}
+        }
+        self.runs += 1;
+        let id = self.runs;
+        if self.agents[agent].run.is_some() {
+            self.wrong(format!("agent {agent} starts a second trainer"));
+        }
+        self.agents[agent].run =
+            Some(Run { id, generation, step: step.unwrap_or(0), stopping: false, stubborn: self.random.below(4) == 0 });
+        self.judge_runs();
+        if self.agents[agent].seat.trains() {
+            let when = self.now + 100;
+            self.at(when, Happening::TrainerSteps { agent, run: id });
+        }
+    }
+
+    /// No two generations train at once, and no seat twice. What is frozen does not train.
+    pub(super) fn judge_runs(&mut self) {
+        if self.two_gangs_may_train() {
+            return;
+        }
+        let running = self.agents.iter().filter(|agent| agent.frozen.is_none());
+        let runs: Vec<(Seat, Generation)> =
+            running.filter_map(|agent| agent.run.as_ref().map(|run| (agent.seat, run.generation))).collect();
+        let generations: BTreeSet<Generation> = runs.iter().map(|(_, generation)| *generation).collect();
+        let seats: BTreeSet<Seat> = runs.iter().map(|(seat, _)| *seat).collect();
+        if generations.len() > 1 {
+            self.wrong(format!("generations {generations:?} train at once"));
+        }
+        if seats.len() < runs.len() {
+            self.wrong(format!("two trainers for one seat: {runs:?}"));
+        }
+    }
+
+    /// Whether there is a step that every member which needs one can restore.
+    pub(super) fn a_step_is_common(&self) -> bool {
+        let mut all = self.plan.seats.iter().filter(|seat| seat.trains()).map(|seat| self.commits.get(seat));
+        match self.plan.mode {
+            Mode::Each | Mode::Auto => {
+                let Some(first) = all.next().flatten() else { return false };
+                let others: Vec<_> = all.collect();
+                first.iter().any(|step| others.iter().all(|steps| steps.is_some_and(|steps| steps.contains(step))))
+            }
+            Mode::Chief | Mode::Shared => all.next().flatten().is_some_and(|steps| !steps.is_empty()),
+        }
+    }
+
+    /// The newest step that an agent of this seat was told to keep.
+    pub(super) fn kept_by(&self, seat: Seat) -> Option<u64> {
+        let own = self.kept.iter().filter(|(agent, _)| self.agents[**agent].seat == seat);
+        own.map(|(_, step)| *step).max()
+    }
+
+    /// What is kept stays offered.
+    pub(super) fn judge_offer(&mut self, agent: usize, steps: &[Step]) {
+        let is_own = self.plan.mode == Mode::Each || self.agents[agent].seat == seat_of(0);
+        if is_own
+            && self.agents[agent].seat.trains()
+            && let Some(kept) = self.kept_by(self.agents[agent].seat)
+            && !steps.iter().any(|step| step.step == kept)
+        {
+            self.wrong(format!("agent {agent} does not offer the kept step {kept}"));
+        }
+    }
+
+    /// A death empties every tree: soon while nothing else is wrong, after the lease in any case.
+    pub(super) fn judge_halt(&mut self, generation: Generation, since: Millis, soft: bool) {
+        // Whose machine goes trains until its deadline.
+        if self.saving > self.now || soft && self.disturbed + 25 * SECOND > since {
+            return;
+        }
+        let runs = |agent: &Agent| {
+            agent.frozen.is_none() && agent.run.as_ref().is_some_and(|run| run.generation == generation)
+        };
+        if !self.finished && self.agents.iter().any(runs) {
+            self.wrong(format!("a trainer of generation {generation} runs {} ms after a death", self.now - since));
+        }
+    }
+
+    pub(super) fn fail(&self, seed: u64, what: &str) -> ! {
+        let states: Vec<String> = self
+            .agents
+            .iter()
+            .enumerate()
+            .filter(|(_, agent)| agent.alive)
+            .map(|(at, agent)| {
+                let leader = agent.leader.as_ref().map_or("", |leader| leader.state());
+                format!("{at} {} {} {leader}", agent.seat, agent.member.state())
+            })
+            .collect();
+        let seats: Vec<String> = self.plan.seats.iter().map(ToString::to_string).collect();
+        panic!(
+            "seed {seed} of {seats:?}, {:?}: {what}\n{}\n--- the last of it\n{}\nstates: {}",
+            self.plan.mode,
+            self.milestones.join("\n"),
+            self.trace.join("\n"),
+            states.join("; ")
+        );
+    }
+}

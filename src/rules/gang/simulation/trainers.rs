@@ -1,0 +1,97 @@
+//! The trainers: a collective that commits every 50 steps.
+
+use super::*;
+
+impl World {
+    pub(super) fn trainer_steps(&mut self, agent: usize, id: u64) {
+        let Some(run) = self.agents[agent].run.as_mut().filter(|run| run.id == id && !run.stopping) else { return };
+        let (step, generation) = (run.step + 1, run.generation);
+        let newer = self.started.range(generation + 1..).next().filter(|_| !self.two_gangs_may_train());
+        if let Some((newer, _)) = newer {
+            let newer = *newer;
+            return self.wrong(format!("agent {agent} trains in generation {generation} although {newer} has started"));
+        }
+        self.judge_runs();
+        // A collective: no rank is more than a step ahead of another that runs.
+        let others = self.agents.iter().filter(|other| other.alive && other.frozen.is_none() && other.seat.trains());
+        let others: Vec<u64> =
+            others.filter_map(|o| o.run.as_ref().filter(|r| r.generation == generation).map(|r| r.step)).collect();
+        if step < self.goal
+            && (others.len() < self.plan.seats.iter().filter(|seat| seat.trains()).count()
+                || others.iter().any(|other| other + 1 < step))
+        {
+            let when = self.now + 20;
+            return self.at(when, Happening::TrainerSteps { agent, run: id });
+        }
+        if let Some(run) = &mut self.agents[agent].run {
+            run.step = step;
+        }
+        self.member(agent, member::Event::Stepped(step));
+        if step.is_multiple_of(50) && (self.plan.mode == Mode::Each || self.agents[agent].seat == seat_of(0)) {
+            let seat = self.agents[agent].seat;
+            let kept = self.kept_by(seat);
+            let commits = self.commits.entry(seat).or_default();
+            commits.insert(step);
+            // As sparing as retention may be.
+            commits.retain(|step| kept.is_none_or(|kept| *step >= kept));
+            self.member(agent, member::Event::Committed(step));
+        }
+        if step >= self.goal {
+            self.agents[agent].run = None;
+            self.member(agent, member::Event::Finished);
+            if self.agents[agent].member.state() == "ending" {
+                self.emptied(agent, 1);
+            }
+            return;
+        }
+        let when = self.now + 100;
+        self.at(when, Happening::TrainerSteps { agent, run: id });
+    }
+
+    /// A trainer ends by itself, or is stopped at the end of its grace.
+    pub(super) fn end(&mut self, agent: usize, grace: Millis) {
+        let Some(run) = self.agents[agent].run.as_ref().map(|run| run.id) else { return self.stop(agent, 0) };
+        let when = self.now + self.random.between(1, grace + 500);
+        self.at(when, Happening::TrainerEnds { agent, run });
+    }
+
+    /// One that ignores SIGTERM takes the whole grace.
+    pub(super) fn stop(&mut self, agent: usize, grace: Millis) {
+        let takes = self.random.between(1, 2 * SECOND).min(grace);
+        match &mut self.agents[agent].run {
+            Some(run) if grace == 0 => {
+                let run = run.id;
+                self.trainer_gone(agent, run);
+            }
+            Some(run) => {
+                run.stopping = true;
+                let (run, takes) = (run.id, if run.stubborn { grace } else { takes });
+                let when = self.now + takes;
+                self.at(when, Happening::TrainerGone { agent, run });
+            }
+            None => self.emptied(agent, takes),
+        }
+    }
+
+    pub(super) fn trainer_gone(&mut self, agent: usize, id: u64) {
+        if self.agents[agent].run.as_ref().is_some_and(|run| run.id == id) {
+            self.agents[agent].run = None;
+            self.emptied(agent, 5);
+        }
+    }
+
+    /// The tree is empty: the agent surveys, or leaves after a notice.
+    pub(super) fn emptied(&mut self, agent: usize, after: Millis) {
+        if !std::mem::take(&mut self.agents[agent].parts) {
+            return self.survey(agent, after);
+        }
+        self.member(agent, member::Event::Leaves);
+        let (seat, now) = (self.agents[agent].seat, self.now);
+        self.milestone(|| format!("agent {agent} leaves after a notice"));
+        // The platform restarts all replicas once they are gone.
+        if self.agents[agent].leader.is_none() {
+            self.agents[agent].alive = false;
+            self.at(now + 60 * SECOND, Happening::Replaces { seat });
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! Time, the agents, and what their actions do.
+
+use super::*;
+
+impl World {
+    pub(super) fn new(seed: u64, plan: Plan) -> World {
+        let mut world = World {
+            now: 0,
+            heap: BinaryHeap::new(),
+            happenings: BTreeMap::new(),
+            count: 0,
+            random: Random(seed),
+            agents: Vec::new(),
+            links: BTreeMap::new(),
+            cuts: Vec::new(),
+            plan,
+            goal: 600,
+            started: BTreeMap::new(),
+            deaths: 0,
+            charges: 0,
+            runs: 0,
+            disturbed: 0,
+            saving: 0,
+            store: store::Store::default(),
+            two_gangs: false,
+            finished: false,
+            gave_up: false,
+            trouble: None,
+            commits: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            traced: false,
+            trace: Vec::new(),
+            milestones: Vec::new(),
+        };
+        for seat in world.plan.seats.clone() {
+            let at = world.random.below(20 * SECOND);
+            world.at(at, Happening::Replaces { seat });
+        }
+        world
+    }
+
+    pub(super) fn at(&mut self, when: Millis, what: Happening) {
+        self.count += 1;
+        self.happenings.insert(self.count, what);
+        self.heap.push(Reverse((when.max(self.now), self.count)));
+    }
+
+    pub(super) fn clock(&self, agent: usize) -> Duration {
+        let agent = &self.agents[agent];
+        let local = self.now as i64 * (100_000 + agent.fast) / 100_000;
+        Duration::from_millis(local as u64 + agent.offset)
+    }
+
+    /// When an agent's clock shows this.
+    pub(super) fn when(&self, agent: usize, clock: Duration) -> Millis {
+        let at = &self.agents[agent];
+        let local = (clock.as_millis() as u64).saturating_sub(at.offset) as i64;
+        (local * 100_000 / (100_000 + at.fast)) as u64 + 1
+    }
+
+    pub(super) fn wake(&mut self, agent: usize, clock: Duration, leader: bool) {
+        let when = self.when(agent, clock).max(self.now + 1);
+        let next = &mut self.agents[agent].ticks[usize::from(leader)];
+        if next.is_none_or(|at| when < at) {
+            *next = Some(when);
+            self.at(when, Happening::ToAgent(agent, Input::Tick { leader }));
+        }
+    }
+
+    pub(super) fn wrong(&mut self, what: String) {
+        if self.trouble.is_none() {
+            self.trouble = Some(format!("{} ms: {what}", self.now));
+        }
+    }
+
+    /// A line of the trace, where one is written.
+    pub(super) fn note(&mut self, what: impl FnOnce() -> String) {
+        if !self.traced {
+            return;
+        }
+        let line = format!("{:>8} {}", self.now, what());
+        self.trace.push(line);
+        if self.trace.len() > 400 {
+            self.trace.drain(..200);
+        }
+    }
+
+    /// A line of the trace that is never dropped.
+    pub(super) fn milestone(&mut self, what: impl FnOnce() -> String) {
+        if self.traced {
+            let line = format!("{:>8} {}", self.now, what());
+            self.milestones.push(line.clone());
+            self.trace.push(line);
+        }
+    }
+
+    /// The agent that the leader's name leads to: the one that the platform started last.
+    pub(super) fn chief(&self) -> Option<usize> {
+        (0..self.agents.len()).rev().find(|at| self.agents[*at].seat == seat_of(0) && self.agents[*at].alive)
+    }
+
+    pub(super) fn holder(&self, seat: Seat) -> Option<usize> {
+        (0..self.agents.len()).rev().find(|at| self.agents[*at].seat == seat && self.agents[*at].alive)
+    }
+
+    pub(super) fn run(&mut self, until: Millis) {
+        while let Some(Reverse((when, count))) = self.heap.pop() {
+            if when > until || self.trouble.is_some() {
+                self.heap.push(Reverse((when, count)));
+                return;
+            }
+            self.now = when;
+            let Some(what) = self.happenings.remove(&count) else { continue };
+            self.happen(what);
+        }
+    }
+
+    pub(super) fn agent_of(&self, what: &Happening) -> Option<usize> {
+        match what {
+            Happening::ToAgent(agent, _) | Happening::Dials(agent) => Some(*agent),
+            Happening::TrainerSteps { agent, .. }
+            | Happening::TrainerGone { agent, .. }
+            | Happening::TrainerEnds { agent, .. }
+            | Happening::ToLeader { agent, .. }
+            | Happening::Surveyed { agent, .. } => Some(*agent),
+            Happening::Arrives { link, to_leader, .. } | Happening::Closed { link, to_leader, .. } => {
+                self.links.get(link).map(|conn| if *to_leader { conn.leader } else { conn.member })
+            }
+            Happening::Fault(_)
+            | Happening::Put { .. }
+            | Happening::Looks { .. }
+            | Happening::Thaws(_)
+            | Happening::Heals
+            | Happening::Dies(_)
+            | Happening::Judge { .. }
+            | Happening::Replaces { .. } => None,
+        }
+    }
+
+    pub(super) fn happen(&mut self, what: Happening) {
+        if let Some(agent) = self.agent_of(&what) {
+            if !self.agents[agent].alive {
+                return;
+            }
+            if self.agents[agent].frozen.is_some() {
+                return self.agents[agent].waiting.push(what);
+            }
+        }
+        match what {
+            Happening::ToAgent(agent, Input::Member(event)) => self.member(agent, event),
+            Happening::ToAgent(agent, Input::Tick { leader }) => {
+                // One that a sooner one has replaced.
+                if self.agents[agent].ticks[usize::from(leader)].is_none_or(|at| at > self.now) {
+                    return;
+                }
+                self.agents[agent].ticks[usize::from(leader)] = None;
+                if leader { self.leader(agent, leader::Event::Tick) } else { self.member(agent, member::Event::Tick) }
+            }
+            Happening::Arrives { link, to_leader, message } => self.arrives(link, to_leader, message),
+            Happening::Closed { link, to_leader, silent } => self.closed(link, to_leader, silent),
+            Happening::Dials(agent) => self.dial(agent),
+            Happening::TrainerSteps { agent, run } => self.trainer_steps(agent, run),
+            Happening::TrainerGone { agent, run } => self.trainer_gone(agent, run),
+            Happening::ToLeader { agent, claim, event } => {
+                if self.agents[agent].claim == claim {
+                    self.leader(agent, event);
+                }
+            }
+            Happening::Put { agent, claim, generation } => self.put(agent, claim, generation),
+            Happening::Looks { agent, generation, back } => self.looks(agent, generation, back),
+            Happening::Fault(fault) => self.fault(fault),
+            Happening::Thaws(agent) => self.thaw(agent),
+            Happening::Heals => {
+                let now = self.now;
+                self.cuts.retain(|(_, _, until)| *until > now);
+            }
+            Happening::Dies(agent) => {
+                let seat = self.agents[agent].seat;
+                self.kill_agent(agent);
+                if self.holder(seat).is_none() {
+                    self.at(self.now + 10 * SECOND, Happening::Replaces { seat });
+                }
+            }
+            Happening::Replaces { seat } => self.replace(seat),
+            Happening::Judge { generation, since, soft } => self.judge_halt(generation, since, soft),
+            Happening::TrainerEnds { agent, run } => self.trainer_gone(agent, run),
+            Happening::Surveyed { agent, survey, offer } => {
+                if self.agents[agent].survey == survey {
+                    self.member(agent, member::Event::TreeEmpty(offer));
+                }
+            }
+        }
+    }
+
+    pub(super) fn replace(&mut self, seat: Seat) {
+        if self.finished {
+            return;
+        }
+        let second = self.would_be_two_gangs(seat);
+        self.two_gangs |= second;
+        if second && !self.plan.store {
+            let when = self.now + 30 * SECOND;
+            return self.at(when, Happening::Replaces { seat });
+        }
+        // In the end the platform keeps one.
+        let is_old = |at: &usize| self.agents[*at].alive && self.agents[*at].seat == seat;
+        let old: Vec<usize> = (0..self.agents.len()).filter(is_old).collect();
+        for old in old {
+            let when = self.now + self.random.between(100, if second { 600 } else { 120 } * SECOND);
+            self.at(when, Happening::Dies(old));
+        }
+        let at = self.agents.len();
+        let (offset, fast) = (self.random.below(1_000_000), self.random.between(0, 1_000) as i64 - 500);
+        let incarnation = Incarnation(u128::from(self.random.next()));
+        let clock = Duration::from_millis(self.now * (100_000 + fast) as u64 / 100_000 + offset);
+        let (member, actions) =
+            Member::new(clock, seat, seat_of(0), incarnation, format!("host-{at}"), self.plan.timing);
+        let own = seat == seat_of(0);
+        let config = Config {
+            roster: self.plan.seats.iter().copied().collect(),
+            own: seat,
+            incarnation,
+            timing: self.plan.timing,
+            mode: self.plan.mode,
+            from_scratch: false,
+            on_notice: self.plan.on_notice,
+            limits: Limits { max_restarts: 1_000, ..Limits::default() },
+            hang: None,
+            newest_claim: self.newest_claim(),
+        };
+        self.agents.push(Agent {
+            seat,
+            incarnation,
+            claim: 0,
+            member,
+            leader: own.then(|| Leader::new(clock, config)),
+            alive: true,
+            frozen: None,
+            waiting: Vec::new(),
+            offset,
+            fast,
+            link: None,
+            dials: false,
+            run: None,
+            restored: None,
+            left: None,
+            offered: Vec::new(),
+            ticks: [None; 2],
+            survey: 0,
+            parts: false,
+            refused: false,
+        });
+        self.milestone(|| format!("agent {at} starts for {seat}"));
+        self.member_actions(at, actions);
+    }
+
+    pub(super) fn offer(&mut self, agent: usize) -> Offer {
+        let own = self.commits.get(&self.agents[agent].seat).cloned().unwrap_or_default();
+        let chiefs = self.commits.get(&seat_of(0)).cloned().unwrap_or_default();
+        let steps = if self.plan.mode == Mode::Each { &own } else { &chiefs };
+        let steps = steps.iter().map(|step| Step { step: *step, hash: *step }).collect();
+        let kept = self.kept_by(self.agents[agent].seat);
+        let steps = offered(steps, kept);
+        self.judge_offer(agent, &steps);
+        self.agents[agent].offered = steps.clone();
+        Offer { steps, has_own_commits: !own.is_empty(), sees_leaders_file: false }
+    }
+
+    /// What can be restored is read now, and told after a while.
+    pub(super) fn survey(&mut self, agent: usize, after: Millis) {
+        let slow = self.random.below(20) == 0;
+        let takes = self.random.between(1, if slow { 30 * SECOND } else { 300 });
+        let offer = self.offer(agent);
+        self.agents[agent].survey += 1;
+        let (when, survey) = (self.now + after + takes, self.agents[agent].survey);
+        self.at(when, Happening::Surveyed { agent, survey, offer });
+    }
+
+    pub(super) fn member(&mut self, agent: usize, event: member::Event) {
+        let clock = self.clock(agent);
+        let shown =
+            if !self.traced || matches!(event, member::Event::Tick) { String::new() } else { format!("{event:?}") };
+        let actions = self.agents[agent].member.step(clock, event);
+        if !shown.is_empty() && !shown.contains("Echo") && !shown.contains("Stepped") {
+            let state = self.agents[agent].member.state();
+            self.note(|| format!("member {agent}: {shown} -> {state}"));
+        }
+        self.member_actions(agent, actions);
+    }
+
+    pub(super) fn member_actions(&mut self, agent: usize, actions: Vec<member::Action>) {
+        for action in actions {
+            match action {
+                member::Action::Wake(clock) => self.wake(agent, clock, false),
+                member::Action::Dial => {
+                    self.agents[agent].dials = true;
+                    self.drop_link(agent);
+                    let pause = if std::mem::take(&mut self.agents[agent].refused) { SECOND } else { 50 };
+                    let when = self.now + self.random.between(1, pause);
+                    self.at(when, Happening::Dials(agent));
+                }
+                member::Action::Hangup => {
+                    self.agents[agent].dials = false;
+                    self.drop_link(agent);
+                }
+                member::Action::Send(message) => self.send(agent, true, Message::Up(message), None),
+                member::Action::Survey => self.survey(agent, 0),
+                member::Action::Restore(choice) => self.restore(agent, choice),
+                member::Action::Launch(generation) => self.launch(agent, generation),
+                member::Action::End(grace) => self.end(agent, grace.as_millis() as u64),
+                member::Action::Stop(grace) => self.stop(agent, grace.as_millis() as u64),
+                member::Action::Kill => self.stop(agent, 0),
+                member::Action::Save { lead, leave } => {
+                    self.agents[agent].parts |= leave;
+                    self.stop(agent, lead.as_millis() as u64);
+                }
+                member::Action::Keep(step) => {
+                    if self.kept.insert(agent, step).is_some_and(|before| before > step) {
+                        self.wrong(format!("the kept step of agent {agent} went back to {step}"));
+                    }
+                }
+                member::Action::Name(_) | member::Action::Waiting(_) => {}
+                member::Action::Leave(leave) => {
+                    let yields = self.agents[agent].leader.as_ref().is_some_and(|leader| leader.state() == "yielded");
+                    if let Leave::GaveUp { why, .. } = &leave {
+                        self.gave_up |= !yields && !self.two_gangs;
+                        if !self.plan.seats.iter().any(|seat| why.contains(&seat.to_string())) {
+                            self.wrong(format!("no seat is named: {why}"));
+                        }
+                    }
+                    self.milestone(|| format!("agent {agent} leaves: {leave:?}"));
+                    if self.agents[agent].run.is_some() {
+                        self.wrong(format!("agent {agent} leaves with a trainer"));
+                    }
+                    self.agents[agent].left = Some((self.now, leave));
+                    if self.agents[agent].leader.is_none() {
+                        self.agents[agent].alive = false;
+                    } else if yields {
+                        self.kill_agent(agent);
+                        if self.chief().is_none() {
+                            let when = self.now + 10 * SECOND;
+                            self.at(when, Happening::Replaces { seat: seat_of(0) });
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn leader(&mut self, agent: usize, event: leader::Event) {
+        let clock = self.clock(agent);
+        // A record that comes with a member was charged before.
+        let learns = matches!(&event, leader::Event::Heard(_, ToLeader::Hello(_)));
+        let Some(leader) = &mut self.agents[agent].leader else { return };
+        let charged = leader.record().charged;
+        let state_was = leader.state();
+        let actions = leader.step(clock, event);
+        let (state, more) = (leader.state(), leader.record().charged.saturating_sub(charged));
+        self.gave_up |= state == "given_up";
+        self.finished |= matches!(state, "ending" | "done") && matches!(state_was, "training" | "ending");
+        if !learns {
+            self.charges += more;
+            if self.charges > self.deaths {
+                self.wrong(format!("{} deaths were charged {} times", self.deaths, self.charges));
+            }
+        }
+        for action in actions {
+            match action {
+                leader::Action::Send(link, message) => self.send(agent, false, Message::Down(message), Some(link)),
+                leader::Action::Close(link) => self.close(link, true),
+                leader::Action::Claim(generation) => self.claim(agent, generation),
+                leader::Action::LookForClaim(generation) => self.look(agent, generation),
+                leader::Action::Started(generation) => self.starts(agent, generation),
+                leader::Action::Done => {
+                    self.milestone(|| format!("leader {agent} is done"));
+                    if state == "yielded" {
+                        continue;
+                    }
+                    if state_was == "parting" {
+                        self.agents[agent].alive = false;
+                        let (seat, when) = (self.agents[agent].seat, self.now + 60 * SECOND);
+                        self.at(when, Happening::Replaces { seat });
+                        self.agents[agent].leader = None;
+                        self.kill_agent(agent);
+                        return;
+                    }
+                    let of_it = self.agents[agent].leader.as_ref().map(Leader::generation);
+                    let cut: BTreeSet<Seat> = self.cuts.iter().map(|(seat, ..)| *seat).collect();
+                    let reached = |other: &&Agent| other.alive && other.frozen.is_none() && !cut.contains(&other.seat);
+                    let training = self
+                        .agents
+                        .iter()
+                        .filter(|other| other.seat != seat_of(0))
+                        .filter(reached)
+                        .filter(|other| other.run.as_ref().is_some_and(|run| Some(run.generation) == of_it))
+                        .count();
+                    if training > 0 {
+                        self.wrong("the leader is done before the trainers".to_owned());
+                    }
+                }
+                leader::Action::Wake(clock) => self.wake(agent, clock, true),
+            }
+        }
+    }
+}

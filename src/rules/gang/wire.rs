@@ -1,0 +1,169 @@
+//! Frames: 4 bytes of length, big endian, then JSON, then a tag of 16 bytes.
+//!
+//! The length counts JSON and tag. The tag is keyed BLAKE3 over the direction, the frame's number and the JSON, so a frame
+//! can be neither altered, replayed, dropped nor sent back. The content is not encrypted.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Longest frame of a member, bytes.
+pub const MEMBER_LIMIT: usize = 64 << 10;
+/// Longest frame of the leader, bytes.
+pub const LEADER_LIMIT: usize = 1 << 20;
+const LENGTH: usize = 4;
+const TAG: usize = 16;
+
+/// Which way a frame goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// From a member to the leader.
+    ToLeader,
+    /// From the leader to a member.
+    ToMember,
+}
+
+/// One direction of one connection: writes or reads frames in their order.
+#[derive(Debug, Clone)]
+pub struct Channel {
+    key: [u8; 32],
+    direction: Direction,
+    counter: u64,
+}
+
+/// Why a connection must be closed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// The length is out of bounds.
+    #[error("a frame of {0} bytes is longer than allowed")]
+    TooLong(usize),
+    /// The length is too short for a tag.
+    #[error("a frame is too short")]
+    TooShort,
+    /// The tag is wrong.
+    #[error("a frame's tag is wrong: another key, or a frame was altered, lost or repeated")]
+    Tag,
+    /// The JSON is none of ours.
+    #[error("a frame's content is not understood: {0}")]
+    Content(String),
+}
+
+impl Channel {
+    /// The start of a connection's direction. `key` is the session key that the handshake made.
+    pub fn new(key: [u8; 32], direction: Direction) -> Channel {
+        Channel { key, direction, counter: 0 }
+    }
+
+    fn tag(&mut self, json: &[u8]) -> [u8; TAG] {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        hasher.update(&[self.direction as u8]).update(&self.counter.to_be_bytes()).update(json);
+        self.counter += 1;
+        let mut tag = [0; TAG];
+        tag.copy_from_slice(&hasher.finalize().as_bytes()[..TAG]);
+        tag
+    }
+
+    fn limit(&self) -> usize {
+        match self.direction {
+            Direction::ToLeader => MEMBER_LIMIT,
+            Direction::ToMember => LEADER_LIMIT,
+        }
+    }
+
+    /// The bytes of a message. Errors: it is too long.
+    pub fn frame(&mut self, message: &impl Serialize) -> Result<Vec<u8>, WireError> {
+        let json = serde_json::to_vec(message).map_err(|error| WireError::Content(error.to_string()))?;
+        let length = json.len() + TAG;
+        if length > self.limit() {
+            return Err(WireError::TooLong(length));
+        }
+        let mut bytes = Vec::with_capacity(LENGTH + length);
+        bytes.extend((length as u32).to_be_bytes());
+        bytes.extend(&json);
+        bytes.extend(self.tag(&json));
+        Ok(bytes)
+    }
+
+    /// Takes one message off the front of what was received; `None`: it is not all there yet. A caller reads on only while
+    /// it holds less than a frame, so what it holds stays below the limit. Errors: the connection must be closed.
+    pub fn take<T: DeserializeOwned>(&mut self, received: &mut Vec<u8>) -> Result<Option<T>, WireError> {
+        let Some(length) = received.first_chunk::<LENGTH>().map(|bytes| u32::from_be_bytes(*bytes) as usize) else {
+            return Ok(None);
+        };
+        if length > self.limit() {
+            return Err(WireError::TooLong(length));
+        }
+        if length < TAG {
+            return Err(WireError::TooShort);
+        }
+        if received.len() < LENGTH + length {
+            return Ok(None);
+        }
+        let (json, tag) = received[LENGTH..LENGTH + length].split_at(length - TAG);
+        let ours = self.tag(json);
+        if !equal(&ours, tag) {
+            return Err(WireError::Tag);
+        }
+        let message = serde_json::from_slice(json).map_err(|error| WireError::Content(error.to_string()))?;
+        received.drain(..LENGTH + length);
+        Ok(Some(message))
+    }
+}
+
+/// Compares in a time that does not depend on where they differ.
+pub(super) fn equal(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::message::{ToLeader, ToMember};
+    use super::*;
+    use proptest::prelude::*;
+
+    fn channels(direction: Direction) -> (Channel, Channel) {
+        (Channel::new([7; 32], direction), Channel::new([7; 32], direction))
+    }
+
+    #[test]
+    fn messages_come_out_in_order_however_the_bytes_are_cut() {
+        let (mut from, mut to) = channels(Direction::ToLeader);
+        let beat = |clock| ToLeader::Beat { clock, step: Some(clock), restoring: None, committed: None };
+        let bytes: Vec<u8> = (0..3).flat_map(|clock| from.frame(&beat(clock)).unwrap()).collect();
+        let (mut received, mut found) = (Vec::new(), Vec::new());
+        for byte in bytes {
+            received.push(byte);
+            found.extend(to.take::<ToLeader>(&mut received).unwrap());
+        }
+        assert_eq!(found, [beat(0), beat(1), beat(2)]);
+        assert!(received.is_empty());
+    }
+
+    #[test]
+    fn a_frame_that_is_repeated_altered_or_sent_back_is_refused() {
+        let (mut from, mut to) = channels(Direction::ToMember);
+        let frame = from.frame(&ToMember::Finish).unwrap();
+        let mut twice = [frame.clone(), frame.clone()].concat();
+        assert_eq!(to.take::<ToMember>(&mut twice), Ok(Some(ToMember::Finish)));
+        assert_eq!(to.take::<ToMember>(&mut twice), Err(WireError::Tag));
+        let mut altered = frame.clone();
+        altered[5] ^= 1;
+        assert_eq!(channels(Direction::ToMember).0.take::<ToMember>(&mut altered), Err(WireError::Tag));
+        assert_eq!(channels(Direction::ToLeader).0.take::<ToMember>(&mut frame.clone()), Err(WireError::Tag));
+        let mut other_key = Channel::new([8; 32], Direction::ToMember);
+        assert_eq!(other_key.take::<ToMember>(&mut frame.clone()), Err(WireError::Tag));
+    }
+
+    #[test]
+    fn a_long_frame_is_refused_before_it_is_received() {
+        let mut received = (MEMBER_LIMIT as u32 + 1).to_be_bytes().to_vec();
+        let refused = channels(Direction::ToLeader).0.take::<ToLeader>(&mut received);
+        assert_eq!(refused, Err(WireError::TooLong(MEMBER_LIMIT + 1)));
+    }
+
+    proptest! {
+        #[test]
+        fn foreign_bytes_never_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = channels(Direction::ToLeader).0.take::<ToLeader>(&mut bytes);
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Explanations of a trainer's death beyond its exit code: a signal that was passed on, a full /dev/shm, the command's
+//! own file. Each is a clause for the verdict, and says what to do.
+
+use super::policy::Policy;
+use crate::process::exit::End;
+use crate::process::signal::Signal;
+
+/// The code of SIGBUS in a shell.
+const BUS: u8 = 135;
+
+/// The memory of /dev/shm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SharedMemory {
+    /// Its size in bytes.
+    pub total: u64,
+    /// Free bytes.
+    pub free: u64,
+}
+
+impl SharedMemory {
+    /// Less than 2 % is free, or less than a page.
+    fn is_full(self) -> bool {
+        self.total > 0 && (self.free < 4096 || self.free.saturating_mul(50) < self.total)
+    }
+}
+
+/// Whether a full /dev/shm explains this death. A process that writes to a full /dev/shm dies of SIGBUS, and its memory
+/// may be free again before trainit can check.
+pub fn shared_memory_clue(end: End, there: Option<SharedMemory>) -> Option<String> {
+    let advice = "give the container more of it (docker run --shm-size=8g; in Kubernetes an emptyDir with medium: Memory \
+                mounted at /dev/shm), or have less shared (fewer data loader workers)";
+    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+    let full = there.filter(|there| there.is_full());
+    match (end.code() == BUS, full) {
+        (_, Some(there)) => {
+            Some(format!("/dev/shm is full (all of its {} MiB are in use); {advice}", mib(there.total)))
+        }
+        (true, None) => {
+            let size = there.map_or(String::new(), |there| format!(", which has {} MiB here", mib(there.total)));
+            Some(format!("a full /dev/shm{size} causes this, and so does a mapped file that was truncated; {advice}"))
+        }
+        (false, None) => None,
+    }
+}
+
+/// The explanations collected for one attempt.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Clues {
+    /// The last signal that was passed on, and its sender.
+    passed: Option<(Signal, Option<u32>)>,
+    found: Vec<String>,
+}
+
+impl Clues {
+    pub(super) fn passed_on(&mut self, signal: Signal, sender: Option<u32>) {
+        self.passed = Some((signal, sender));
+    }
+
+    pub(super) fn found(&mut self, clue: String) {
+        if !self.found.contains(&clue) {
+            self.found.push(clue);
+        }
+    }
+
+    /// All explanations of this end, as clauses.
+    pub(super) fn explain(&self, end: End, policy: &Policy) -> Vec<String> {
+        let passed = self.passed.filter(|(signal, _)| End::Signal(*signal).code() == end.code());
+        passed
+            .map(|(signal, sender)| signal_clue(signal, sender, policy))
+            .into_iter()
+            .chain(self.found.clone())
+            .collect()
+    }
+}
+
+fn signal_clue(signal: Signal, sender: Option<u32>, policy: &Policy) -> String {
+    let from = match sender {
+        Some(0) | None => "from outside".to_owned(),
+        Some(pid) => format!("from outside (pid {pid})"),
+    };
+    let way_out = if policy.checkpoint_on.contains(&signal) {
+        format!(
+            "Slurm sends it before the time limit where sbatch has --signal: with --preempt-on {0} trainit treats it as a \
+             preemption and stops the trainer; or handle it in the trainer",
+            signal.to_string().trim_start_matches("SIG")
+        )
+    } else {
+        "handle it in the trainer, or drop it with --rewrite-signal".to_owned()
+    };
+    format!("{signal} arrived {from} and was passed on, but the trainer does not handle it; {way_out}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn signal(number: i32) -> Signal {
+        Signal::new(number).expect("a signal")
+    }
+
+    #[test]
+    fn shared_memory_is_named_at_sigbus_and_at_any_failure_while_it_is_full() {
+        let told = |end, total, free| shared_memory_clue(end, Some(SharedMemory { total, free })).unwrap_or_default();
+        let bus = End::Signal(signal(7));
+        for (end, free) in [(bus, 64 << 20), (End::Code(135), 60 << 20), (End::Code(1), 0), (bus, 0)] {
+            assert!(told(end, 64 << 20, free).contains("--shm-size"), "{end} {free}");
+        }
+        assert!(told(End::Code(1), 64 << 20, 1 << 20).contains("64 MiB are in use"));
+        assert_eq!(told(End::Code(1), 64 << 20, 32 << 20), "");
+        assert_eq!(shared_memory_clue(End::Code(1), None), None);
+        assert!(shared_memory_clue(bus, None).expect("told").contains("--shm-size"));
+    }
+
+    #[test]
+    fn a_signal_that_was_passed_on_explains_only_a_death_by_that_signal() {
+        let mut clues = Clues::default();
+        let slurm = Policy { checkpoint_on: vec![Signal::USR1], ..Policy::default() };
+        assert_eq!(clues.explain(End::Signal(Signal::USR1), &slurm), Vec::<String>::new());
+        clues.passed_on(Signal::USR1, Some(0));
+        for end in [End::Signal(Signal::USR1), End::Code(138)] {
+            let told = clues.explain(end, &slurm).join(";");
+            assert!(told.contains("SIGUSR1 arrived from outside") && told.contains("--preempt-on USR1"), "{told}");
+            let told = clues.explain(end, &Policy::default()).join(";");
+            assert!(told.contains("from outside") && !told.contains("--preempt-on"), "{told}");
+        }
+        assert!(clues.explain(End::Signal(Signal::TERM), &slurm).is_empty());
+    }
+}

@@ -1,0 +1,336 @@
+//! A job whose replicas start together: it starts nothing by itself, but when the gang says so, and stops when the gang
+//! says so. What each replica says and hears is `rules/gang`'s; here it meets the life of the process tree.
+//!
+//! ```text
+//! Surveying -> Assembling -> (Arming -> Assembling ->) Launching -> Running -> Draining -> Surveying ...
+//!                  ^                                                               |
+//!                  +---- the trainer ended with 0 <- Flushing <--------------------+
+//! ```
+//! An evaluator or a reducer is beside the gang: it starts and restarts by itself, and only the job's end concerns it.
+
+use std::time::Duration;
+
+use super::parts::Cause;
+use super::{Machine, NEXT_SWEEP, STUCK, STUCK_AFTER, State};
+use crate::gang::Generation;
+use crate::gang::member::{Action as Order, Event as Word, Leave};
+use crate::gang::message::{Choice, Class, Failure, Offer};
+use crate::job::budget;
+use crate::job::event::{Action, Timer, Uptime};
+use crate::job::verdict::Reason;
+use crate::process::exit::{self, End};
+use crate::process::signal::Signal;
+
+/// What the gang has to do with this attempt and the job's end.
+#[derive(Debug, Default)]
+pub(super) struct Gang {
+    /// The generation of the last start.
+    generation: Option<Generation>,
+    /// The gang ended the attempt: its trainer's death is no failure.
+    is_halting: bool,
+    /// The job is over: what ends now is not started again.
+    is_ending: bool,
+    /// What to leave with, once the tree is empty and the last commit is through.
+    leave: Option<Leave>,
+    /// All replicas leave, because the machine of one goes.
+    is_parting: bool,
+    /// The trainer's success was told.
+    has_finished: bool,
+}
+
+impl Machine {
+    /// Whether the gang starts and stops the command.
+    pub(super) fn is_in_gang(&self) -> bool {
+        self.policy.gang.is_some_and(|gang| gang.seat.is_required())
+    }
+
+    /// The generation of the last start.
+    pub fn generation(&self) -> Option<Generation> {
+        self.gang.generation
+    }
+
+    /// Whether another generation may follow this attempt.
+    pub(super) fn would_start_with_gang(&self, now: Uptime) -> bool {
+        let is_over = self.stopping.stop.is_some() || self.gang.is_ending;
+        self.is_in_gang() && !is_over && (self.gang.is_halting || self.crashed(now))
+    }
+
+    /// The gang wanted the attempt's end, or the job is over.
+    pub(super) fn is_ended_by_gang(&self) -> bool {
+        self.gang.is_halting || self.gang.is_ending
+    }
+
+    pub(super) fn on_gang(&mut self, now: Uptime, order: Order) -> Vec<Action> {
+        match order {
+            Order::Survey if self.waits_for_gang() => self.survey(),
+            Order::Restore(choice) if self.state == State::Assembling => self.arm(choice),
+            Order::Launch(generation) if self.state == State::Assembling => {
+                self.gang = Gang { generation: Some(generation), ..Gang::default() };
+                self.spawn()
+            }
+            Order::Stop(grace) => self.halt(now, grace),
+            Order::Kill => self.halt(now, Duration::ZERO),
+            Order::End(grace) => self.end_in(now, grace),
+            Order::Save { lead, leave: true } => {
+                self.gang.is_parting = true;
+                let source = "a replica's machine goes away, and all leave".to_owned();
+                self.on_preempted(now, "gang".to_owned(), source, lead)
+            }
+            Order::Save { lead, leave: false } => self.save_and_hold(now, lead),
+            Order::Leave(leave) => self.leave_gang(now, leave),
+            // The caller carries these out.
+            Order::Survey
+            | Order::Restore(_)
+            | Order::Launch(_)
+            | Order::Dial
+            | Order::Hangup
+            | Order::Send(_)
+            | Order::Keep(_)
+            | Order::Name(_)
+            | Order::Waiting(_)
+            | Order::Wake(_) => Vec::new(),
+        }
+    }
+
+    /// Nothing runs, and the gang decides what is next.
+    fn waits_for_gang(&self) -> bool {
+        matches!(self.state, State::Surveying | State::Assembling | State::Arming)
+    }
+
+    pub(super) fn survey(&mut self) -> Vec<Action> {
+        self.state = State::Surveying;
+        vec![Action::Survey]
+    }
+
+    pub(super) fn on_surveyed(&mut self, offer: Offer) -> Vec<Action> {
+        if self.state != State::Surveying {
+            return Vec::new();
+        }
+        self.state = State::Assembling;
+        vec![Action::Tell(Word::TreeEmpty(offer))]
+    }
+
+    fn arm(&mut self, choice: Choice) -> Vec<Action> {
+        if !self.policy.checkpoints {
+            return vec![Action::Tell(Word::Restored)];
+        }
+        self.state = State::Arming;
+        vec![Action::RestoreStep(choice)]
+    }
+
+    /// The agreed step is in place.
+    pub(super) fn on_armed(&mut self) -> Vec<Action> {
+        self.state = State::Assembling;
+        vec![Action::Tell(Word::Restored)]
+    }
+
+    /// It cannot be put in place; the gang asks for another survey.
+    pub(super) fn on_not_armed(&mut self, detail: String) -> Vec<Action> {
+        self.state = State::Assembling;
+        vec![Action::Tell(Word::NotRestored(detail))]
+    }
+
+    /// The trainer is stopped for the gang: it need not save.
+    fn halt(&mut self, now: Uptime, grace: Duration) -> Vec<Action> {
+        self.gang.is_halting = true;
+        // Beside the gang nothing is halted to be started again.
+        self.gang.is_ending |= !self.is_in_gang();
+        let is_kill = grace.is_zero();
+        // A replica that leaves by itself has a deadline of its own, which the gang waits for.
+        if self.stopping.stop.is_some() && !is_kill {
+            return Vec::new();
+        }
+        match self.state {
+            State::Running | State::Launching | State::Draining if is_kill => {
+                let _ = self.set_deadline(now, now);
+                self.kill(now)
+            }
+            State::Running | State::Launching => {
+                let mut actions: Vec<Action> = self.set_deadline(now, now + grace).into_iter().collect();
+                actions.extend(self.deliver(Signal::TERM));
+                let rest = self.grace().map(|grace| grace.last_third());
+                actions.extend(rest.map(|at| self.sweep(at)));
+                actions
+            }
+            State::Draining => self.set_deadline(now, now + grace).into_iter().collect(),
+            // A restore that is under way is of no use any more.
+            State::Arming | State::Assembling => self.survey(),
+            State::Waiting | State::Restoring | State::Gathering | State::Refreshing => self.flush(now),
+            State::Surveying | State::Flushing | State::Done => Vec::new(),
+        }
+    }
+
+    /// What is left of a tree when its main child has ended is given so long.
+    pub(super) fn rest_grace(&self) -> Duration {
+        let of_gang = self.policy.gang.filter(|_| self.is_in_gang() && !self.ended_well());
+        of_gang.map_or(self.policy.stop_grace, |gang| gang.stop_grace)
+    }
+
+    /// SIGKILL for what is left, now and until it is gone.
+    pub(super) fn kill(&mut self, now: Uptime) -> Vec<Action> {
+        self.stopping.kill_from = Some(now);
+        vec![Action::KillTree, Action::Arm(Timer::Stuck, now + STUCK_AFTER), self.sweep(now + NEXT_SWEEP)]
+    }
+
+    /// The chief has finished: the trainer may end by itself for so long.
+    fn end_in(&mut self, now: Uptime, grace: Duration) -> Vec<Action> {
+        self.gang.is_ending = true;
+        match self.state {
+            State::Running | State::Launching => vec![Action::Arm(Timer::Finish, now + grace)],
+            State::Waiting | State::Restoring | State::Gathering | State::Refreshing => self.flush(now),
+            State::Surveying | State::Assembling | State::Arming | State::Draining | State::Flushing | State::Done => {
+                Vec::new()
+            }
+        }
+    }
+
+    /// The time to end by itself is over.
+    pub(super) fn on_finish_over(&mut self, now: Uptime) -> Vec<Action> {
+        let grace = self.policy.gang.map(|gang| gang.stop_grace).unwrap_or_default();
+        if self.gang.is_ending { self.halt(now, grace) } else { Vec::new() }
+    }
+
+    /// Another replica's machine goes: the trainer saves as for a notice of its own, and starts again with the others.
+    fn save_and_hold(&mut self, now: Uptime, lead: Duration) -> Vec<Action> {
+        if self.stopping.stop.is_some() || !matches!(self.state, State::Running | State::Launching) {
+            return Vec::new();
+        }
+        self.gang.is_halting = true;
+        let mut actions = self.begin_stop(now, now + budget::kill_after(lead, self.commits.last_took));
+        if let Some(signal) = self.policy.preempt_signal {
+            actions.extend(self.deliver(signal));
+        }
+        actions.extend(self.commit_soon(true));
+        actions
+    }
+
+    fn leave_gang(&mut self, now: Uptime, leave: Leave) -> Vec<Action> {
+        let is_through = self.gang.has_finished;
+        self.gang.leave = Some(leave);
+        self.gang.is_ending = true;
+        match self.state {
+            State::Assembling if is_through => self.finish(),
+            State::Surveying | State::Assembling | State::Arming => self.flush(now),
+            State::Restoring | State::Gathering | State::Refreshing | State::Waiting => self.flush(now),
+            State::Running | State::Launching => {
+                let grace = self.policy.gang.map(|gang| gang.stop_grace).unwrap_or_default();
+                self.halt(now, grace)
+            }
+            State::Draining | State::Flushing | State::Done => Vec::new(),
+        }
+    }
+
+    /// What a life comes to that would end now: with the gang it goes on until that says so. `None`: it ends.
+    pub(super) fn go_on_with_gang(&mut self) -> Option<Vec<Action>> {
+        if self.policy.gang.is_none() || self.stopping.stop.is_some() {
+            return None;
+        }
+        if self.stopping.kill_from.is_some() {
+            // What is left of the attempt cannot be ended, and beside that nothing is started.
+            let is_halted = self.gang.is_halting && self.attempt.ended.is_none();
+            return is_halted.then(|| self.exit(Reason::Peer, exit::PEER, format!("halted with the gang; {STUCK}")));
+        }
+        if let Some(leave) = self.gang.leave.clone() {
+            return Some(self.exit_with_gang(leave));
+        }
+        if self.gang.is_ending {
+            // An empty tree is what it waits for; the answer is to leave.
+            self.gang.has_finished = true;
+            self.state = State::Assembling;
+            return Some(vec![Action::Tell(Word::TreeEmpty(Offer::default()))]);
+        }
+        if !self.is_in_gang() {
+            return None;
+        }
+        if self.gang.is_halting {
+            return Some(self.survey());
+        }
+        if self.ended_well() && !self.gang.has_finished {
+            self.gang.has_finished = true;
+            self.state = State::Assembling;
+            return Some(vec![Action::Tell(Word::Finished)]);
+        }
+        None
+    }
+
+    fn exit_with_gang(&mut self, leave: Leave) -> Vec<Action> {
+        let ended = match self.attempt.ended {
+            Some((end, _)) => format!("{} ended with {end}{}", self.subject(), self.later_failures()),
+            None => "the command does not run".to_owned(),
+        };
+        match leave {
+            Leave::Finished if matches!(self.attempt.ended, Some((End::Code(0), _))) => self.finish_unstopped(0),
+            Leave::Finished => self.exit(Reason::Finished, 0, format!("the chief has finished; {ended}")),
+            Leave::GaveUp { why, no_common_step: true, .. } => self.exit(Reason::Store, exit::STORE, why),
+            Leave::GaveUp { why, first, .. } => {
+                let own = self.policy.gang.map(|gang| gang.seat);
+                let is_first = first.as_ref().is_some_and(|first| Some(first.seat) == own);
+                let failed = self.attempt.ended.filter(|(end, _)| *end != End::Code(0) && !self.gang.is_halting);
+                if let Some((end, _)) = failed.filter(|_| is_first) {
+                    self.restarts.no_restart_reason = why;
+                    return self.finish_unstopped(end.code());
+                }
+                let cause = first.map(|first| {
+                    let (seat, host, detail) = (first.seat, first.host, first.failure.detail);
+                    format!("; the first failure was {seat} on {host}: {detail}")
+                });
+                let detail = format!("the gang gave up: {why}{}; {ended}", cause.unwrap_or_default());
+                self.exit(Reason::Peer, exit::PEER, detail)
+            }
+        }
+    }
+
+    /// The word to the gang on a main child's end that is this replica's failure.
+    pub(super) fn tell_fall(&self) -> Option<Action> {
+        let is_told = self.stopping.stop.is_some() || self.attempt.hung.is_some() || self.is_ended_by_gang();
+        if !self.is_in_gang() || is_told {
+            return None;
+        }
+        let (end, _) = self.attempt.ended.filter(|(end, _)| *end != End::Code(0))?;
+        let class = match end {
+            _ if self.ran_out_of_memory() => Class::OutOfMemory,
+            End::Signal(_) => Class::Signal,
+            End::Code(_) => Class::Code,
+        };
+        let detail = format!("{} ended with {end}", self.subject());
+        Some(self.fall(class, Some(end), detail))
+    }
+
+    /// The failure of the running generation, as the leader hears of it; the step is for the caller to add.
+    pub(super) fn fall(&self, class: Class, end: Option<End>, detail: String) -> Action {
+        let signal = match end {
+            Some(End::Signal(signal)) => u8::try_from(signal.number()).ok(),
+            _ => None,
+        };
+        let code = end.map(End::code);
+        Action::Tell(Word::Fell(Failure { class, code, signal, step: None, detail }))
+    }
+
+    /// An attempt could not be started, and the cause may be gone soon: the gang tries again.
+    pub(super) fn start_again_with_gang(&mut self, fall: Action) -> Vec<Action> {
+        let mut actions = vec![fall];
+        actions.extend(self.survey());
+        actions
+    }
+
+    /// The word to the gang on why this job is being stopped, as soon as it is.
+    pub(super) fn tell_stop(&self, now: Uptime) -> Option<Action> {
+        self.policy.gang?;
+        let word = match &self.stopping.stop.as_ref()?.cause {
+            Cause::Signal { .. } => Word::Noticed(self.policy.stop_grace),
+            Cause::Notice { .. } if self.gang.is_parting => return None,
+            Cause::Notice { .. } => {
+                let left = self.notices.leave_by.map(|(end, _)| end.saturating_sub(now));
+                Word::Noticed(left.unwrap_or(self.policy.stop_grace))
+            }
+            Cause::Gpu { detail } => return Some(self.fall(Class::Gpu, None, detail.clone())),
+            Cause::Fenced { detail, .. } => return Some(self.fall(Class::Lost, None, detail.clone())),
+        };
+        Some(Action::Tell(word))
+    }
+
+    /// The last word, where the tree is empty.
+    pub(super) fn tell_leaving(&self) -> Option<Action> {
+        self.policy.gang.filter(|_| self.stopping.kill_from.is_none()).map(|_| Action::Tell(Word::Leaves))
+    }
+}

@@ -1,0 +1,173 @@
+//! A job whose replicas start and stop together.
+
+use super::tests::*;
+use super::*;
+use crate::cluster::spec::Role;
+use crate::gang::member::{Action as Order, Event as Word, Leave};
+use crate::gang::message::{Choice, Class, Failure, First, Offer};
+use crate::gang::seat::Seat;
+use crate::job::{Flushed, InGang};
+
+const GRACE: Duration = Duration::from_millis(500);
+
+fn seat(role: Role) -> Seat {
+    Seat::new(role, 0)
+}
+
+fn policy(role: Role) -> Policy {
+    Policy { gang: Some(InGang { seat: seat(role), stop_grace: GRACE }), ..Policy::default() }
+}
+
+fn word(actions: &[Action]) -> Option<&Word> {
+    actions.iter().find_map(|action| if let Action::Tell(word) = action { Some(word) } else { None })
+}
+
+/// A machine whose command runs in a generation.
+fn in_generation(policy: Policy, generation: u64) -> Machine {
+    let mut machine = Machine::new(policy);
+    assert_eq!(machine.step(secs(0.0), Event::Started), []);
+    start(&mut machine, 0.0, generation);
+    machine
+}
+
+fn start(machine: &mut Machine, at: f64, generation: u64) {
+    feed(machine, at, [Event::Gang(Order::Survey), Event::Surveyed(Offer::default())]);
+    feed(machine, at, [Event::Gang(Order::Restore(Choice::Start))]);
+    if machine.state == State::Arming {
+        let restored = Event::Restored { resume: None, committed: None, older: false, is_further: false };
+        assert_eq!(machine.step(secs(at), restored), [Action::Tell(Word::Restored)]);
+    }
+    let spawn = machine.step(secs(at), Event::Gang(Order::Launch(generation)));
+    assert!(
+        matches!(spawn[..], [Action::Spawn { generation: Some(started), .. }] if started == generation),
+        "{spawn:?}"
+    );
+    machine.step(secs(at), Event::Spawned { pids: vec![7] });
+}
+
+fn give_up(first: Role) -> Order {
+    let failure = Failure { class: Class::Code, code: Some(9), signal: None, step: None, detail: "code 9".into() };
+    let first = Some(First { seat: seat(first), host: "h".into(), failure });
+    Order::Leave(Leave::GaveUp { why: "no restart is left".into(), no_common_step: false, first })
+}
+
+#[test]
+fn nothing_starts_before_the_gang_says_so_and_a_halt_is_followed_by_another_survey() {
+    let mut machine = in_generation(policy(Role::Worker), 4);
+    let halt = machine.step(secs(5.0), Event::Gang(Order::Stop(GRACE)));
+    assert!(halt.contains(&leader(Signal::TERM)) && halt.contains(&Action::Arm(Timer::Grace, secs(5.5))), "{halt:?}");
+    let term = Event::MainEnded { local_rank: 0, end: End::Signal(Signal::TERM), oom: Some(false) };
+    assert_eq!(word(&machine.step(secs(5.1), term)), None, "it is no failure of this replica");
+    assert!(machine.step(secs(5.2), Event::TreeEmpty).contains(&Action::Survey));
+    start(&mut machine, 6.0, 5);
+    assert_eq!((machine.state(), machine.attempt(), machine.deadline()), (&State::Running, 2, None));
+}
+
+#[test]
+fn a_lease_that_has_ended_kills_at_once() {
+    let mut machine = in_generation(policy(Role::Worker), 1);
+    assert!(machine.step(secs(5.0), Event::Gang(Order::Kill)).contains(&Action::KillTree));
+}
+
+#[test]
+fn a_death_is_told_at_once_and_the_rest_of_the_tree_has_the_gangs_grace() {
+    let mut machine = in_generation(policy(Role::Worker), 1);
+    let died = machine.step(secs(5.0), ended(9));
+    assert!(matches!(word(&died), Some(Word::Fell(Failure { class: Class::Code, code: Some(9), .. }))), "{died:?}");
+    assert!(died.contains(&Action::Arm(Timer::Grace, secs(5.5))), "{died:?}");
+    assert!(machine.step(secs(5.1), Event::TreeEmpty).contains(&Action::Survey));
+    machine.step(secs(5.2), Event::Surveyed(Offer::default()));
+    let end = outcome(machine.step(secs(6.0), Event::Gang(give_up(Role::Worker))));
+    assert_eq!((end.reason, end.exit_code), (Reason::Failed, 9));
+    assert!(end.detail.ends_with("no restart is left"), "{}", end.detail);
+}
+
+#[test]
+fn a_survivor_of_a_gang_that_gives_up_leaves_with_203_and_names_the_first_failure() {
+    let mut machine = in_generation(policy(Role::Worker), 1);
+    feed(&mut machine, 5.0, [Event::Gang(Order::Stop(GRACE)), ended(143), Event::TreeEmpty]);
+    machine.step(secs(5.2), Event::Surveyed(Offer::default()));
+    let end = outcome(machine.step(secs(6.0), Event::Gang(give_up(Role::Chief))));
+    assert_eq!((end.reason, end.exit_code), (Reason::Peer, 203));
+    assert!(end.detail.contains("chief/0 on h: code 9"), "{}", end.detail);
+}
+
+#[test]
+fn a_trainer_that_has_finished_waits_for_the_word_after_its_last_commit() {
+    let mut machine = in_generation(Policy { checkpoints: true, store: true, ..policy(Role::Chief) }, 1);
+    let flush = feed(&mut machine, 5.0, [ended(0), Event::TreeEmpty]);
+    assert!(matches!(flush.last(), Some(Action::Flush { .. })), "{flush:?}");
+    let told = machine.step(secs(6.0), Event::Flushed(Flushed::Done { step: Some(3) }));
+    assert_eq!(word(&told), Some(&Word::Finished));
+    let end = outcome(machine.step(secs(9.0), Event::Gang(Order::Leave(Leave::Finished))));
+    assert_eq!((end.reason, end.exit_code), (Reason::Finished, 0));
+}
+
+#[test]
+fn at_the_end_a_worker_has_its_time_and_then_the_gangs_grace_and_leaves_with_0_whatever_it_left_with() {
+    for role in [Role::Worker, Role::Evaluator] {
+        let mut machine = match role {
+            Role::Worker => in_generation(policy(role), 1),
+            _ => running(policy(role)),
+        };
+        let end = machine.step(secs(5.0), Event::Gang(Order::End(secs(60.0))));
+        assert_eq!(end, [Action::Arm(Timer::Finish, secs(65.0))]);
+        let over = machine.step(secs(65.0), Event::Due(Timer::Finish));
+        assert!(over.contains(&leader(Signal::TERM)), "{over:?}");
+        let empty = feed(&mut machine, 65.1, [ended(1), Event::TreeEmpty]);
+        assert!(matches!(word(&empty), Some(Word::TreeEmpty(_))), "{empty:?}");
+        let end = outcome(machine.step(secs(65.2), Event::Gang(Order::Leave(Leave::Finished))));
+        assert_eq!((end.reason, end.exit_code), (Reason::Finished, 0));
+    }
+}
+
+#[test]
+fn a_signal_to_one_replica_is_told_the_gang_as_a_notice_and_ends_as_it_does_alone() {
+    let mut machine = in_generation(policy(Role::Worker), 1);
+    let told = machine.step(secs(5.0), term());
+    assert_eq!(word(&told), Some(&Word::Noticed(Policy::default().stop_grace)));
+    assert_eq!(machine.step(secs(5.1), Event::Gang(Order::Stop(GRACE))), [], "its own deadline holds");
+    let end = feed(&mut machine, 6.0, [ended(0), Event::TreeEmpty]);
+    assert_eq!(word(&end), Some(&Word::Leaves));
+    assert_eq!(outcome(end).exit_code, 143);
+}
+
+#[test]
+fn another_replicas_notice_lets_the_trainer_save_and_start_again() {
+    let mut machine = in_generation(policy(Role::Worker), 1);
+    let saves = machine.step(secs(5.0), Event::Gang(Order::Save { lead: secs(30.0), leave: false }));
+    assert!(saves.iter().any(|action| matches!(action, Action::WritePreemptionFile { .. })), "{saves:?}");
+    assert!(saves.contains(&leader(Signal::TERM)));
+    let empty = feed(&mut machine, 7.0, [ended(0), Event::TreeEmpty]);
+    assert_eq!((word(&empty), empty.contains(&Action::Survey)), (None, true), "{empty:?}");
+    let mut machine = in_generation(policy(Role::Worker), 1);
+    machine.step(secs(5.0), Event::Gang(Order::Save { lead: secs(30.0), leave: true }));
+    let end = outcome(feed(&mut machine, 7.0, [ended(0), Event::TreeEmpty]));
+    assert_eq!((end.reason, end.exit_code), (Reason::Preempted, 143));
+}
+
+#[test]
+fn a_command_that_cannot_be_started_for_now_is_tried_again_by_the_gang() {
+    let mut machine = Machine::new(policy(Role::Worker));
+    machine.step(secs(0.0), Event::Started);
+    feed(&mut machine, 0.0, [Event::Gang(Order::Survey), Event::Surveyed(Offer::default())]);
+    machine.step(secs(0.0), Event::Gang(Order::Launch(1)));
+    let refused =
+        |is_transient| Event::NotSpawned { code: 125, detail: "no process".into(), is_transient, others: false };
+    let again = machine.step(secs(0.1), refused(true));
+    assert!(matches!(word(&again), Some(Word::Fell(_))) && again.contains(&Action::Survey), "{again:?}");
+    machine.step(secs(0.2), Event::Surveyed(Offer::default()));
+    machine.step(secs(0.3), Event::Gang(Order::Launch(2)));
+    assert_eq!(outcome(machine.step(secs(0.4), refused(false))).exit_code, 125);
+}
+
+#[test]
+fn a_replica_beside_the_gang_starts_by_itself_and_its_own_end_is_its_own() {
+    let mut machine = running(Policy { max_restarts: 1, ..policy(Role::Evaluator) });
+    feed(&mut machine, 100.0, [ended(1), Event::TreeEmpty]);
+    assert_eq!(machine.state(), &State::Waiting);
+    machine.step(secs(102.0), Event::Due(Timer::Backoff));
+    machine.step(secs(102.0), Event::Spawned { pids: vec![8] });
+    let end = feed(&mut machine, 103.0, [ended(0), Event::TreeEmpty]);
+    assert_eq!((word(&end), outcome(end.clone()).exit_code), (Some(&Word::Leaves), 0));
+}

@@ -1,0 +1,221 @@
+//! Many small files in few objects: tar archives without compression, which any tool unpacks, and of which one file can
+//! be fetched by its range of bytes.
+//!
+//! Each object takes a request of its own, which is paid for, and of which Cloud Storage's guidelines begin at 1,000 a second:
+//! a checkpoint of 30,000 small files would not be through within the 30 s of a notice, however few bytes they are.
+
+use std::ops::Range;
+
+use tar::{EntryType, Header};
+
+use super::manifest::{Item, SMALL};
+use crate::checkpoint::listing::Entry;
+
+/// No more small files than these are an object each.
+const FEW: usize = 1000;
+/// Longest archive, bytes.
+pub const LONGEST: u64 = 8 << 20;
+/// Files in one: they are read and written one after the other, which takes long on some file systems.
+const MOST: usize = 256;
+/// Headers and files begin at a multiple of this, bytes.
+const BLOCK: u64 = 512;
+/// An archive ends in as many zeros.
+pub const END: [u8; 2 * BLOCK as usize] = [0; 2 * BLOCK as usize];
+
+/// Longest run of an archive that is fetched at once, bytes.
+pub const RUN: u64 = 4 << 20;
+/// Bytes between two files that are fetched sooner than another request is made.
+const GAP: u64 = 128 << 10;
+
+/// What goes out as one object.
+#[derive(Debug)]
+pub enum Load<'a> {
+    /// A file.
+    Alone(&'a Entry),
+    /// An archive of several.
+    Together(Vec<Member<'a>>),
+}
+
+/// A file that is to go into an archive.
+#[derive(Debug)]
+pub struct Member<'a> {
+    /// As the walk saw it.
+    pub entry: &'a Entry,
+    header: Box<Header>,
+}
+
+impl<'a> Member<'a> {
+    /// `None` where an archive cannot have it.
+    fn of(entry: &'a Entry) -> Option<Member<'a>> {
+        if entry.size > SMALL {
+            return None;
+        }
+        let mut header = Box::new(Header::new_ustar());
+        header.set_path(&entry.path).ok()?;
+        header.set_entry_type(EntryType::Regular);
+        header.set_size(entry.size);
+        header.set_mode(entry.mode);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(u64::try_from(entry.mtime_ns).unwrap_or(0) / 1_000_000_000);
+        header.set_cksum();
+        Some(Member { entry, header })
+    }
+
+    /// Bytes of the archive that it takes.
+    pub fn length(&self) -> u64 {
+        BLOCK + self.entry.size.next_multiple_of(BLOCK)
+    }
+
+    /// What stands before it.
+    pub fn header(&self) -> &[u8; BLOCK as usize] {
+        self.header.as_bytes()
+    }
+
+    /// The bytes of it that are the file's own.
+    pub fn own(&self) -> Range<u64> {
+        BLOCK..BLOCK + self.entry.size
+    }
+}
+
+/// How these files go out, in their order; `gathers`: whether many small ones may go together.
+pub fn loads<'a>(files: impl Iterator<Item = &'a Entry>, gathers: bool) -> Vec<Load<'a>> {
+    let files: Vec<&Entry> = files.collect();
+    if !gathers || files.iter().filter(|file| file.size <= SMALL).count() <= FEW {
+        return files.into_iter().map(Load::Alone).collect();
+    }
+    let (mut loads, mut members, mut length) = (Vec::new(), Vec::new(), 0);
+    for entry in files {
+        let Some(member) = Member::of(entry) else {
+            loads.push(Load::Alone(entry));
+            continue;
+        };
+        if members.len() == MOST || length + member.length() + END.len() as u64 > LONGEST {
+            loads.push(Load::Together(std::mem::take(&mut members)));
+            length = 0;
+        }
+        length += member.length();
+        members.push(member);
+    }
+    if !members.is_empty() {
+        loads.push(Load::Together(members));
+    }
+    loads
+}
+
+/// Files in archives, as they are best fetched: each list's lie in one archive, in a run of [`RUN`] bytes and [`MOST`] files
+/// at most.
+pub fn runs(mut items: Vec<&Item>) -> Vec<Vec<&Item>> {
+    items.sort_by_key(|item| (&item.key, item.offset));
+    let mut runs: Vec<Vec<&Item>> = Vec::new();
+    let mut end = 0;
+    for item in items {
+        let next = item.run();
+        let run = runs.last_mut().filter(|run| {
+            let first = run[0];
+            // Any number of files may be the very same bytes.
+            let has_room = || run.len() < MOST && next.end - first.run().start <= RUN;
+            first.key == item.key && next.start.saturating_sub(end) <= GAP && has_room()
+        });
+        match run {
+            Some(run) => {
+                run.push(item);
+                end = end.max(next.end);
+            }
+            None => {
+                runs.push(vec![item]);
+                end = next.end;
+            }
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn files(count: usize, size: impl Fn(usize) -> u64) -> Vec<Entry> {
+        let file = |number| Entry { mtime_ns: -1, ..Entry::file(&format!("step-1/{number:06}"), size(number)) };
+        (0..count).map(file).collect()
+    }
+
+    fn archives<'a>(loads: &'a [Load<'_>]) -> Vec<&'a [Member<'a>]> {
+        let members = |load: &'a Load<'_>| if let Load::Together(members) = load { Some(&members[..]) } else { None };
+        loads.iter().filter_map(members).collect()
+    }
+
+    #[test]
+    fn only_many_small_files_are_gathered_and_large_ones_stay_apart() {
+        for (count, gathers, is_half_large, together) in [
+            (FEW, true, false, 0),
+            (FEW + 1, false, false, 0),
+            (FEW + 1, true, false, FEW + 1),
+            (2 * FEW, true, true, 0),
+            (2 * FEW + 2, true, true, FEW + 1),
+        ] {
+            let size = |number| if is_half_large { SMALL + number as u64 % 2 } else { 7 };
+            let files = files(count, size);
+            let loads = loads(files.iter(), gathers);
+            let gathered: usize = archives(&loads).iter().map(|members| members.len()).sum();
+            let alone = loads.iter().filter(|load| matches!(load, Load::Alone(_))).count();
+            assert_eq!((gathered, alone), (together, count - together), "{count} {gathers} {is_half_large}");
+        }
+    }
+
+    #[test]
+    fn every_file_is_in_one_archive_and_none_is_too_long_or_shorter_than_it_need_be() {
+        for size in [0, 1, 511, 512, 513, 100 << 10, SMALL - 1, SMALL] {
+            let all = files(3 * FEW, |_| size);
+            let loads = loads(all.iter(), true);
+            let archives = archives(&loads);
+            let paths: Vec<&str> =
+                archives.iter().copied().flatten().map(|member| member.entry.path.as_str()).collect();
+            assert!(paths.iter().eq(all.iter().map(|entry| &entry.path)), "in their order");
+            let length = |members: &[Member<'_>]| members.iter().map(Member::length).sum::<u64>() + END.len() as u64;
+            assert!(archives.iter().all(|members| length(members) <= LONGEST), "{size}");
+            let (_, full) = archives.split_last().expect("there are some");
+            let one = archives[0][0].length();
+            assert!(archives.iter().all(|members| members.len() <= MOST), "{size}");
+            assert!(full.iter().all(|members| members.len() == MOST || length(members) + one > LONGEST), "{size}");
+        }
+    }
+
+    fn item(archive: u8, offset: u64, size: u64) -> Item {
+        let (path, key) = (format!("u/{archive}-{offset}"), format!("u/{archive}.tar"));
+        let item = serde_json::json!({"type": "file", "path": path, "key": key, "offset": offset, "size": size});
+        serde_json::from_value(item).expect("is an item")
+    }
+
+    #[test]
+    fn neighbours_are_fetched_together_and_what_lies_far_away_is_not_fetched_along() {
+        let same = vec![item(1, 512, 1000); 2 * MOST + 1];
+        let near = vec![item(1, 512, 1000), item(1, 2048 + GAP - 536, 7), item(2, 512, 7)];
+        let far = vec![item(1, 512, 1000), item(1, 1512 + GAP + 1, 7)];
+        for (items, lengths) in [(same, &[MOST, MOST, 1][..]), (near, &[2, 1]), (far, &[1, 1])] {
+            assert!(runs(items.iter().collect()).iter().map(Vec::len).eq(lengths.iter().copied()));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_manifest_says_every_file_is_in_one_run_of_its_archive_that_is_not_too_long(
+            places in prop::collection::vec((0..3_u8, 0..(20_u64 << 20), 0..=SMALL), 0..200),
+            first in prop::sample::select(vec![0, u64::MAX - (21 << 20)])
+        ) {
+            let places = places.into_iter().map(|(archive, offset, size)| (archive, first + offset, size));
+            let items: Vec<Item> = places.map(|(archive, offset, size)| item(archive, offset, size)).collect();
+            let runs = runs(items.iter().collect());
+            prop_assert_eq!(runs.iter().map(Vec::len).sum::<usize>(), items.len());
+            for run in runs {
+                prop_assert!(run.iter().all(|item| item.key == run[0].key));
+                let from = run.iter().map(|item| item.run().start).min().unwrap_or(0);
+                let until = run.iter().map(|item| item.run().end).max().unwrap_or(0);
+                prop_assert_eq!(from, run[0].run().start);
+                prop_assert!(until - from <= RUN && run.len() <= MOST);
+            }
+        }
+    }
+}

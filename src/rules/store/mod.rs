@@ -1,0 +1,9 @@
+//! What a store holds: where it is, what its keys and manifests say, what is to be kept, how fast it is written.
+
+pub mod address;
+pub mod archive;
+mod hostile;
+pub mod manifest;
+pub mod names;
+pub mod pace;
+pub mod plan;

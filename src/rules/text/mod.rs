@@ -1,0 +1,7 @@
+//! Text for people: escaping, dates, durations, lines, progress.
+
+pub mod duration;
+pub mod lines;
+pub mod safe_text;
+pub mod timestamps;
+pub mod transfer_progress;

@@ -1,0 +1,48 @@
+//! Text for people: foreign text made safe to print, counts, short lists.
+
+/// Puts foreign text on one line and escapes everything that could move a terminal's cursor.
+pub fn printable(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' => safe.push_str("\\n"),
+            '\r' => safe.push_str("\\r"),
+            c if c.is_control() => safe.push('\u{fffd}'),
+            c => safe.push(c),
+        }
+    }
+    safe
+}
+
+/// `1 file`, `2 files`.
+pub fn counted(count: usize, what: &str) -> String {
+    let s = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{s}")
+}
+
+/// `a, b, ...`: at most `most` items, then `...` if there are more; `None` for no items.
+pub fn named(items: impl IntoIterator<Item = String>, most: usize) -> Option<String> {
+    let mut items = items.into_iter();
+    let first: Vec<String> = items.by_ref().take(most).collect();
+    let more = if items.next().is_some() { ", ..." } else { "" };
+    (!first.is_empty()).then(|| first.join(", ") + more)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{named, printable};
+
+    #[test]
+    fn a_long_list_is_cut_after_the_first_items() {
+        let of = |count: usize| named((1..=count).map(|number| number.to_string()), 2);
+        assert_eq!(
+            [of(0), of(1), of(2), of(3)],
+            [None, Some("1".into()), Some("1, 2".into()), Some("1, 2, ...".into())]
+        );
+    }
+
+    #[test]
+    fn foreign_text_stays_on_one_line_and_moves_no_cursor() {
+        assert_eq!(printable("step\u{1b}[2J\r\nü"), "step\u{fffd}[2J\\r\\nü");
+    }
+}

@@ -1,0 +1,56 @@
+//! Warns about settings that have no effect because another setting is missing.
+
+use crate::settings::defs::all;
+use crate::settings::layers::{Complaint, Origin};
+use crate::settings::reader::{Reader, switch_value};
+
+/// A warning for each of these settings. Only for `run`: the subcommands for checkpoints accept unused settings.
+pub fn unused(reader: &Reader<'_>) -> impl Iterator<Item = Complaint> {
+    let is_given = |name: &str| {
+        reader.values.get(name).is_some_and(|given| {
+            let is_off = given.values.last().and_then(|word| switch_value(word)) == Some(false);
+            given.origin != Origin::Default && !is_off
+        })
+    };
+    let unused =
+        all().filter(move |s| !s.needs.is_empty() && is_given(s.name) && !s.needs.iter().any(|name| is_given(name)));
+    unused.map(|setting| {
+        let needs: Vec<String> = setting.needs.iter().map(|name| format!("--{name}")).collect();
+        let message = format!("it has no effect without {}; give that too, or omit this", needs.join(" or "));
+        Complaint { place: reader.place(setting.name), message }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::process::env::Env;
+    use crate::settings::defs::on;
+    use crate::settings::layers::Values;
+
+    fn warnings(pairs: &[(&str, &str)]) -> Vec<String> {
+        let mut complaints = Vec::new();
+        let env = Env::from_pairs(pairs.iter().copied());
+        let values = Values::gather(on::RUN, Default::default(), &env, None, &mut complaints);
+        unused(&Reader::new(&values, complaints)).map(|warning| warning.to_string()).collect()
+    }
+
+    #[test]
+    fn a_setting_without_effect_is_reported_with_the_missing_one() {
+        let peers = "TRAINIT_PEERS: it has no effect without --wait-for-peers; give that too, or omit this";
+        assert_eq!(warnings(&[("TRAINIT_PEERS", "all")]), [peers]);
+        let both = warnings(&[("TRAINIT_HANG_STARTUP", "5m"), ("TRAINIT_RESTART_BACKOFF", "1s")]);
+        assert!(
+            both.len() == 2 && both.iter().any(|line| line.contains("--max-restarts or --checkpoint-dir")),
+            "{both:?}"
+        );
+    }
+
+    #[test]
+    fn a_setting_that_is_off_or_a_default_or_has_the_other_one_causes_no_warning() {
+        assert_eq!(warnings(&[]), [""; 0]);
+        assert_eq!(warnings(&[("TRAINIT_PEERS", "all"), ("TRAINIT_WAIT_FOR_PEERS", "5m")]), [""; 0]);
+        assert_eq!(warnings(&[("TRAINIT_RESTART_BACKOFF", "1s"), ("TRAINIT_CHECKPOINT_DIR", "/c")]), [""; 0]);
+        assert_eq!(warnings(&[("TRAINIT_STRONG_HASH", "false")]), [""; 0]);
+    }
+}

@@ -1,0 +1,128 @@
+//! Hard links to the files of a commit while they are sent, so that the framework may delete its own names. The files are
+//! compared afterwards, because a hard link does not protect from a write in place.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::edge::fs::links as followed;
+use crate::edge::fs::rooted_dir::Beneath;
+use crate::edge::transfer::blocking::blocking;
+use crate::rules::checkpoint::{Entry, Kind};
+use crate::supervisor::checkpoints::directory::disk::HARD_LINKS;
+use crate::supervisor::checkpoints::directory::scratch_dir::{ScratchDir, sweep};
+use crate::supervisor::checkpoints::failure::Stop;
+
+/// Where a file's bytes are read from while they are sent.
+#[derive(Debug, Clone)]
+pub(crate) enum Held {
+    /// Beneath the checkpoint directory: by its second name, or its own.
+    Here(String),
+    /// At the end of a link, where no second name could be had.
+    Elsewhere(PathBuf),
+}
+
+impl Held {
+    /// By its own name.
+    pub(crate) fn loosely(entry: &Entry) -> Held {
+        entry.through.clone().map_or_else(|| Held::Here(entry.path.clone()), Held::Elsewhere)
+    }
+
+    pub(crate) fn open(&self, dir: &Beneath) -> io::Result<File> {
+        match self {
+            Held::Here(path) => dir.read_file(path),
+            Held::Elsewhere(real) => followed::open(real),
+        }
+    }
+
+    fn look(&self, dir: &Beneath) -> io::Result<Option<Entry>> {
+        match self {
+            Held::Here(path) => dir.look(path),
+            Held::Elsewhere(real) => followed::look("", real),
+        }
+    }
+}
+
+/// Second names of ours. A file has none where its file system has no hard links or does not let us.
+pub(crate) struct HardLinks {
+    under: Option<ScratchDir>,
+    held: HashMap<String, Held>,
+}
+
+impl HardLinks {
+    /// Lets go of the second names.
+    pub(crate) fn remove(self, dir: &Beneath, within: &str) -> io::Result<()> {
+        self.under.map_or(Ok(()), |scratch| scratch.remove(dir))?;
+        unlink(dir, within)
+    }
+
+    /// Where this file's bytes are to be read.
+    pub(crate) fn held(&self, entry: &Entry) -> Held {
+        self.held.get(&entry.path).cloned().unwrap_or_else(|| Held::loosely(entry))
+    }
+}
+
+/// Removes the second names of dead processes.
+pub(crate) fn unlink(dir: &Beneath, within: &str) -> io::Result<()> {
+    sweep(dir, within)?;
+    dir.remove_empty(HARD_LINKS)
+}
+
+/// Gives every file a second name.
+pub(crate) async fn link(dir: &Arc<Beneath>, within: &str, entries: &[&Entry]) -> io::Result<HardLinks> {
+    let (dir, within) = (Arc::clone(dir), within.to_owned());
+    let files = entries.iter().filter(|e| e.kind == Kind::File);
+    let files: Vec<(String, Option<PathBuf>)> = files.map(|e| (e.path.clone(), e.through.clone())).collect();
+    blocking(move || {
+        // What a commit that failed has left is removed first.
+        let Ok(scratch) = unlink(&dir, &within).and_then(|()| ScratchDir::take(&dir, &within)) else {
+            return Ok(HardLinks { under: None, held: HashMap::new() });
+        };
+        let mut held = HashMap::new();
+        for (path, through) in files {
+            let to = format!("{}/{path}", scratch.files());
+            let linked = match &through {
+                Some(real) => dir.link_in(real, &to),
+                None => dir.link(&path, &to),
+            };
+            if linked.is_ok() {
+                held.insert(path, Held::Here(to));
+            }
+        }
+        Ok(HardLinks { under: Some(scratch), held })
+    })
+    .await
+}
+
+/// Fails unless each file is what the walk saw, and was not touched since the change times `since`: an in-place write whose
+/// modification time was put back. The change times as they are now, nanoseconds since 1970.
+pub(crate) async fn unchanged(
+    dir: &Arc<Beneath>,
+    entries: &[Entry],
+    links: &HardLinks,
+    since: Option<Vec<i64>>,
+) -> Result<Vec<i64>, Stop> {
+    let files = entries.iter().filter(|e| e.kind == Kind::File);
+    let pairs: Vec<(Entry, Held)> = files.map(|e| (e.clone(), links.held(e))).collect();
+    let dir = Arc::clone(dir);
+    let looked = blocking(move || {
+        let mut times = Vec::with_capacity(pairs.len());
+        for (number, (entry, held)) in pairs.into_iter().enumerate() {
+            let Some(now) = held.look(&dir)?.filter(|now| entry.same_bytes(now)) else { return Ok(Err(entry.path)) };
+            // A framework that takes its own name away changes that time, too.
+            let is_touched = since.as_ref().is_some_and(|since| since.get(number) != Some(&now.ctime_ns));
+            if is_touched && dir.look(&entry.path)?.is_some_and(|named| named.inode == now.inode) {
+                return Ok(Err(entry.path));
+            }
+            times.push(now.ctime_ns);
+        }
+        Ok(Ok(times))
+    });
+    match looked.await {
+        Ok(Ok(times)) => Ok(times),
+        Ok(Err(path)) => Err(Stop::Changed(format!("{path} changed while it was copied"))),
+        Err(error) => Err(Stop::Failed(format!("cannot look at the checkpoint again: {error}"))),
+    }
+}

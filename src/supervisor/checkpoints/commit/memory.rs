@@ -1,0 +1,155 @@
+//! The buffers of a transfer and their limit. They share the trainer's memory limit, and the kernel would kill the trainer.
+
+use std::fs::File;
+use std::io;
+
+use bytes::Bytes;
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use crate::edge::fs::rooted_dir::{forget, read_into};
+use crate::edge::host::limits::memory_room;
+use crate::edge::store::PartSizes;
+use crate::edge::transfer::blocking::blocking;
+use crate::edge::transfer::buffer_pool::Pool;
+use crate::rules::store::archive::LONGEST;
+use crate::supervisor::checkpoints::directory::sums::Sums;
+
+/// Bytes at most: three whole objects of the largest, six parts. Of more, more time goes into fresh pages than a store is
+/// kept busy with.
+const MOST: u64 = 192 << 20;
+/// One part, which servers want to be of 5 MiB at least.
+const LEAST: u64 = 8 << 20;
+/// Of what is free a transfer takes one part in so many: the trainer may want some meanwhile, and the kernel has buffers
+/// for what is sent.
+const SHARE: u64 = 4;
+/// It is counted in these.
+const UNIT: u64 = 1 << 20;
+/// Bytes of a large buffer; divides [`CHUNK`](crate::rules::store::manifest::CHUNK).
+const BLOCK: u64 = 4 << 20;
+/// A file of so many bytes has a smaller one.
+const SMALL: u64 = 256 << 10;
+/// An archive counts as so many, so that only some are at once: more of them keep no store busier.
+const TIMES: u64 = 3;
+
+/// Buffers of one transfer, and how many bytes of them may be in use at once.
+pub(crate) struct Memory {
+    turns: Semaphore,
+    units: u64,
+    small: Pool,
+    blocks: Pool,
+    archives: Pool,
+}
+
+impl Memory {
+    /// By what is free now.
+    pub(crate) fn now() -> Memory {
+        Memory::of(memory_room())
+    }
+
+    fn of(room: Option<u64>) -> Memory {
+        let units = room.map_or(MOST, |room| (room / SHARE).clamp(LEAST, MOST)) / UNIT;
+        let (small, blocks, archives) = (Pool::new(SMALL), Pool::new(BLOCK), Pool::new(LONGEST));
+        Memory { turns: Semaphore::new(units as usize), units, small, blocks, archives }
+    }
+
+    /// How a store's data are sent and fetched within it: as it takes them, or in smaller pieces, and fewer at once.
+    pub(crate) fn fit(&self, sizes: PartSizes) -> PartSizes {
+        let bytes = self.units * UNIT;
+        PartSizes {
+            whole: sizes.whole.min((bytes / 3).max(LEAST)),
+            part: sizes.part.min((bytes / 4).max(LEAST)),
+            at_once: (sizes.at_once as u64 * bytes / MOST).max(1) as usize,
+            ..sizes
+        }
+    }
+
+    /// Waits until so many bytes of a file may be read and sent.
+    pub(crate) async fn hold(&self, length: u64) -> Option<SemaphorePermit<'_>> {
+        self.hold_units(units_of(length)).await
+    }
+
+    /// Waits until an archive may be read and sent.
+    pub(crate) async fn hold_archive(&self) -> Option<SemaphorePermit<'_>> {
+        self.hold_units(TIMES * units_of(LONGEST)).await
+    }
+
+    /// Buffers for those.
+    pub(crate) fn archives(&self) -> Pool {
+        self.archives.clone()
+    }
+
+    /// Waits until so many [`UNIT`]s may be in use, or all of it.
+    async fn hold_units(&self, units: u64) -> Option<SemaphorePermit<'_>> {
+        // It is never closed.
+        self.turns.acquire_many(units.min(self.units) as u32).await.ok()
+    }
+
+    /// A run of a file in blocks that are given back one by one, and its sums with those before. `is_last`: nothing of it
+    /// will be read again. Errors: as pread(2); [`io::ErrorKind::UnexpectedEof`] where the file is shorter.
+    pub(crate) async fn read(
+        &self,
+        open: impl FnOnce() -> io::Result<File> + Send + 'static,
+        from: u64,
+        length: u64,
+        mut sums: Sums,
+        is_last: bool,
+    ) -> io::Result<(Vec<Bytes>, Sums)> {
+        let (small, blocks) = (self.small.clone(), self.blocks.clone());
+        blocking(move || {
+            let (file, mut read, mut at) = (open()?, Vec::new(), from);
+            while at < from + length {
+                let wanted = BLOCK.min(from + length - at);
+                let mut block = if wanted <= SMALL { small.take()? } else { blocks.take()? };
+                block.fill(wanted, |room| read_into(&file, at, room, |bytes| sums.add(bytes)))?;
+                if (block.as_ref().len() as u64) < wanted {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                at += wanted;
+                read.push(Bytes::from_owner(block));
+            }
+            if is_last {
+                forget(&file);
+            }
+            Ok((read, sums))
+        })
+        .await
+    }
+}
+
+/// What the buffers for so many bytes take, in [`UNIT`]s; a small buffer counts as one.
+fn units_of(bytes: u64) -> u64 {
+    if bytes <= SMALL { 1 } else { bytes.next_multiple_of(BLOCK) / UNIT }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BUCKET: PartSizes = PartSizes { whole: 64 << 20, part: 32 << 20, at_once: 128, gathers: true };
+    const DIRECTORY: PartSizes = PartSizes { whole: 8 << 20, part: 8 << 20, at_once: 4, gathers: false };
+
+    #[tokio::test]
+    async fn no_piece_is_larger_than_a_quarter_of_what_is_free_or_one_part() {
+        for room in [0, 1 << 20, 40 << 20, 100 << 20, 400 << 20, MOST * SHARE, u64::MAX] {
+            let (memory, most) = (Memory::of(Some(room)), (room / SHARE).clamp(LEAST, MOST));
+            let (bucket, directory) = (memory.fit(BUCKET), memory.fit(DIRECTORY));
+            assert!(bucket.whole.max(bucket.part).max(directory.part) <= most, "{room}");
+            assert!(bucket.at_once as u64 * UNIT <= most && directory.at_once >= 1, "{room}");
+            assert!(memory.hold(u64::MAX / 2).await.is_some(), "what is larger than all of it takes all of it");
+            assert_eq!((bucket, directory) == (BUCKET, DIRECTORY), most == MOST, "{room}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_run_is_read_to_its_end_and_one_that_ends_before_is_an_error() {
+        let (memory, file) = (Memory::now(), tempfile::tempfile().expect("makes a file"));
+        file.set_len(3 * BLOCK).expect("grows");
+        for length in [1, SMALL, BLOCK, 3 * BLOCK, 3 * BLOCK + 1] {
+            let reader = file.try_clone().expect("duplicates");
+            let read = memory.read(move || Ok(reader), 0, length, Sums::default(), true).await;
+            let sent = read.map(|(blocks, _)| blocks.iter().map(|block| block.len() as u64).sum::<u64>());
+            let expected = if length > 3 * BLOCK { Err(io::ErrorKind::UnexpectedEof) } else { Ok(length) };
+            assert_eq!(sent.map_err(|error| error.kind()), expected);
+        }
+    }
+}

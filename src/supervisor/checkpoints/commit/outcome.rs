@@ -1,0 +1,141 @@
+//! The options, the result and the log lines of a commit.
+
+use std::time::Duration;
+
+use crate::rules::checkpoint::{Look, PartRecord, Plan, PlanFile, State};
+use crate::rules::store::names::Attempt;
+use crate::supervisor::checkpoints::directory::look::How;
+
+/// A larger first commit is logged as a warning, because it may contain files that are not needed.
+const LARGE: u64 = 50_000_000_000;
+/// So many of its largest files are named.
+const LARGEST: usize = 3;
+
+/// What is asked of a commit.
+#[derive(Debug, Clone, Copy)]
+pub struct Ask {
+    /// What became of the processes that write, and how long a part lies still before it is ready.
+    pub(crate) how: How,
+    /// Give up after this long, and do not begin what the last throughput says cannot be done in it.
+    pub limit: Option<Duration>,
+}
+
+impl Ask {
+    /// Processes may write; what lies still for `settle` is ready.
+    pub fn running(settle: Duration, limit: Option<Duration>) -> Ask {
+        Ask { how: How::running(settle), limit }
+    }
+
+    /// No process writes any more.
+    pub fn at_rest() -> Ask {
+        Ask { how: How::AT_REST, limit: None }
+    }
+}
+
+/// What came of looking for something to commit.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// A new commit exists.
+    Committed {
+        /// The training step, where known.
+        step: Option<u64>,
+        /// What the framework loads; `.` for the directory itself.
+        unit: String,
+        /// Bytes of its files.
+        bytes: u64,
+        /// Seconds that it took.
+        seconds: f64,
+        /// Seconds from when it was seen ready until it was safe.
+        lag: f64,
+        /// Whether it has new content: the job got further.
+        is_progress: bool,
+    },
+    /// All that lies there is in the store.
+    UpToDate {
+        /// Its step, where known.
+        step: Option<u64>,
+    },
+    /// Something is new and cannot be committed now.
+    Waiting {
+        /// Why, in one clause that names a path.
+        why: String,
+        /// It may be ready after so long.
+        again: Option<Duration>,
+    },
+    /// There is nothing to commit.
+    Empty,
+    /// It changed while it was copied: nothing was committed; try later.
+    Changed {
+        /// What changed.
+        why: String,
+    },
+    /// A newer run has taken over the store: stop committing, stop training.
+    Fenced {
+        /// The newer run's attempt.
+        by: Attempt,
+    },
+    /// There was not enough time to commit it.
+    OutOfTime {
+        /// One line.
+        why: String,
+    },
+    /// It could not be committed.
+    Failed {
+        /// One line.
+        message: String,
+        /// The store could not be reached, or did not believe the credentials just then: another try may do.
+        is_away: bool,
+        /// Whether another try may do it.
+        again: bool,
+        /// Why, in one word, for the counters.
+        cause: &'static str,
+    },
+}
+
+/// Why a part is not committed, where it has something new.
+pub(crate) fn held_back(state: &State) -> Option<&str> {
+    match state {
+        State::Settling(why) | State::Incomplete(why) | State::Torn(why) | State::Unproven(why) => Some(why),
+        State::Committed | State::Ready | State::Empty => None,
+    }
+}
+
+/// What the first part that has something new waits for.
+pub(crate) fn waiting(look: &Look) -> Option<String> {
+    look.parts.iter().find_map(|part| held_back(&part.state)).map(str::to_owned)
+}
+
+/// Says what the first commit takes, so that a directory that holds more than checkpoints is seen at once.
+pub(crate) fn tell_of_first(plan: &Plan) {
+    let mut files: Vec<(u64, &str)> = plan
+        .files
+        .iter()
+        .filter_map(|file| match file {
+            PlanFile::Here { entry, .. } => Some((entry.size, entry.path.as_str())),
+            PlanFile::Carried(_) => None,
+        })
+        .collect();
+    files.sort_by(|a, b| b.cmp(a));
+    let bytes: u64 = files.iter().map(|(size, _)| size).sum();
+    let largest: Vec<String> =
+        files.iter().take(LARGEST).map(|(size, path)| format!("{path} ({size} bytes)")).collect();
+    let parts: Vec<String> = plan.parts.iter().map(|part| name_of_part(&part.record)).collect();
+    let (count, parts, largest) = (files.len(), parts.join(", "), largest.join(", "));
+    if bytes > LARGE {
+        tracing::warn!(
+            code = "large_commit",
+            "the first commit takes {parts}: {count} files, {bytes} bytes; the largest are {largest}; leave out what is no checkpoint with --checkpoint-exclude GLOB, and older saves with --keep-saves N"
+        );
+    } else {
+        tracing::info!("the first commit takes {parts}: {count} files, {bytes} bytes; the largest are {largest}");
+    }
+}
+
+/// A part, for people.
+pub(crate) fn name_of_part(part: &PartRecord) -> String {
+    match (&part.unit, &part.layout) {
+        (Some(unit), Some(layout)) if !unit.is_empty() => format!("{unit} ({layout})"),
+        (Some(_), Some(layout)) => format!("the directory itself ({layout})"),
+        _ => "the rest of the directory".to_owned(),
+    }
+}

@@ -1,0 +1,341 @@
+//! Commits a snapshot of the checkpoint directory: data first, the manifest last, each key written once. After a kill at any
+//! time the store holds either the old commits or also the whole new one.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use crate::edge::clock;
+use crate::edge::store::{Created, Trouble};
+use crate::rules::checkpoint::{Look, PartRecord, Plan, Writer};
+use crate::rules::job::{Event, Mirrored};
+use crate::rules::store::manifest::{Item, Manifest, SCHEMA, WHOLE};
+use crate::rules::store::names::{Attempt, CommitName, Stamp, stamp_of_data};
+use crate::supervisor::checkpoints::commit::dedup::{Known, Sent};
+use crate::supervisor::checkpoints::commit::hard_links::{HardLinks, unlink};
+use crate::supervisor::checkpoints::commit::outcome::{Ask, Outcome, held_back, tell_of_first, waiting};
+use crate::supervisor::checkpoints::config::Role;
+use crate::supervisor::checkpoints::directory::disk::HARD_LINKS;
+use crate::supervisor::checkpoints::failure::{Stop, way_out};
+use crate::supervisor::checkpoints::mirror::{LastCommit, Mirror};
+use crate::supervisor::checkpoints::store::claim::Remote;
+use crate::supervisor::checkpoints::store::commits::{commits, delete_all, verify};
+use crate::supervisor::checkpoints::store::fence::{AT_ONCE, shared};
+use crate::supervisor::checkpoints::store::retention::data_of;
+
+/// How long the store has to say, when the time is up, whether the commit is through.
+const LAST_WORD: Duration = Duration::from_millis(200);
+/// Less is not worth being told.
+const MOMENT: Duration = Duration::from_millis(100);
+/// What is smaller says nothing about the store's throughput.
+const TELLING_BYTES: u64 = 1 << 20;
+/// The framework of a snapshot that is resumed from as a whole.
+const TREE: &str = "tree";
+impl Mirror {
+    /// Commits what is new and ready. `progress` hears bytes done and bytes in all. What retention lets go of is for
+    /// [`Mirror::retire`].
+    pub async fn commit(&mut self, ask: &Ask, progress: &dyn Fn(u64, u64)) -> Outcome {
+        let done = match ask.limit {
+            None => match self.try_commit(ask, progress).await {
+                // Where there is no room for one more, what may go goes first.
+                Err(Stop::Store(error)) if error.trouble == Trouble::Full && self.make_room().await => {
+                    self.try_commit(ask, progress).await
+                }
+                done => done,
+            },
+            Some(limit) => match tokio::time::timeout(limit, self.try_commit(ask, progress)).await {
+                Ok(done) => done,
+                Err(_) => self.cut_short(limit).await,
+            },
+        };
+        if done.is_err() {
+            self.sender.known.distrust();
+            // They would keep the space of what the framework deletes. Where there is no time it goes on beside.
+            let _ = tokio::time::timeout(ask.limit.map_or(Duration::MAX, |_| LAST_WORD), self.let_go()).await;
+        }
+        let again = done.as_ref().is_err_and(Stop::may_pass);
+        match done {
+            Ok(outcome) => outcome,
+            // Another run on the same directory takes our hard links away, which looks like a change.
+            Err(Stop::Changed(why)) => match self.overtaken().await {
+                Some(by) => Outcome::Fenced { by },
+                None => Outcome::Changed { why },
+            },
+            Err(Stop::Fenced(by)) => Outcome::Fenced { by },
+            Err(Stop::OutOfTime(why)) => Outcome::OutOfTime { why },
+            Err(Stop::Store(error)) => {
+                let message = format!("{error}; it is not committed; what was before still is; {}", way_out(&error));
+                self.failed(message, error.trouble, again).await
+            }
+            Err(Stop::Lost(message) | Stop::Failed(message)) => self.failed(message, Trouble::Other, again).await,
+        }
+    }
+
+    /// A newer run's retention takes files away that we rely on, which looks like a store that lost them.
+    async fn failed(&self, message: String, trouble: Trouble, again: bool) -> Outcome {
+        let is_away = trouble.may_pass();
+        let failed = Outcome::Failed { message, is_away, again, cause: trouble.word() };
+        let overtaken = tokio::time::timeout(AT_ONCE, self.overtaken());
+        let by = if is_away { None } else { overtaken.await.ok().flatten() };
+        by.map_or(failed, |by| Outcome::Fenced { by })
+    }
+
+    async fn overtaken(&self) -> Option<Attempt> {
+        self.remote.as_ref()?.overtaken().await
+    }
+
+    async fn make_room(&self) -> bool {
+        match &self.remote {
+            Some(remote) => self.retiring.make_room(remote, self.history.parent.as_ref()).await,
+            None => false,
+        }
+    }
+
+    async fn try_commit(&mut self, ask: &Ask, progress: &dyn Fn(u64, u64)) -> Result<Outcome, Stop> {
+        let (clock, begun) = (self.clock, self.clock.now());
+        let left = || ask.limit.map(|limit| limit.saturating_sub(clock.now().saturating_sub(begun)));
+        let look = self.watcher.look(ask.how).await.map_err(|error| self.config.unreadable(&error))?;
+        self.note_look(&look);
+        if self.config.role == Role::Pushes {
+            let passed = self.watcher.passed_over().await.map_err(|error| self.config.unreadable(&error))?;
+            self.seen.parts.extend(passed);
+        }
+        let Some(remote) = self.remote.clone().filter(|remote| remote.claim.is_some()) else {
+            return Ok(self.commit_here(look).await);
+        };
+        let Some(plan) = look.plan else {
+            remote.give_way(left()).await?;
+            let step = self.last.as_ref().and_then(|last| last.step);
+            return Ok(match waiting(&look) {
+                Some(why) => Outcome::Waiting { why, again: look.again },
+                None => {
+                    self.waits(None);
+                    if self.last.is_some() { Outcome::UpToDate { step } } else { Outcome::Empty }
+                }
+            });
+        };
+        let since = self.seen.waiting.map_or(begun, |(_, since)| since);
+        self.waits(Some((plan.step, since)));
+        let bytes = self.bytes_to_send(&plan);
+        if let Some(left) = left() {
+            self.is_worth_a_start(bytes, left)?;
+        }
+        self.tell_unfit().await;
+        if self.last.is_none() && self.sender.seq == 0 {
+            tell_of_first(&plan);
+        }
+        let sending = self.clock.now();
+        // The trainer's network is spared while there is a trainer and time.
+        let is_training = ask.how.writer == Writer::Running && ask.limit.is_none();
+        self.sender.seq += 1;
+        self.sender.uncommitted.take();
+        let (sent, links) = match self.upload(&remote, &plan, bytes, is_training, progress).await {
+            Err(stop) if ask.limit.is_none() => {
+                let _ = delete_all(&remote.store, &self.sender.uncommitted.take(), || {}).await;
+                return Err(stop);
+            }
+            uploaded => uploaded?,
+        };
+        // From here on a manifest may name them.
+        self.sender.uncommitted.take();
+        let total = self.name(&remote, &plan, sent, links).await?;
+        let seconds = self.clock.now().saturating_sub(sending).as_secs_f64();
+        let is_capped = is_training && self.config.sent.pace.lock().is_ok_and(|pace| pace.is_capped());
+        if bytes >= TELLING_BYTES && !is_capped {
+            self.sender.throughput = Some(bytes as f64 / seconds.max(0.001));
+        }
+        let lag = self.clock.now().saturating_sub(since).as_secs_f64();
+        self.last = self.sender.naming.take();
+        self.history.known.extend(self.last.as_ref().map(|last| last.stamp.clone()));
+        self.watcher.committed(&plan);
+        self.retiring.is_due();
+        self.waits(None);
+        self.write_record().await;
+        let unit = plan.resume.unit.unwrap_or_else(|| WHOLE.to_owned());
+        Ok(Outcome::Committed { step: plan.step, unit, bytes: total, seconds, lag, is_progress: plan.is_new_content })
+    }
+
+    /// Says once of each path that it cannot be committed, where no pattern leaves it out: a socket, a name that is not UTF-8, a
+    /// link that leads out of the directory.
+    async fn tell_unfit(&mut self) {
+        let exclusions = &self.config.options.exclusions;
+        for (path, why) in self.watcher.excluded().await.unwrap_or_default() {
+            if exclusions.decide(&path).is_none() && self.seen.unfit.insert(path.clone()) {
+                self.note(format!("{path} is NOT committed: {why}; a restore brings the checkpoint back without it"));
+            }
+        }
+    }
+
+    /// Without a store: what is ready counts as kept where it lies.
+    async fn commit_here(&mut self, look: Look) -> Outcome {
+        let Some(plan) = look.plan else {
+            return waiting(&look).map_or(Outcome::Empty, |why| Outcome::Waiting { why, again: look.again });
+        };
+        self.watcher.committed(&plan);
+        self.history.is_further |= plan.is_new_content;
+        self.write_record().await;
+        Outcome::UpToDate { step: plan.step }
+    }
+
+    /// What the look saw, for the log and for a person who asks.
+    fn note_look(&mut self, look: &Look) {
+        self.seen.parts.clone_from(&look.parts);
+        if look.plan.is_none() && waiting(look).is_some() {
+            let since = self.seen.waiting.map_or_else(|| self.clock.now(), |(_, since)| since);
+            self.waits(Some((look.newest_step, since)));
+        }
+        if let Some(warning) = &look.warning {
+            tracing::warn!(code = "checkpoint_passed_over", "{}; {}", warning.text, self.what_stands());
+        }
+    }
+
+    /// Errors: what the last throughput says cannot be committed in the time that is left.
+    fn is_worth_a_start(&self, bytes: u64, left: Duration) -> Result<(), Stop> {
+        let needed = self.sender.throughput.map_or(0.0, |throughput| bytes as f64 / throughput.max(1.0));
+        if needed <= left.as_secs_f64() {
+            return Ok(());
+        }
+        Err(Stop::OutOfTime(format!(
+            "the newest checkpoint needs about {needed:.1} s to commit and {:.1} s are left: not started; {}",
+            left.as_secs_f64(),
+            self.what_stands()
+        )))
+    }
+
+    /// The time was up; but the manifest may just have been on its way.
+    async fn cut_short(&mut self, limit: Duration) -> Result<Outcome, Stop> {
+        let names = async { commits(&self.remote.as_ref()?.store).await.ok() };
+        let names = tokio::time::timeout(LAST_WORD, names).await.ok().flatten().unwrap_or_default();
+        if let Some(named) = self.sender.naming.take_if(|ours| names.iter().any(|name| name.stamp == ours.stamp)) {
+            self.history.known.push(named.stamp.clone());
+            self.last = Some(named);
+        }
+        Err(Stop::OutOfTime(format!(
+            "no time left{} to commit the newest checkpoint; {}",
+            if limit < MOMENT { String::new() } else { format!(" after {:.1} s", limit.as_secs_f64()) },
+            self.what_stands()
+        )))
+    }
+
+    /// Puts the manifest: from here on there is a commit. How many bytes it has.
+    async fn name(&mut self, remote: &Remote, plan: &Plan, sent: Vec<Sent>, links: HardLinks) -> Result<u64, Stop> {
+        let stamp = self.stamp(remote)?;
+        let faults = self.config.faults.clone();
+        let cannot = |why: String| Stop::Failed(format!("cannot commit the checkpoint: {why}"));
+        let manifest = self.manifest(plan, &stamp, &sent);
+        let text = manifest.bytes().map_err(cannot)?;
+        let name = CommitName::of(stamp, plan.step, &text);
+        self.sender.naming = Some(LastCommit::of(&name, plan.step));
+        // What we would not restore we do not commit.
+        let manifest = Manifest::read(&name, &text).map_err(cannot)?;
+        faults.point(8);
+        if remote.store.create(&name.key(), text).await? == Created::Taken {
+            self.sender.naming = None;
+            return Err(Stop::Failed(format!("{} is in the store already and is not ours", name.key())));
+        }
+        faults.point(9);
+        remote.is_there(&name).await?;
+        if let Some(by) = remote.is_outdone(&name, &manifest).await {
+            self.take_down(remote, &name, &manifest).await?;
+            return Err(Stop::Fenced(by));
+        }
+        let is_foreign =
+            |item: &&Item| stamp_of_data(&item.key).is_some_and(|stamp| stamp.attempt != name.stamp.attempt);
+        // An earlier run may have been deleting what it kept no longer, until it found this one's claim.
+        if let Err(stop) = verify(&remote.store, manifest.regular().filter(is_foreign)).await {
+            self.take_down(remote, &name, &manifest).await?;
+            self.sender.naming = None;
+            return Err(stop);
+        }
+        let within = self.links_place();
+        if let Err(error) = self.in_dir(move |dir| links.remove(&dir, &within)).await {
+            self.note(format!("cannot remove {HARD_LINKS}: {error}"));
+        }
+        self.sender.known = Known::new(sent, &self.sender.known);
+        Ok(manifest.total_bytes)
+    }
+
+    /// Deletes our own commit again.
+    async fn take_down(&self, remote: &Remote, name: &CommitName, manifest: &Manifest) -> Result<(), Stop> {
+        let kept: Vec<&str> = shared(name, manifest).collect();
+        let keys = data_of(name, Some(manifest), |key| kept.contains(&key));
+        Ok(self.retiring.delete(&remote.store, name, keys).await?)
+    }
+
+    /// The stamp of the commit under way.
+    pub(crate) fn stamp(&self, remote: &Remote) -> Result<Stamp, Stop> {
+        let attempt = remote.attempt().ok_or_else(|| Stop::Failed("no --checkpoint-store is set".to_owned()))?;
+        Ok(Stamp { attempt: attempt.clone(), seq: self.sender.seq })
+    }
+
+    fn manifest(&self, plan: &Plan, stamp: &Stamp, sent: &[Sent]) -> Manifest {
+        let files: Vec<_> = sent.iter().map(|sent| sent.item.clone()).collect();
+        let is_there = |path: &String| files.binary_search_by(|item| item.path.cmp(path)).is_ok();
+        // A text file may have gone before it was read.
+        let part = |record: &PartRecord| PartRecord {
+            files: record.files.iter().filter(|path| is_there(path)).cloned().collect(),
+            ..record.clone()
+        };
+        let parts: Vec<PartRecord> = plan.parts.iter().map(|of| part(&of.record)).collect();
+        let resumed = parts.iter().find(|part| part.unit.is_some() && part.unit == plan.resume.unit);
+        let framework = resumed.and_then(|part| part.layout.clone()).unwrap_or_else(|| TREE.to_owned());
+        Manifest {
+            schema: SCHEMA.to_owned(),
+            job: self.config.job.clone(),
+            attempt: stamp.attempt.number,
+            attempt_tag: stamp.attempt.tag,
+            seq: stamp.seq,
+            step: plan.step,
+            unit: plan.resume.unit.clone().filter(|unit| !unit.is_empty()).unwrap_or_else(|| WHOLE.to_owned()),
+            framework,
+            world_size: self.config.options.world_size,
+            node: self.config.node,
+            created_unix: clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+            parent: self.history.parent.as_ref().map(Stamp::to_string),
+            unit_mode: None,
+            habits: plan.habits.clone(),
+            home: self.config.home().into_os_string().into_string().ok(),
+            total_bytes: files.iter().map(|item| item.size).sum(),
+            files,
+            parts,
+            pointers: Vec::new(),
+            copies: Vec::new(),
+        }
+    }
+
+    /// Removes the hard links of a commit that is not to be.
+    async fn let_go(&self) {
+        let within = self.links_place();
+        let _ = self.in_dir(move |dir| unlink(&dir, &within)).await;
+    }
+
+    /// Takes back what was sent, after a commit that was broken off. Whether its manifest may be there all the same.
+    pub async fn take_back(&self) -> bool {
+        self.let_go().await;
+        if let Some(remote) = &self.remote {
+            remote.store.all_given_up().await;
+            // No manifest names them, and none ever will. What stays is found by a prune.
+            let _ = delete_all(&remote.store, &self.sender.uncommitted.take(), || {}).await;
+        }
+        self.sender.naming.is_some()
+    }
+
+    /// Something is new and not in the store, since then; `None`: there is nothing such.
+    pub(crate) fn waits(&mut self, waiting: Option<(Option<u64>, Duration)>) {
+        self.seen.waiting = waiting;
+        let steps = self.behind().map_or(Some(0), |(steps, _)| steps);
+        self.listeners.tell(Event::Mirrored(Mirrored::Behind(steps)));
+    }
+
+    /// How far the store is behind the directory: steps, where both are known, and for how long. `None`: not at all, as
+    /// of the last look.
+    pub(crate) fn behind(&self) -> Option<(Option<u64>, Duration)> {
+        let (step, since) = self.seen.waiting?;
+        let committed = self.last.as_ref().and_then(|last| last.step);
+        let steps = step.map(|step| step.saturating_sub(committed.unwrap_or(0)));
+        Some((steps, self.clock.now().saturating_sub(since)))
+    }
+
+    /// What is new in the directory and is not in the store, as of the last look: one clause for each part.
+    pub fn left_out(&self) -> Vec<String> {
+        self.seen.parts.iter().filter_map(|part| held_back(&part.state)).map(str::to_owned).collect()
+    }
+}

@@ -1,0 +1,49 @@
+//! Paths in `.trainit` of a checkpoint directory, and small file operations that several modules share.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::edge::clock;
+use crate::edge::fs::rooted_dir::Beneath;
+use crate::rules::store::names::hash16;
+
+/// Where a restore writes what it fetches.
+pub(crate) const TEMPORARY: &str = ".trainit/tmp";
+/// Second names of files that are being sent.
+pub(crate) const HARD_LINKS: &str = ".trainit/pin";
+/// Locked by the process that puts files in place.
+pub(crate) const LOCK: &str = ".trainit/lock";
+/// What a restore moved out of the way. Never removed by trainit.
+pub(crate) const ASIDE: &str = ".trainit/aside";
+/// What a killed trainer left half written. The newest few are kept.
+pub(crate) const TORN: &str = ".trainit/torn";
+/// A record of the last commit names each file: up to here, bytes.
+pub(crate) const RECORD_LIMIT: u64 = 512 << 20;
+/// Places for what is moved are tried up to this number.
+const MOST_PLACES: u32 = 10_000;
+
+/// The directory opened, for file work.
+pub(crate) fn beneath(dir: &Path) -> io::Result<Arc<Beneath>> {
+    Beneath::open(dir).map(Arc::new)
+}
+
+/// A free place below one of ours: `WITHIN/NAME-1`, `-2` and so on. Errors: as stat(2); AlreadyExists where there are too
+/// many.
+pub(crate) fn free_place(dir: &Beneath, within: &str, name: &str) -> io::Result<String> {
+    let taken: Vec<String> = dir.names(within)?;
+    let free = (1..MOST_PLACES).map(|n| format!("{name}-{n}")).find(|place| !taken.contains(place));
+    free.map(|place| format!("{within}/{place}")).ok_or_else(|| io::ErrorKind::AlreadyExists.into())
+}
+
+/// Sixteen hex digits that no other process has.
+pub(crate) fn nonce() -> String {
+    use std::hash::{BuildHasher, Hasher};
+    let random = std::collections::hash_map::RandomState::new().build_hasher().finish();
+    hash16(format!("{random} {} {:?}", std::process::id(), clock::wall()).as_bytes())
+}
+
+/// Whether this is what a directory that may only be read answers.
+pub(crate) fn is_read_only(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EROFS | libc::EACCES | libc::EPERM))
+}

@@ -1,0 +1,269 @@
+//! Scans the checkpoint directory: the walk, the files that are open for writing, and the verdict of the rules. It runs on a
+//! thread for file work, so the state of the rules is behind a lock.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::edge::clock::Clock;
+use crate::edge::fs::links::{self, Files};
+use crate::edge::fs::rooted_dir::Beneath;
+use crate::edge::fs::walk;
+use crate::edge::host::limits;
+use crate::edge::process::open_files;
+use crate::edge::transfer::blocking::blocking;
+use crate::rules::checkpoint::{
+    Committed, Entry, Explanation, Facts, Kind, Listing, Look, Options, PartState, Peek, Plan, Resume, Rollback, Root,
+    Scan, State, Tracker, Unit, UnitState, Writer, explain, partition, resume,
+};
+use crate::supervisor::checkpoints::config::Config;
+use crate::supervisor::checkpoints::directory::record::{Beside, beside, lacks_the_newest};
+use crate::supervisor::job::heartbeat::Heartbeat;
+
+/// What became of the processes that write, and how long a part lies still before it is ready.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct How {
+    pub(crate) writer: Writer,
+    pub(crate) settle: Duration,
+    /// The clock of the file system at the trainer's death, nanoseconds since 1970, where that was seen.
+    pub(crate) died_ns: Option<i64>,
+}
+
+impl How {
+    /// A look at what no process writes.
+    pub(crate) const AT_REST: How = How { writer: Writer::Finished, settle: Duration::ZERO, died_ns: None };
+
+    /// A look while processes may write.
+    pub(crate) fn running(settle: Duration) -> How {
+        How { writer: Writer::Running, settle, died_ns: None }
+    }
+}
+
+/// A checkpoint directory and what is known of it from earlier looks.
+#[derive(Debug, Clone)]
+pub(crate) struct Watcher {
+    dir: PathBuf,
+    options: Arc<Options>,
+    clock: Clock,
+    heartbeat: Heartbeat,
+    tracker: Arc<Mutex<Tracker>>,
+    /// What lay there when it was last walked, and when it was last committed or restored.
+    walked: Arc<Mutex<Beside>>,
+    beside: Arc<Mutex<Beside>>,
+}
+
+/// So many files are open at once to judge one.
+const OPEN_FILES: usize = 4;
+
+/// Reads nothing: there is no directory.
+struct Nothing;
+
+impl Peek for Nothing {
+    fn read(&self, _: &str, _: u64, _: usize) -> Option<Vec<u8>> {
+        None
+    }
+}
+
+impl Watcher {
+    pub(crate) fn new(config: &Config, clock: Clock) -> Watcher {
+        Watcher {
+            dir: config.dir.clone(),
+            options: Arc::clone(&config.options),
+            clock,
+            heartbeat: config.heartbeat.clone(),
+            tracker: Arc::default(),
+            walked: Arc::default(),
+            beside: Arc::default(),
+        }
+    }
+
+    /// What lies there, and what is to be committed. Errors: the directory cannot be read; the same for the other looks.
+    pub(crate) async fn look(&self, how: How) -> io::Result<Look> {
+        self.with(how, |tracker, facts| tracker.look(facts)).await
+    }
+
+    /// What is to be moved away before the next attempt, and put back.
+    pub(crate) async fn after_death(&self, how: How) -> io::Result<Rollback> {
+        self.with(how, |tracker, facts| tracker.after_death(facts)).await
+    }
+
+    /// What to resume from in what lies there now.
+    pub(crate) async fn resume(&self) -> io::Result<Option<Resume>> {
+        self.with(How::AT_REST, |tracker, facts| resume(&facts.scan, tracker)).await
+    }
+
+    /// Which rule decides about each of these paths; about every path where there is none.
+    pub(crate) async fn explain(&self, how: How, paths: Vec<String>) -> io::Result<Vec<Explanation>> {
+        let explained = move |tracker: &mut Tracker, facts: &Facts| {
+            tracker.look(facts);
+            let all = || facts.scan.listing.entries().iter().filter(|e| e.kind != Kind::Directory);
+            let paths = if paths.is_empty() { all().map(|entry| entry.path.clone()).collect() } else { paths };
+            paths.iter().map(|path| explain(facts, tracker, path)).collect()
+        };
+        self.with(how, explained).await
+    }
+
+    /// Paths that are never committed, and which pattern drops each.
+    pub(crate) async fn excluded(&self) -> io::Result<Vec<(String, String)>> {
+        self.with(How::AT_REST, |tracker, facts| partition(&facts.scan, tracker.history()).excluded).await
+    }
+
+    /// Units that are newer than the complete one of their root, each with what it lacks.
+    pub(crate) async fn passed_over(&self) -> io::Result<Vec<PartState>> {
+        let passed = |tracker: &mut Tracker, facts: &Facts| {
+            let roots = partition(&facts.scan, tracker.history()).roots;
+            roots.iter().flat_map(newer).collect()
+        };
+        self.with(How::AT_REST, passed).await
+    }
+
+    /// Forgets earlier looks. `last`: the newest commit, where the directory took part in it.
+    pub(crate) async fn begin(&self, last: Option<Committed>) -> io::Result<()> {
+        let (this, now) = (self.clone(), self.clock.now());
+        blocking(move || {
+            let listing = walked(&this.dir, &this.options)?;
+            *lock(&this.walked) = beside(&listing);
+            this.keep_beside();
+            *this.lock() = Tracker::begin(now, &listing, last);
+            Ok(())
+        })
+        .await
+    }
+
+    /// The same for a caller that looks only once.
+    pub(crate) async fn begin_once(&self) -> io::Result<()> {
+        let (this, now) = (self.clone(), self.clock.now());
+        blocking(move || {
+            let listing = walked(&this.dir, &this.options)?;
+            *this.lock() = Tracker::pushed(now, &listing);
+            Ok(())
+        })
+        .await
+    }
+
+    /// The plan's manifest stands.
+    pub(crate) fn committed(&self, plan: &Plan) {
+        self.lock().committed(plan);
+        self.keep_beside();
+    }
+
+    /// What lay there when it was last committed or restored.
+    pub(crate) fn beside(&self) -> Beside {
+        lock(&self.beside).clone()
+    }
+
+    fn keep_beside(&self) {
+        lock(&self.beside).clone_from(&lock(&self.walked));
+    }
+
+    /// Whether something of the last commit is gone, and nothing has come since.
+    pub(crate) async fn lacks_the_newest(&self) -> io::Result<bool> {
+        let this = self.clone();
+        blocking(move || {
+            let listing = walked(&this.dir, &this.options)?;
+            Ok(this.lock().last().is_some_and(|last| lacks_the_newest(last, &this.beside(), &listing)))
+        })
+        .await
+    }
+
+    /// The last commit as this directory knows it.
+    pub(crate) fn last(&self) -> Option<Committed> {
+        self.lock().last().cloned()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tracker> {
+        lock(&self.tracker)
+    }
+
+    async fn with<T: Send + 'static>(
+        &self,
+        how: How,
+        act: impl FnOnce(&mut Tracker, &Facts) -> T + Send + 'static,
+    ) -> io::Result<T> {
+        let (this, now) = (self.clone(), self.clock.now());
+        blocking(move || {
+            let listing = walked(&this.dir, &this.options)?;
+            let beneath = match Beneath::open(&this.dir) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                opened => Some(opened?),
+            };
+            let files = beneath.as_ref().map(|beneath| Files { beneath, listing: &listing });
+            let mut tracker = this.lock();
+            let open = match how.writer {
+                Writer::Running => open_for_writing(&listing, tracker.last()),
+                Writer::Finished | Writer::Killed => BTreeSet::new(),
+            };
+            let peek: &dyn Peek = files.as_ref().map_or(&Nothing, |files| files);
+            let facts = Facts {
+                now,
+                scan: Scan { listing: &listing, peek, options: &this.options },
+                open: &open,
+                heartbeat_step: this.heartbeat.step(),
+                writer: how.writer,
+                died_ns: how.died_ns,
+                settle: how.settle,
+            };
+            *lock(&this.walked) = beside(&listing);
+            has_files_to_see_with(&this.dir)?;
+            Ok(act(&mut tracker, &facts))
+        })
+        .await
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where no more files can be opened, what is whole seems to lack something. Errors: that it is so.
+fn has_files_to_see_with(dir: &Path) -> io::Result<()> {
+    let all: io::Result<Vec<File>> = (0..OPEN_FILES).map(|_| File::open(dir)).collect();
+    all.map_or_else(|error| if limits::of_files(&error) { Err(error) } else { Ok(()) }, |_| Ok(()))
+}
+
+/// The directory's listing, links that lead out of it followed where that was asked for.
+pub(crate) fn walked(dir: &Path, options: &Options) -> io::Result<Listing> {
+    let listing = walk::walk(dir)?;
+    if !options.follow {
+        return Ok(listing);
+    }
+    Ok(links::follow(dir, &listing, &links::leading_out(dir, &listing)))
+}
+
+/// Which files that are not as they were committed a process has open for writing.
+fn open_for_writing(listing: &Listing, last: Option<&Committed>) -> BTreeSet<String> {
+    let is_changed = |entry: &&Entry| {
+        let then = last.and_then(|last| last.entries.get(&entry.path));
+        then.is_none_or(|then| !then.same_bytes(entry))
+    };
+    let changed: HashMap<_, &str> =
+        listing.files().filter(is_changed).map(|e| ((e.device, e.inode), e.path.as_str())).collect();
+    let open = open_files::open_for_writing(&changed.keys().copied().collect());
+    open.iter().filter_map(|file| changed.get(file)).map(|path| (*path).to_owned()).collect()
+}
+
+/// The root's units before its newest complete one; none where none is complete, since its part names the newest then.
+fn newer(root: &Root) -> Vec<PartState> {
+    let whole = root.units.iter().position(|unit| unit.state == UnitState::Complete).unwrap_or(0);
+    let state = |unit: &Unit| match &unit.state {
+        UnitState::Incomplete(why) => Some(State::Incomplete(why.clone())),
+        UnitState::Unproven(why) => Some(State::Unproven(why.clone())),
+        UnitState::Complete | UnitState::Older => None,
+    };
+    let part = |unit: &Unit| {
+        let files = unit.members.iter().filter(|entry| entry.kind == Kind::File);
+        Some(PartState {
+            root: Some(root.dir.clone()),
+            layout: Some(root.layout.name),
+            unit: Some(unit.path.clone()),
+            step: unit.step,
+            files: files.clone().count(),
+            bytes: files.map(|file| file.size).sum(),
+            state: state(unit)?,
+        })
+    };
+    root.units[..whole].iter().filter_map(part).collect()
+}

@@ -1,0 +1,146 @@
+//! Directories under `.trainit` that belong to one process: for what it fetches, and for its hard links. Other processes, on
+//! other machines too, may use the same checkpoint directory.
+//!
+//! A killed process leaves its directory behind, and the next process removes it. A directory is alive while its lock is held.
+//! On a network file system a lock may not be seen from another machine: there a directory is alive while its lock file is
+//! touched.
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::AbortHandle;
+
+use crate::edge::clock::Clock;
+use crate::edge::fs::rooted_dir::{Beneath, touch};
+use crate::edge::host::dmi;
+use crate::edge::transfer::blocking::blocking;
+use crate::supervisor::checkpoints::directory::disk::{LOCK, nonce};
+
+/// Between two touches of a place that is alive.
+const BEAT: Duration = Duration::from_secs(30);
+/// What was not touched for so long is dead, if no lock can tell.
+const ABANDONED: Duration = Duration::from_secs(300);
+/// Another restore puts what it fetched in place within this time, or hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Between two looks at the lock.
+const PAUSE: Duration = Duration::from_millis(20);
+/// A place may be swept while it is made; each try makes another.
+const TRIES: u32 = 5;
+
+/// A directory of this process's own.
+#[derive(Debug)]
+pub(crate) struct ScratchDir {
+    within: String,
+    path: String,
+    lock: Arc<File>,
+    beat: AbortHandle,
+}
+
+impl ScratchDir {
+    /// Makes one; its directories come with the first file. Errors: as mkdir(2), open(2).
+    pub(crate) fn take(dir: &Beneath, within: &str) -> io::Result<ScratchDir> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match ScratchDir::make(dir, within) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound && tries < TRIES => {}
+                made => return made,
+            }
+        }
+    }
+
+    fn make(dir: &Beneath, within: &str) -> io::Result<ScratchDir> {
+        dir.create_directory(within)?;
+        let path = format!("{within}/{}{}", mount(dir, within)?, nonce());
+        let at = format!("{path}/lock");
+        let lock = Arc::new(dir.create_file(&at)?);
+        // A sweep that came before the lock was ours has the lock, or has removed it.
+        if matches!(lock.try_lock(), Err(TryLockError::WouldBlock)) || dir.look(&at)?.is_none() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let touched = Arc::clone(&lock);
+        let beat = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(BEAT).await;
+                let touched = Arc::clone(&touched);
+                let _ = blocking(move || touch(&touched)).await;
+            }
+        });
+        Ok(ScratchDir { within: within.to_owned(), path, lock, beat: beat.abort_handle() })
+    }
+
+    /// Where files are put.
+    pub(crate) fn files(&self) -> String {
+        format!("{}/files", self.path)
+    }
+
+    /// Removes it with all it holds. Errors: as unlink(2).
+    pub(crate) fn remove(self, dir: &Beneath) -> io::Result<()> {
+        dir.remove_tree(&self.path)?;
+        dir.remove_empty(&self.within)
+    }
+}
+
+impl Drop for ScratchDir {
+    fn drop(&mut self) {
+        self.beat.abort();
+        // The beat lets go of the file later.
+        let _ = self.lock.unlock();
+    }
+}
+
+/// Removes the directories of processes that are dead. Errors: as unlink(2); the others stay then.
+pub(crate) fn sweep(dir: &Beneath, within: &str) -> io::Result<()> {
+    let names = dir.names(within)?;
+    if names.is_empty() {
+        return dir.remove_empty(within);
+    }
+    let (ours, now) = (mount(dir, within)?, now(dir)?);
+    for name in names {
+        let place = format!("{within}/{name}");
+        let at = format!("{place}/lock");
+        // Held until the directory is gone, so that no other process takes it.
+        let lock = dir.open_lock(&at);
+        let is_told = match lock.as_ref().map(File::try_lock) {
+            Ok(Err(TryLockError::WouldBlock)) => continue,
+            Ok(Ok(())) => name.starts_with(&ours),
+            _ => false,
+        };
+        let touched = if lock.is_ok() { dir.look(&at)? } else { dir.look(&place)? };
+        let is_old = |touched: i64| now.saturating_sub(touched) > ABANDONED.as_nanos() as i64;
+        if is_told || touched.is_some_and(|entry| is_old(entry.mtime_ns)) {
+            dir.remove_tree(&place)?;
+        }
+    }
+    dir.remove_empty(within)
+}
+
+/// Waits until no other process puts files in place. The turn lasts as long as the file is kept. `None`: there are no locks
+/// here, or its holder hangs; the caller then relies on what it looks at before and after.
+pub(crate) async fn turn(dir: &Arc<Beneath>) -> Option<File> {
+    let (dir, clock) = (Arc::clone(dir), Clock::start());
+    let mut file = blocking(move || dir.lock_file(LOCK)).await.ok()?;
+    loop {
+        let (tried, same) = blocking(move || Ok((file.try_lock(), file))).await.ok()?;
+        file = same;
+        match tried {
+            Ok(()) => return Some(file),
+            Err(TryLockError::WouldBlock) if clock.now() < PATIENCE => tokio::time::sleep(PAUSE).await,
+            Err(_) => return None,
+        }
+    }
+}
+
+/// What names the same mount on the same kernel, within which a lock is a lock on any file system.
+fn mount(dir: &Beneath, within: &str) -> io::Result<String> {
+    let device = dir.look(within)?.ok_or(io::ErrorKind::NotFound)?.device;
+    Ok(format!("{}-{device:x}-", dmi::boot_id().unwrap_or_else(nonce)))
+}
+
+/// The file system's own clock, nanoseconds since 1970: machines may not agree on the time.
+pub(crate) fn now(dir: &Beneath) -> io::Result<i64> {
+    touch(&dir.lock_file(LOCK)?)?;
+    Ok(dir.look(LOCK)?.ok_or(io::ErrorKind::NotFound)?.mtime_ns)
+}

@@ -1,0 +1,63 @@
+//! The checksums of a file as its manifest has them.
+
+use crate::rules::store::manifest::{CHUNK, Chunks, Item, hex, joined};
+
+/// Checksums of a file as it goes by, in order.
+#[derive(Default)]
+pub(crate) struct Sums {
+    /// Of the chunks that are through.
+    before: u32,
+    chunk: u32,
+    chunks: Vec<String>,
+    seen: u64,
+    /// Only where it is wanted: it costs twice as much as all the rest.
+    strong: Option<Box<blake3::Hasher>>,
+}
+
+impl Sums {
+    pub(crate) fn new(strong: bool) -> Sums {
+        Sums { strong: strong.then(Box::default), ..Sums::default() }
+    }
+
+    /// What is needed to compare a file with an item of a manifest.
+    pub(crate) fn to_compare(item: &Item) -> Sums {
+        Sums::new(item.blake3.is_some())
+    }
+
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        if let Some(hasher) = &mut self.strong {
+            hasher.update(bytes);
+        }
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(rest.len().min((CHUNK - self.seen % CHUNK) as usize));
+            self.chunk = crc32c::crc32c_append(self.chunk, now);
+            self.seen += now.len() as u64;
+            if self.seen.is_multiple_of(CHUNK) {
+                self.before = joined(self.before, self.chunk, CHUNK);
+                self.chunks.push(hex(std::mem::take(&mut self.chunk)));
+            }
+            rest = later;
+        }
+    }
+
+    pub(crate) fn whole(&self) -> u32 {
+        joined(self.before, self.chunk, self.seen % CHUNK)
+    }
+
+    pub(crate) fn blake3(&self) -> Option<String> {
+        self.strong.as_ref().map(|hasher| hasher.finalize().to_hex().to_string())
+    }
+
+    /// Whether these are the item's.
+    pub(crate) fn are_of(&self, item: &Item) -> bool {
+        hex(self.whole()) == item.crc32c && self.blake3() == item.blake3
+    }
+
+    pub(crate) fn chunks(mut self) -> Chunks {
+        if !self.seen.is_multiple_of(CHUNK) {
+            self.chunks.push(hex(self.chunk));
+        }
+        Chunks { size: CHUNK, crc32c: self.chunks }
+    }
+}

@@ -1,0 +1,205 @@
+//! The last commit of a run, and the wait for other processes of the node before it.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use crate::rules::checkpoint::Writer;
+use crate::rules::job::{Event, Flushed};
+use crate::rules::status::sibling::may_save;
+use crate::rules::store::names::Attempt;
+use crate::supervisor::background::{NO_END, Order};
+use crate::supervisor::checkpoints::commit::outcome::Outcome;
+use crate::supervisor::checkpoints::directory::look::How;
+use crate::supervisor::checkpoints::keeper::order_queue::{OrderQueue, TO_ANY, TO_NONE};
+use crate::supervisor::checkpoints::keeper::patience::{LONG, SHORT};
+use crate::supervisor::checkpoints::keeper::run::{Keeper, LAST_TURN};
+use crate::supervisor::checkpoints::mirror::Mirror;
+
+/// How long to wait before looking again at what changed under the last commit of a run, and before what failed is tried
+/// again.
+const PAUSE: Duration = Duration::from_millis(500);
+/// So often; with an empty process tree only a process outside can be writing.
+const LOOKS: u32 = 4;
+/// So often what another try may do is tried.
+const TRIES: u32 = 4;
+/// How long the other processes of the node may take to end, and how much of what is left stays for what they leave.
+const OTHERS_PATIENCE: Duration = Duration::from_secs(30);
+const AFTER_OTHERS: Duration = Duration::from_secs(2);
+/// Where trainit was told to stop without a deadline: they were told as well, and 30 s are a platform's usual.
+const LEAVING_PATIENCE: Duration = Duration::from_secs(4);
+/// After a failure the launcher is to hear of it soon.
+const FAILED_SETTLE: Duration = Duration::from_secs(3);
+/// One that has waited for our restore begins within this time.
+const TO_BEGIN: Duration = Duration::from_secs(3);
+
+impl Keeper {
+    /// The last commit, and after it, where there is time, what retention lets go of.
+    pub(super) async fn flush_and_tidy(
+        &mut self,
+        by: Option<Duration>,
+        queue: &mut OrderQueue,
+        orders: &mut UnboundedReceiver<Order>,
+    ) {
+        let flushed = match queue.during(orders, TO_NONE, self.flush(by)).await {
+            Some(flushed) => flushed,
+            // A deadline came in the middle: what stands is told.
+            None => self.flush(Some(self.clock.now())).await,
+        };
+        if let Some(mirror) = self.mirror.as_ref().filter(|_| self.writer == Writer::Finished) {
+            mirror.mark_unfinished(false).await;
+        }
+        if by.is_none() && matches!(flushed, Ok(Flushed::Done { .. } | Flushed::Stepless)) && queue.is_idle() {
+            self.report.tell(Event::Tidying);
+            queue.during(orders, TO_ANY, self.retire(LAST_TURN, true)).await;
+        }
+        self.report.flushed(flushed);
+    }
+
+    /// How to look after the end of our command: other processes of the node may write on.
+    pub(super) async fn at_the_end(&self) -> How {
+        let settle = if self.waits_for_others { self.settle } else { self.settle.min(FAILED_SETTLE) };
+        let writer = if self.has_others(may_save).await { Writer::Running } else { self.writer };
+        How { writer, settle, died_ns: self.died_ns }
+    }
+
+    async fn has_others(&self, which: fn(&Value) -> bool) -> bool {
+        match &self.others {
+            Some(others) => others.any(which).await,
+            None => false,
+        }
+    }
+
+    /// What lies still is committed, as often as there is more, until the others of the node have ended.
+    /// Errors: the newer run that has taken over.
+    async fn await_others(&mut self, by: Option<Duration>) -> Result<(), Attempt> {
+        let awaited = self.until_others_end(by).await;
+        self.report.tell(Event::AwaitsOthers(None));
+        awaited
+    }
+
+    async fn until_others_end(&mut self, by: Option<Duration>) -> Result<(), Attempt> {
+        let patience = match by {
+            Some(by) if by >= NO_END => LEAVING_PATIENCE,
+            _ => OTHERS_PATIENCE,
+        };
+        let over = by.map_or(Duration::MAX, |by| by.saturating_sub(AFTER_OTHERS));
+        if !self.waits_for_others {
+            return Ok(());
+        }
+        let (begun, mut is_told, mut was_pressed) = (self.clock.now(), false, self.is_pressed.get());
+        let mut until = begun + patience;
+        while self.clock.now() < until.min(over) {
+            if self.is_pressed.get() && !std::mem::replace(&mut was_pressed, true) {
+                until = until.min(self.clock.now() + LEAVING_PATIENCE);
+            }
+            let is_soon = self.clock.now().saturating_sub(begun) < TO_BEGIN;
+            if !self.has_others(if is_soon { |_| true } else { may_save }).await {
+                return Ok(());
+            }
+            let left = by.map(|by| by.saturating_sub(self.clock.now()));
+            // Mostly they have ended by the second look.
+            if !std::mem::replace(&mut is_told, true) {
+                self.report.tell(Event::AwaitsOthers(Some(patience)));
+            } else {
+                if let Some(Outcome::Fenced { by }) = self.commit(How::running(self.settle), left).await {
+                    return Err(by);
+                }
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        if is_told {
+            tracing::warn!(
+                code = "others_run",
+                "other processes of this node still run: what they save from now on is not committed"
+            );
+        }
+        Ok(())
+    }
+
+    /// The last commit of the run. No process of ours writes any more, but for the others of the node.
+    /// Errors: the newer run that has taken over.
+    async fn flush(&mut self, by: Option<Duration>) -> Result<Flushed, Attempt> {
+        self.await_others(by).await?;
+        let how = self.at_the_end().await;
+        let (mut looks, mut tries, begun) = (0, 0, self.clock.now());
+        let limit = if by.is_some() { SHORT } else { LONG };
+        let patience = begun + limit;
+        let flushed = loop {
+            let left = by.map(|by| by.saturating_sub(self.clock.now()));
+            let Some(both) = self.patience() else { break Flushed::Done { step: None } };
+            let done = match self.given_up.take() {
+                Some(why) => Err(why),
+                None => both.carry_out("last commit", Some(limit), self.commit(how, left)).await,
+            };
+            let outcome = match done {
+                Ok(outcome) => outcome,
+                Err(why) => {
+                    let stands = self.mirror.as_ref().map_or(String::new(), Mirror::what_stands);
+                    break Flushed::Failed(format!(
+                        "{why}, so the last commit is given up; {stands}; see that it is well and can be reached from here, then start again"
+                    ));
+                }
+            };
+            match outcome {
+                None => break Flushed::Done { step: None },
+                Some(Outcome::Committed { step, .. } | Outcome::UpToDate { step }) => break self.safe(step),
+                Some(Outcome::Waiting { again: Some(again), .. })
+                    if looks + 1 < LOOKS && how.writer == Writer::Running =>
+                {
+                    looks += 1;
+                    tokio::time::sleep(again.min(self.settle)).await;
+                }
+                Some(Outcome::Waiting { .. }) => break self.safe(None),
+                Some(Outcome::Empty) => {
+                    self.mirror.as_ref().inspect(|mirror| self.report.nothing_there(mirror));
+                    break Flushed::Done { step: None };
+                }
+                Some(Outcome::Fenced { by }) => return Err(by),
+                Some(Outcome::Failed { message, is_away, again, .. })
+                    if is_tried_again(is_away, again, tries, self.clock.now() < patience) =>
+                {
+                    self.report.complain(self.mirror.as_ref(), message);
+                    tokio::time::sleep(PAUSE * if is_away { 1 } else { 2_u32.pow(tries) }).await;
+                    tries += u32::from(!is_away);
+                }
+                Some(Outcome::Failed { message, .. }) => break Flushed::Failed(message),
+                Some(Outcome::OutOfTime { why }) => break Flushed::OutOfTime(why),
+                Some(Outcome::Changed { why }) if looks + 1 == LOOKS => {
+                    break Flushed::Failed(format!(
+                        "the newest checkpoint keeps changing although {} ({why}), so it is not committed; {}; find out what \
+                         else writes to the checkpoint directory",
+                        if how.writer == Writer::Running {
+                            "our command has ended"
+                        } else {
+                            "no process of the job is left"
+                        },
+                        self.mirror.as_ref().map_or(String::new(), Mirror::what_stands)
+                    ));
+                }
+                Some(Outcome::Changed { .. }) => {
+                    looks += 1;
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        };
+        Ok(flushed)
+    }
+
+    /// What lies there is in the store, but for what is told of here. Only where that is all of it, it is called safe.
+    fn safe(&self, step: Option<u64>) -> Flushed {
+        let left_out = self.mirror.as_ref().map(Mirror::left_out).unwrap_or_default();
+        if let Some(mirror) = self.mirror.as_ref().filter(|_| !left_out.is_empty()) {
+            self.report.left_out(mirror, &left_out);
+            return Flushed::Done { step: None };
+        }
+        step.map_or(Flushed::Stepless, |step| Flushed::Done { step: Some(step) })
+    }
+}
+
+/// Whether a last commit that failed is tried again, after so many tries that were: a store that is away, as long as we are
+/// patient; what another try may do, some times.
+fn is_tried_again(is_away: bool, again: bool, tries: u32, is_patient: bool) -> bool {
+    if is_away { is_patient } else { again && tries + 1 < TRIES }
+}

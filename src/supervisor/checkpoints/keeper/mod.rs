@@ -1,0 +1,10 @@
+//! The background thread's work for a run's checkpoints: orders, limits, reports, the model.
+
+pub(crate) mod flush;
+pub(crate) mod model;
+pub(crate) mod order_queue;
+pub(crate) mod patience;
+pub(crate) mod progress;
+pub(crate) mod report;
+pub(crate) mod run;
+pub(crate) mod sibling;

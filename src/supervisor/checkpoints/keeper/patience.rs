@@ -1,0 +1,111 @@
+//! Limits for a store, or a file system of the checkpoint directory, that does not answer.
+
+use std::cell::Cell;
+use std::future::pending;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::edge::clock::Clock;
+use crate::edge::store::Access;
+use crate::edge::transfer::blocking::blocking;
+use crate::supervisor::checkpoints::config::Config;
+
+/// It is told of after so long.
+const SOON: Duration = Duration::from_secs(8);
+/// Between two looks at what moves.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Where the end is near: a platform's usual grace is 30 s.
+pub(super) const SHORT: Duration = Duration::from_secs(20);
+/// Where the job came to its end by itself.
+pub(super) const LONG: Duration = Duration::from_secs(60);
+
+/// Watches both sides beside a deed.
+pub(super) struct Patience {
+    access: Access,
+    store: String,
+    dir: PathBuf,
+    clock: Clock,
+    /// Whether the end is near.
+    is_pressed: Rc<Cell<bool>>,
+}
+
+/// A question to a file system.
+type Asked = Pin<Box<dyn Future<Output = ()>>>;
+
+impl Patience {
+    pub(super) fn new(config: &Config, clock: Clock, is_pressed: &Rc<Cell<bool>>) -> Patience {
+        Patience {
+            access: config.access.clone(),
+            store: config.store.as_ref().map_or(String::new(), ToString::to_string),
+            dir: config.dir.clone(),
+            clock,
+            is_pressed: Rc::clone(is_pressed),
+        }
+    }
+
+    /// Carries the deed out, and tells once, under this name, what does not answer. Errors: that, where it did not for so
+    /// long, or for [`SHORT`] since the end is near; without `limit` only then.
+    pub(super) async fn carry_out<T>(
+        &self,
+        what: &str,
+        limit: Option<Duration>,
+        deed: impl Future<Output = T>,
+    ) -> Result<T, String> {
+        let mut deed = Box::pin(deed);
+        let (mut asked, mut asked_at, mut is_told): (Option<Asked>, Duration, bool) = (None, self.clock.now(), false);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut deed => return Ok(done),
+                () = answer(&mut asked) => { asked = None; }
+                () = tokio::time::sleep(PAUSE) => {
+                    if asked.is_none() {
+                        asked_at = self.clock.now();
+                        asked = Some(Box::pin(ask(self.dir.clone())));
+                    }
+                }
+            }
+            let now = self.clock.now();
+            let of_dir = if asked.is_some() { now.saturating_sub(asked_at) } else { Duration::ZERO };
+            let of_store = self.access.silence();
+            let silence = of_store.max(of_dir);
+            let (does, has) = self.names(of_dir >= of_store);
+            if silence >= SOON && !std::mem::replace(&mut is_told, true) {
+                tracing::warn!(code = "store", "{does}: the {what} waits for it");
+            }
+            let pressed = self.is_pressed.get().then_some(SHORT);
+            if [limit, pressed].into_iter().flatten().min().is_some_and(|limit| silence >= limit) {
+                return Err(format!("{has} for {} s", silence.as_secs()));
+            }
+        }
+    }
+
+    /// What does not answer: now, and for how long.
+    fn names(&self, is_directory: bool) -> (String, String) {
+        let dir = self.dir.display();
+        match is_directory {
+            true => (
+                format!("the checkpoint directory {dir} does not answer"),
+                format!("the checkpoint directory {dir} has not answered"),
+            ),
+            false if self.access.is_refused() => (
+                format!("{} refuses what it is sent", self.store),
+                format!("{} has refused what it is sent", self.store),
+            ),
+            false => (format!("{} does not answer", self.store), format!("{} has not answered", self.store)),
+        }
+    }
+}
+
+async fn ask(dir: PathBuf) {
+    let _ = blocking(move || Ok(std::fs::symlink_metadata(&dir).is_ok())).await;
+}
+
+async fn answer(asked: &mut Option<Asked>) {
+    match asked {
+        Some(asked) => asked.await,
+        None => pending().await,
+    }
+}

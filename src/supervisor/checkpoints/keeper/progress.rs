@@ -1,0 +1,208 @@
+//! Reports the progress of a transfer, and how far the store is behind, to a listener.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::time::Duration;
+
+use crate::edge::clock::Clock;
+use crate::edge::io::stdio;
+use crate::edge::store::{Store, StoreError};
+use crate::rules::job::Event;
+use crate::rules::text::transfer_progress::{BAR_EVERY, Cadence, LINE_EVERY, bar, words};
+
+/// Between two looks whether what takes long goes on.
+const LOOK_PAUSE: Duration = Duration::from_secs(2);
+/// No disk takes fewer bytes a second.
+const SLOWEST_DISK: u64 = 4 << 20;
+
+/// Runs the deed, and tells that it goes on as often as `moves` says so.
+pub(crate) async fn going_on<T>(
+    deed: impl Future<Output = T>,
+    mut moves: impl FnMut() -> bool,
+    told: &dyn Fn(u64),
+) -> T {
+    tokio::pin!(deed);
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut deed => return done,
+            () = tokio::time::sleep(LOOK_PAUSE) => {
+                if moves() {
+                    told(0);
+                }
+            }
+        }
+    }
+}
+
+/// Flushes what was sent to the device. Nothing says how far that is, so it is told to go on for as long as a slow disk takes
+/// for so many bytes.
+pub(crate) async fn make_durable(
+    store: &Store,
+    keys: &[String],
+    bytes: u64,
+    told: &dyn Fn(u64),
+) -> Result<(), StoreError> {
+    let (clock, limit) = (Clock::start(), Duration::from_secs(bytes / SLOWEST_DISK));
+    going_on(store.make_durable(keys, bytes), || clock.now() < limit, told).await
+}
+
+/// Hears bytes done and bytes in all of one transfer.
+pub(crate) type Hear = Box<dyn Fn(u64, u64)>;
+
+/// The listeners of a mirror, and how far its restore is.
+#[derive(Default)]
+pub(crate) struct Listeners {
+    /// Makes a listener for each restore: the one before may be long ago.
+    restore: Option<Box<dyn Fn() -> Hear>>,
+    hear: RefCell<Option<Hear>>,
+    /// Hears how many steps the store is behind the directory, at each look, and the step of each commit that a restore finds
+    /// good, before anything is fetched; with none, that the last one was not.
+    pub(crate) tell: Option<Box<dyn Fn(Event)>>,
+    done: Cell<u64>,
+    all: Cell<u64>,
+}
+
+impl fmt::Debug for Listeners {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Listeners({} of {})", self.done.get(), self.all.get())
+    }
+}
+
+impl Listeners {
+    /// Tells bytes done and bytes in all of each restore from now on, one of these listeners each.
+    pub(crate) fn hear_restore(&mut self, listen: Box<dyn Fn() -> Hear>) {
+        self.restore = Some(listen);
+    }
+
+    pub(crate) fn tell(&self, event: Event) {
+        if let Some(tell) = &self.tell {
+            tell(event);
+        }
+    }
+
+    /// So many bytes are to be moved.
+    pub(crate) fn begin(&self, all: u64) {
+        self.hear.replace(self.restore.as_ref().map(|listen| listen()));
+        self.done.set(0);
+        self.all.set(all);
+    }
+
+    /// So many more have been.
+    pub(crate) fn moved(&self, more: u64) {
+        self.done.set(self.done.get() + more);
+        if let Some(hear) = &*self.hear.borrow() {
+            hear(self.done.get(), self.all.get());
+        }
+    }
+}
+
+/// Words now and then, for what takes long: `committing the checkpoint: 1.5 of 6.0 GiB …`.
+fn lines(what: &'static str, say: fn(String)) -> Hear {
+    let progress = Paced::new(LINE_EVERY);
+    Box::new(move |done, all| {
+        if let Some(words) = progress.words(done, all) {
+            say(format!("{what}: {words}"));
+        }
+    })
+}
+
+/// The same on the log.
+pub(crate) fn log_lines(what: &'static str) -> Hear {
+    lines(what, |line| tracing::info!("{line}"))
+}
+
+/// For a person who waits: a bar on a terminal, else a line now and then, on standard error.
+pub(crate) fn shown(what: &'static str) -> Hear {
+    if !stdio::is_terminal(libc::STDERR_FILENO) {
+        return lines(what, |line| stdio::complain(&format!("trainit: {line}")));
+    }
+    let (progress, drawn) = (Paced::new(BAR_EVERY), Drawn(Cell::new(false)));
+    Box::new(move |done, all| {
+        let words = progress.words(done, all);
+        if let Some(text) = stroke(&drawn.0, words, done, all) {
+            stdio::draw(&text);
+        }
+    })
+}
+
+/// Whether a bar is to be seen; that of a transfer which is given up goes with it.
+struct Drawn(Cell<bool>);
+
+impl Drop for Drawn {
+    fn drop(&mut self) {
+        if self.0.get() {
+            stdio::draw(ERASE);
+        }
+    }
+}
+
+const ERASE: &str = "\r\x1b[K";
+
+/// What to draw: the bar with its words, or, over it when all is done, nothing. It leaves no trace, nor is it drawn for its
+/// last word.
+fn stroke(drawn: &Cell<bool>, words: Option<String>, done: u64, all: u64) -> Option<String> {
+    if done >= all {
+        return drawn.replace(false).then(|| ERASE.to_owned());
+    }
+    let words = words?;
+    drawn.set(true);
+    Some(format!("\r{} {words}\x1b[K", bar(done, all)))
+}
+
+/// Words at their pace; a commit that is tried anew starts the clock again.
+struct Paced {
+    every: Duration,
+    clock: Cell<Clock>,
+    cadence: Cell<Cadence>,
+    last: Cell<u64>,
+}
+
+impl Paced {
+    fn new(every: Duration) -> Paced {
+        Paced { every, clock: Cell::new(Clock::start()), cadence: Cell::new(Cadence::new(every)), last: Cell::new(0) }
+    }
+
+    fn words(&self, done: u64, all: u64) -> Option<String> {
+        if done < self.last.replace(done) {
+            self.clock.set(Clock::start());
+            self.cadence.set(Cadence::new(self.every));
+        }
+        let (took, mut cadence) = (self.clock.get().now(), self.cadence.get());
+        let is_time = cadence.is_time(took);
+        self.cadence.set(cadence);
+        is_time.then(|| words(done, all, took))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_takes_long_is_said_to_go_on_as_long_as_it_moves() {
+        let (looks, said, is_enough) = (Cell::new(0), Cell::new(0), tokio::sync::Notify::new());
+        let moves = || {
+            looks.set(looks.get() + 1);
+            looks.get() > 1
+        };
+        let told = |more| {
+            assert_eq!(more, 0, "no byte more is through");
+            said.set(said.get() + 1);
+            is_enough.notify_one();
+        };
+        going_on(is_enough.notified(), moves, &told).await;
+        assert_eq!((looks.get(), said.get()), (2, 1));
+    }
+
+    #[test]
+    fn a_bar_leaves_no_trace_and_is_not_drawn_for_its_last_word() {
+        let (drawn, words) = (Cell::new(false), || Some("w".to_owned()));
+        assert_eq!(stroke(&drawn, words(), 10, 10), None, "it took too little time for a bar");
+        assert_eq!(stroke(&drawn, None, 1, 10), None);
+        let half = stroke(&drawn, words(), 5, 10).unwrap_or_default();
+        assert!(half.starts_with("\r[####") && half.ends_with(" w\x1b[K"), "{half:?}");
+        assert_eq!(stroke(&drawn, words(), 10, 10).as_deref(), Some("\r\x1b[K"));
+        assert_eq!(stroke(&drawn, words(), 10, 10), None, "once");
+    }
+}

@@ -1,0 +1,153 @@
+//! Reports of the work: events for the supervisor, lines for the log.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use crate::edge::clock::Clock;
+use crate::rules::job::{self, Event, Flushed, Mirrored};
+use crate::rules::process::exit;
+use crate::rules::store::names::Attempt;
+use crate::supervisor::background::Teller;
+use crate::supervisor::checkpoints::commit::outcome::Outcome;
+use crate::supervisor::checkpoints::failure::Failure;
+use crate::supervisor::checkpoints::keeper::progress::log_lines;
+use crate::supervisor::checkpoints::mirror::{Mirror, Resume};
+
+/// Between two words of progress to the supervisor.
+const PROGRESS_PAUSE: Duration = Duration::from_millis(500);
+/// A complaint is repeated when the store is twice as far behind as when it was made, from here on.
+const SAID_AGAIN: Duration = Duration::from_secs(120);
+
+/// Where news go.
+pub(super) struct Report {
+    teller: Teller,
+    /// The last complaint and how far behind the store was, so that a store that stays away is one line now and then and
+    /// not one each interval.
+    said: (String, Duration),
+}
+
+impl Report {
+    pub(super) fn new(teller: Teller) -> Report {
+        Report { teller, said: Default::default() }
+    }
+
+    pub(super) fn tell(&self, event: Event) {
+        self.teller.tell(event);
+    }
+
+    /// Makes this run's number in the store known.
+    pub(super) fn incarnation(&self, number: u64) {
+        self.teller.incarnation(number);
+    }
+
+    /// Hears of a transfer: the supervisor is told that it moves, the log how far it is.
+    pub(super) fn progress(&self, what: &'static str) -> impl Fn(u64, u64) + use<> {
+        let (clock, said_at, teller, lines) =
+            (Clock::start(), Cell::new(Duration::ZERO), self.teller.clone(), log_lines(what));
+        move |done, all| {
+            lines(done, all);
+            let now = clock.now();
+            if now.saturating_sub(said_at.get()) >= PROGRESS_PAUSE {
+                said_at.set(now);
+                teller.tell(Event::Transferring);
+            }
+        }
+    }
+
+    /// Hears of events; the supervisor is told how far the store is behind when that changes.
+    pub(super) fn listener(&self) -> Box<dyn Fn(Event)> {
+        let (teller, behind) = (self.teller.clone(), Cell::new(None));
+        Box::new(move |event| {
+            if let Event::Mirrored(Mirrored::Behind(steps)) = &event
+                && behind.replace(Some(*steps)) == Some(*steps)
+            {
+                return;
+            }
+            teller.tell(event);
+        })
+    }
+
+    /// That there is a commit; and, for the counters, that there is none.
+    pub(super) fn outcome(&mut self, outcome: &Outcome) {
+        let news = match *outcome {
+            Outcome::Committed { bytes, seconds, ref unit, step, lag, is_progress } => {
+                let (took, lag) = (Duration::from_secs_f64(seconds), Duration::from_secs_f64(lag));
+                self.said = Default::default();
+                self.tell(Event::Committed { unit: unit.clone(), step, took, lag, is_progress });
+                Mirrored::Committed { bytes, took }
+            }
+            Outcome::Failed { cause, .. } => Mirrored::Failed(cause),
+            Outcome::OutOfTime { .. } => Mirrored::Failed("out_of_time"),
+            Outcome::Fenced { .. } => Mirrored::Failed("fenced"),
+            Outcome::UpToDate { .. } | Outcome::Empty | Outcome::Waiting { .. } | Outcome::Changed { .. } => return,
+        };
+        self.tell(Event::Mirrored(news));
+    }
+
+    /// A commit failed. The same complaint is one line.
+    pub(super) fn complain(&mut self, mirror: Option<&Mirror>, message: String) {
+        let (steps, lag) = mirror.and_then(Mirror::behind).unwrap_or_default();
+        let is_worse = lag >= SAID_AGAIN && lag >= self.said.1 * 2;
+        // Each try has a number of its own, and names it.
+        let gist: String = message.chars().filter(|c| !c.is_ascii_digit()).collect();
+        if self.said.0 != gist || is_worse {
+            let lag_seconds = lag.as_secs();
+            tracing::warn!(code = "commit_failed", lag_steps = steps, lag_seconds, "{message}");
+            self.said = (gist, lag);
+        }
+    }
+
+    /// What is new at the end and is not in the store: a warning each.
+    pub(super) fn left_out(&self, mirror: &Mirror, left_out: &[String]) {
+        for why in left_out {
+            tracing::warn!(
+                code = "checkpoint_passed_over",
+                committed_step = mirror.committed().and_then(|(step, _)| step),
+                "NOT in the store: {why}; {}; trainit checkpoint explain says which rule decides about a path",
+                mirror.what_stands()
+            );
+        }
+    }
+
+    /// That the end finds nothing to commit: a warning where the store has nothing of this run either, since a job that
+    /// trained and saved elsewhere has lost it, and a 0 would hide that.
+    pub(super) fn nothing_there(&self, mirror: &Mirror) {
+        if mirror.committed().is_none() {
+            tracing::warn!(
+                code = "nothing_committed",
+                "nothing to commit in {}: the store has nothing of this run, and a run that goes on elsewhere begins without what was trained here; let the trainer save in TRAINIT_CHECKPOINT_DIR, and see what trainit checkpoint list shows of it",
+                mirror.directory().display()
+            );
+        }
+    }
+
+    pub(super) fn restored(&self, mirror: Option<&mut Mirror>, resume: Option<Resume>) {
+        let (committed, older, is_further) = mirror.map_or((None, false, false), |mirror| {
+            let step = mirror.committed().and_then(|(step, _)| step);
+            (step, mirror.has_older(), std::mem::take(&mut mirror.history.is_further))
+        });
+        let resume = resume.map(|r| job::Resume { from: r.from.to_string_lossy().into_owned(), step: r.step });
+        self.tell(Event::Restored { resume, committed, older, is_further });
+    }
+
+    pub(super) fn not_restored(&self, Failure { message, code }: Failure) {
+        self.tell(Event::NotRestored { code, detail: message });
+    }
+
+    pub(super) fn fenced(&self, by: &Attempt) {
+        self.tell(Event::Fenced {
+            detail: format!(
+                "a newer run of this job (incarnation {by}) has taken over the store; this one stops so that the two do not mix, code {}",
+                exit::FENCED
+            ),
+        });
+    }
+
+    /// Errors: a newer run has taken over.
+    pub(super) fn flushed(&self, flushed: Result<Flushed, Attempt>) {
+        match flushed {
+            Ok(flushed) => self.tell(Event::Flushed(flushed)),
+            Err(by) => self.fenced(&by),
+        }
+    }
+}

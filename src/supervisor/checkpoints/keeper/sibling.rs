@@ -1,0 +1,333 @@
+//! If a launcher starts one trainit for each process, the first one of the node keeps the checkpoints. The others wait here until
+//! it has restored them; otherwise their trainers would start from another step. At its end the first one checks here whether
+//! the others still run, because they may be saving.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use serde_json::Value;
+
+use crate::edge::clock::Clock;
+use crate::edge::fs::real_path::real;
+use crate::edge::fs::run_dir::{self, KEPT, SOCKET};
+use crate::edge::fs::small_file;
+use crate::edge::net::status_socket;
+use crate::edge::transfer::blocking::blocking;
+use crate::rules::status::parse;
+use crate::rules::status::sibling::{First, From, Kept, Stage, first};
+use crate::rules::store::address::{Address, shown};
+use crate::supervisor::checkpoints::directory::record::{path, written};
+use crate::supervisor::checkpoints::failure::Failure;
+use crate::supervisor::checkpoints::mirror::{Mirror, Resume};
+
+/// How long the trainit that keeps the node's checkpoints is looked for.
+pub(crate) const SEARCH: Duration = Duration::from_secs(20);
+/// Between two questions.
+const PAUSE: Duration = Duration::from_millis(100);
+/// One that has not answered after this long is asked again.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Two paths, at most.
+const KEPT_BYTES: usize = 65_536;
+
+/// The one that keeps the checkpoints of this node.
+#[derive(Debug, Clone)]
+pub struct Sibling {
+    /// What it is known by.
+    pub kept: Kept,
+    /// The checkpoint directory.
+    pub dir: PathBuf,
+    /// The store of all nodes.
+    pub store: Address,
+    /// The user's TMPDIR: one of the places where runs are found.
+    pub tmp: Option<String>,
+}
+
+/// The others of this node, whose checkpoints this one keeps.
+#[derive(Debug, Clone)]
+pub struct Others {
+    /// What they are known by.
+    pub kept: Kept,
+    /// The user's TMPDIR.
+    pub tmp: Option<String>,
+    /// When this run began: its launcher starts them all within [`SEARCH`].
+    pub since: SystemTime,
+}
+
+/// What nodes have written down, by its place.
+type Records = BTreeMap<String, Vec<u8>>;
+
+/// Where it is, and what it said.
+#[derive(Debug, Clone)]
+struct Known {
+    dir: PathBuf,
+    /// When it began.
+    since: SystemTime,
+    first: First,
+}
+
+/// When the run in this directory began.
+fn began(dir: &Path) -> SystemTime {
+    dir.join(KEPT).metadata().and_then(|kept| kept.modified()).unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+/// What the run in this directory keeps.
+fn kept_in(dir: &Path) -> Option<Kept> {
+    let text = small_file::read_small(&dir.join(KEPT).to_string_lossy(), KEPT_BYTES).ok().flatten()?;
+    Kept::parse(&text)
+}
+
+/// Whether the run that has this socket keeps these, or is beside the one that does.
+pub(crate) fn is_of_its_keeper(socket: &Path, kept: &Kept) -> bool {
+    let found = socket.parent().and_then(kept_in);
+    found.is_some_and(|found| Kept { beside: kept.beside, ..found }.is(kept))
+}
+
+/// The directories of the runs that are known by this.
+fn runs(tmp: Option<&str>, kept: &Kept) -> Vec<PathBuf> {
+    let is_one = |dir: &PathBuf| kept_in(dir).is_some_and(|found| found.is(kept));
+    run_dir::own(tmp).into_iter().filter(is_one).collect()
+}
+
+/// The process of a run on this machine that commits to this store (0: of another PID namespace), as far as it can be seen
+/// from here; `dir` is whence we would.
+pub(crate) async fn committer(store: &Address, dir: PathBuf, tmp: Option<String>) -> Option<i32> {
+    let store = shown(&store.to_string());
+    let found = blocking(move || {
+        let ours = real(&dir).to_string_lossy().into_owned();
+        let commits = |dir: &PathBuf| kept_in(dir).is_some_and(|kept| kept.commits_to(&store, &ours));
+        let answers = |dir: PathBuf| status_socket::ask(&dir.join(SOCKET), PATIENCE).ok().map(|(pid, _)| pid);
+        Ok(run_dir::all(tmp.as_deref()).into_iter().filter(commits).find_map(answers))
+    });
+    found.await.unwrap_or_default()
+}
+
+/// How that run is. `None`: it is gone. Errors: it is there, and too busy for an answer.
+fn ask(dir: &Path) -> Option<Result<Value, ()>> {
+    match status_socket::ask(&dir.join(SOCKET), PATIENCE) {
+        Ok((_, answer)) => Some(answer.map_err(drop).and_then(|text| parse(&text).map_err(drop))),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => None,
+        Err(_) => Some(Err(())),
+    }
+}
+
+impl Others {
+    /// Whether there is one of this kind, by its status.
+    pub(crate) async fn any(&self, which: fn(&Value) -> bool) -> bool {
+        let this = self.clone();
+        let looked = blocking(move || {
+            // One that was there so long before has given us up.
+            let is_early = |dir: &Path| this.since.duration_since(began(dir)).is_ok_and(|before| before > SEARCH);
+            let is_one = |dir: &Path| ask(dir).is_some_and(|status| status.as_ref().map_or(true, which));
+            Ok(runs(this.tmp.as_deref(), &this.kept).iter().any(|dir| !is_early(dir) && is_one(dir)))
+        });
+        looked.await.unwrap_or_default()
+    }
+}
+
+impl Sibling {
+    /// Waits until it has restored. Whose corner of the store it keeps, and what it goes on from; `None` where it cannot be
+    /// found within the limit.
+    /// Errors: it ended before it had restored.
+    pub(crate) async fn restored(&self, limit: Duration) -> Result<Option<(u32, From)>, Failure> {
+        let (clock, before, mut known) = (Clock::start(), self.records().await, None::<Known>);
+        loop {
+            let found = self.look(known.clone()).await.filter(|found| found.first.stage != Stage::Over);
+            match (found, &known) {
+                (Some(at), _) if at.first.stage == Stage::Restored => return Ok(Some((at.first.node, at.first.from))),
+                (Some(at), None) => known = Some(at),
+                (Some(_), Some(_)) => {}
+                (None, at) => {
+                    let node = at.as_ref().map(|at| at.first.node).or(self.kept.node_rank);
+                    if let Some(node) = self.has_restored_since(&before, node).await {
+                        return Ok(Some((node, From::Newest)));
+                    }
+                    if at.is_some() {
+                        return Err(self.ended());
+                    }
+                    if clock.now() >= limit {
+                        self.warn(limit);
+                        return Ok(None);
+                    }
+                }
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// The one that is known, or else of all that are here the youngest: an older run may be there still.
+    async fn look(&self, known: Option<Known>) -> Option<Known> {
+        let this = self.clone();
+        let looked = blocking(move || {
+            let all = match &known {
+                Some(known) => vec![known.dir.clone()],
+                None => runs(this.tmp.as_deref(), &this.kept),
+            };
+            let found = all.into_iter().filter_map(|dir| this.ask(dir, known.as_ref()));
+            Ok(found.max_by_key(|found| (found.first.stage != Stage::Over, found.since)))
+        });
+        looked.await.ok().flatten()
+    }
+
+    fn ask(&self, dir: PathBuf, known: Option<&Known>) -> Option<Known> {
+        let Ok(status) = ask(&dir)? else {
+            return known.cloned();
+        };
+        Some(Known { since: began(&dir), dir, first: first(&status, &self.kept)? })
+    }
+
+    async fn records(&self) -> Records {
+        let this = self.clone();
+        blocking(move || Ok(written(&this.dir))).await.unwrap_or_default()
+    }
+
+    /// The node, if its first one has written down since then that it has restored: it may be through with all by now.
+    async fn has_restored_since(&self, before: &Records, node: Option<u32>) -> Option<u32> {
+        let (record, now) = (path(node?), self.records().await);
+        node.filter(|_| now.get(&record) != before.get(&record))
+    }
+
+    fn ended(&self) -> Failure {
+        Failure::store(format!(
+            "the trainit of local rank 0 on this node ended before it had restored the checkpoints in {}; nothing was started; \
+             its log says why",
+            self.dir.display()
+        ))
+    }
+
+    fn warn(&self, limit: Duration) {
+        tracing::warn!(
+            code = "no_keeper",
+            "no trainit of local rank 0 that keeps the checkpoints in {} in this store was to be seen on this node for {} s, so \
+             this one keeps them itself; where all processes of a node share them, start one trainit a node (--nproc starts its \
+             processes)",
+            self.dir.display(),
+            limit.as_secs()
+        );
+    }
+}
+
+impl Mirror {
+    /// What the first one goes on from, which has restored it here. Errors: the directory cannot be read.
+    pub(crate) async fn restore_like(&mut self, first: &From) -> Result<Option<Resume>, Failure> {
+        match first {
+            From::Newest => self.restore().await,
+            From::Nothing => Ok(None),
+            From::Checkpoint { path, step } => Ok(Some(Resume { from: path.into(), step: *step, commit: None })),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+    use crate::edge::clock;
+    use crate::edge::io::eventfd::wait_readable;
+    use crate::edge::net::status_socket::Listener;
+    use crate::rules::job::Snapshot;
+    use crate::rules::status::{Facts, answer};
+
+    const LIMIT: Duration = Duration::from_secs(60);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn kept(node_rank: Option<u32>, launch: Option<&str>, store: &str, beside: bool) -> Kept {
+        Kept { directory: "/ck".into(), store: store.into(), node_rank, launch: launch.map(str::to_owned), beside }
+    }
+
+    /// Starts a run that began so long ago, gives these answers, one a caller, and is gone then; `last` is done before.
+    fn run(place: &Path, pid: u32, kept: Kept, ago: Duration, states: &'static [&'static str], last: fn(&Path)) {
+        let uid = fs::metadata(place).expect("it is there").uid();
+        let (dir, place) = (place.join(format!("trainit-{uid}-{pid}")), place.to_owned());
+        fs::create_dir(&dir).expect("a directory");
+        let listener = Listener::bind(&dir.join(SOCKET)).expect("a socket");
+        fs::write(dir.join(KEPT), kept.text()).expect("a file");
+        let file = fs::File::options().append(true).open(dir.join(KEPT)).expect("a file");
+        file.set_modified(clock::wall() - ago).expect("an older stamp");
+        std::thread::spawn(move || {
+            for state in states {
+                let caller = loop {
+                    wait_readable(&[listener.as_raw_fd()], Some(LIMIT));
+                    if let Some(caller) = listener.next().expect("no error") {
+                        break caller;
+                    }
+                };
+                let resumed_from = Some("/ck/step-7".into());
+                let told = Snapshot { state, has_store: true, resumed_from, ..Snapshot::default() };
+                caller.tell(&answer(&told, &Facts { kept: Some(kept.clone()), ..Facts::default() }));
+            }
+            last(&place);
+        });
+    }
+
+    fn writes_its_record(place: &Path) {
+        fs::create_dir(place.join(".trainit")).expect("a directory");
+        fs::write(place.join(path(3)), "{}").expect("a record");
+    }
+
+    #[tokio::test]
+    async fn the_youngest_first_process_of_the_launch_is_waited_for_and_then_gone_by() {
+        type Run = (u32, Option<&'static str>, &'static str, u64, &'static [&'static str], fn(&Path));
+        type Found = Result<Option<(u32, From)>, &'static str>;
+        let nothing: fn(&Path) = |_| {};
+        let restores: &[&str] = &["restoring", "restoring", "gathering"];
+        let at = |node: u32| Ok(Some((node, From::Checkpoint { path: "/ck/step-7".into(), step: None })));
+        let cases: [(&str, &[Run], Found); 7] = [
+            ("one that restores", &[(3, None, "gs://b/x", 0, restores, nothing)], at(3)),
+            ("one that ends before", &[(3, None, "gs://b/x", 0, &["restoring"], nothing)], Err("ended before it had")),
+            (
+                "one that ended between two looks",
+                &[(3, None, "gs://b/x", 0, &["restoring"], writes_its_record)],
+                Ok(Some((3, From::Newest))),
+            ),
+            (
+                "several",
+                &[(3, None, "gs://b/x", 9, &["running"], nothing), (4, None, "gs://b/x", 10, &["running"], nothing)],
+                at(3),
+            ),
+            (
+                "another's checkpoints beside it",
+                &[(3, None, "gs://b/y", 0, &[], nothing), (4, None, "gs://b/x", 10, &["running"], nothing)],
+                at(4),
+            ),
+            ("another launch", &[(3, Some("76.0"), "gs://b/x", 0, &[], nothing)], Ok(None)),
+            ("none", &[], Ok(None)),
+        ];
+        for (name, runs, expected) in cases {
+            let place = tempfile::tempdir().expect("a directory");
+            for (pid, (node, launch, store, age, states, last)) in (7..).zip(runs) {
+                run(place.path(), pid, kept(Some(*node), *launch, store, false), *age as u32 * SECOND, states, *last);
+            }
+            let launch = runs.iter().any(|run| run.1.is_some()).then_some("77.0");
+            let sibling = Sibling {
+                kept: kept(None, launch, "gs://b/x", false),
+                dir: place.path().to_owned(),
+                store: Address::Directory(place.path().join("store")),
+                tmp: place.path().to_str().map(str::to_owned),
+            };
+            let limit = if expected == Ok(None) { Duration::ZERO } else { LIMIT };
+            let found = sibling.restored(limit).await.map_err(|error| error.message);
+            match expected {
+                Ok(expected) => assert_eq!(found, Ok(expected), "{name}"),
+                Err(why) => assert!(found.is_err_and(|found| found.contains(why)), "{name}"),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn the_end_waits_for_no_process_that_began_longer_before_than_a_launch_takes() {
+        for (before, is_waited_for) in [(SEARCH + 5 * SECOND, false), (SEARCH / 2, true)] {
+            let place = tempfile::tempdir().expect("a directory");
+            let beside = kept(Some(3), None, "gs://b/x", true);
+            run(place.path(), 7, beside.clone(), before, &["running"], |_| {});
+            let tmp = place.path().to_str().map(str::to_owned);
+            let others = Others { kept: beside, tmp, since: clock::wall() };
+            assert_eq!(others.any(|_| true).await, is_waited_for, "{before:?}");
+        }
+    }
+}

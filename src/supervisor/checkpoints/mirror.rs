@@ -1,0 +1,374 @@
+//! The mirror: a checkpoint directory on one side, a store on the other. Opening it claims this run's attempt. How it commits,
+//! restores and rolls back is in the files beside this one.
+//!
+//! Everything here runs on the background thread's runtime and reports outcomes; when to commit, how often, and what an
+//! outcome means for the job is decided elsewhere.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::edge::clock::Clock;
+use crate::edge::fs::real_path;
+use crate::edge::fs::rooted_dir::Beneath;
+use crate::edge::host::limits;
+use crate::edge::store::{Store, StoreError};
+use crate::edge::transfer::blocking::blocking;
+use crate::rules::checkpoint::{Listing, PartState};
+use crate::rules::process::exit;
+use crate::rules::store::address::{Address, Nearness};
+use crate::rules::store::names::{Attempt, CommitName, OWN, Stamp, hash16};
+use crate::supervisor::checkpoints::commit::dedup::Known;
+use crate::supervisor::checkpoints::config::{Config, Role};
+use crate::supervisor::checkpoints::directory::disk::{HARD_LINKS, TEMPORARY, is_read_only};
+use crate::supervisor::checkpoints::directory::look::Watcher;
+use crate::supervisor::checkpoints::directory::record::{self, Record};
+use crate::supervisor::checkpoints::directory::scratch_dir::sweep;
+use crate::supervisor::checkpoints::failure::{Failure, IN_THE_WAY};
+use crate::supervisor::checkpoints::keeper::progress::{Hear, Listeners};
+use crate::supervisor::checkpoints::store::claim::{Remote, claim};
+use crate::supervisor::checkpoints::store::retention::{Pruned, Retiring};
+
+/// What to resume from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resume {
+    /// What the framework loads: a file, a directory or a common prefix inside the checkpoint directory, or that itself;
+    /// absolute.
+    pub from: PathBuf,
+    /// The training step, where known.
+    pub step: Option<u64>,
+    /// The commit it came from or equals, if there is one.
+    pub commit: Option<Stamp>,
+}
+
+/// A commit that this directory took part in.
+#[derive(Debug, Clone)]
+pub(crate) struct LastCommit {
+    pub(crate) stamp: Stamp,
+    pub(crate) step: Option<u64>,
+    /// The hash in its name: a store that was emptied and begun anew has other commits of the same stamps.
+    pub(crate) hash: String,
+}
+
+impl LastCommit {
+    pub(crate) fn of(name: &CommitName, step: Option<u64>) -> LastCommit {
+        LastCommit { stamp: name.stamp.clone(), step, hash: name.hash.clone() }
+    }
+}
+
+/// What is kept from commit to commit for the next.
+#[derive(Debug, Default)]
+pub(crate) struct Sender {
+    /// Of the last commit that was tried, within the attempt.
+    pub(crate) seq: u64,
+    /// Keys that the store was asked to write for a commit that has no manifest yet.
+    pub(crate) uncommitted: RefCell<Vec<String>>,
+    /// The files of the last commit: not to be sent again.
+    pub(crate) known: Known,
+    /// A commit whose manifest was on its way: the store says whether it stands.
+    pub(crate) naming: Option<LastCommit>,
+    /// Bytes a second of the last commit.
+    pub(crate) throughput: Option<f64>,
+}
+
+/// Which commits this run may go back to.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    /// The commit that the run resumed from.
+    pub(crate) parent: Option<Stamp>,
+    /// The newest commit of earlier runs that this one may go back to.
+    pub(crate) origin: Option<Stamp>,
+    /// Commits that the trainer failed from twice: never restored again by this run.
+    pub(crate) bad: Vec<Stamp>,
+    /// Commits that the store showed or this run made.
+    pub(crate) known: Vec<Stamp>,
+    /// Without a store: there was new content since this was last asked.
+    pub(crate) is_further: bool,
+}
+
+/// What the last look saw.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) parts: Vec<PartState>,
+    /// Something new that is not in the store: its step, and since when it is known.
+    pub(crate) waiting: Option<(Option<u64>, Duration)>,
+    /// What can never be committed, as far as it was told.
+    pub(crate) unfit: BTreeSet<String>,
+}
+
+/// What a restore did, or would do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Brought {
+    /// Bytes that came from the store.
+    pub fetched: u64,
+    /// It was in place already.
+    pub was_there: bool,
+}
+
+/// The mirror of one run.
+#[derive(Debug)]
+pub struct Mirror {
+    pub(crate) config: Config,
+    pub(crate) clock: Clock,
+    pub(crate) remote: Option<Remote>,
+    pub(crate) watcher: Watcher,
+    pub(crate) last: Option<LastCommit>,
+    pub(crate) sender: Sender,
+    pub(crate) retiring: Retiring,
+    pub(crate) history: History,
+    pub(crate) seen: Seen,
+    pub(crate) listeners: Listeners,
+    /// What the last restore did, or would do.
+    pub(crate) brought: Cell<Option<Brought>>,
+    /// What a dry restore would resume from.
+    pub(crate) foreseen: Option<Resume>,
+    /// With `--restore none`: what lay there at the start, which no attempt goes on from.
+    pub(crate) passed_by: Option<Listing>,
+}
+
+impl Mirror {
+    /// Opens both sides. With a store and `claim`: makes the checkpoint directory, tries the store out and claims the
+    /// attempt. Errors: 125 for a directory that cannot be used, 204 for a store that cannot.
+    pub async fn open(config: Config) -> Result<Mirror, Failure> {
+        let clock = Clock::start();
+        let mut mirror = Mirror {
+            watcher: Watcher::new(&config, clock),
+            retiring: Retiring::new(config.retention, config.faults.clone()),
+            config,
+            clock,
+            remote: None,
+            last: None,
+            sender: Sender::default(),
+            history: History::default(),
+            seen: Seen::default(),
+            listeners: Listeners::default(),
+            brought: Cell::new(None),
+            foreseen: None,
+            passed_by: None,
+        };
+        let Some(address) = mirror.config.store.clone() else { return Ok(mirror) };
+        // The check below would wait for a store that hangs without a word.
+        mirror.config.access.answers(&address).await.map_err(|error| mirror.away(&error))?;
+        let (dir, store) = (mirror.config.dir.clone(), address.clone());
+        let lie = blocking(move || Ok(apart(&dir, &store, &real_path::real))).await;
+        lie.map_err(|error| Failure::store(format!("{address} cannot be looked at: {error}; start again")))??;
+        if mirror.config.claims() {
+            mirror.prepare_directory().await?;
+        }
+        let store = Store::open(&address, mirror.config.claims(), &mirror.config.access).await;
+        let store = store.map_err(|error| mirror.away(&error))?;
+        let mut remote = Remote { store: Arc::new(store), address, claim: None };
+        if mirror.config.claims() {
+            let claim = claim(&remote.store).await.map_err(|error| mirror.away(&error))?;
+            if !claim.honest {
+                mirror.note(format!(
+                    "{} ignores put-if-absent: two runs at once are told apart by a random tag only",
+                    remote.address
+                ));
+            }
+            remote.claim = Some(claim);
+        }
+        mirror.config.faults.point(1);
+        mirror.remote = Some(remote);
+        Ok(mirror)
+    }
+
+    /// Opens both sides to look only: nothing is claimed, nothing is made, and a directory that is to become a store is
+    /// an empty one. Errors: as [`Mirror::open`].
+    pub async fn open_to_look(mut config: Config) -> Result<Mirror, Failure> {
+        config.role = Role::Looks;
+        if let Some(store) = &config.store {
+            apart(&config.dir, store, &real_path::real)?;
+        }
+        if let Some(Address::Directory(root)) = &config.store
+            && !root.exists()
+        {
+            config.store = None;
+        }
+        Mirror::open(config).await
+    }
+
+    async fn prepare_directory(&mut self) -> Result<(), Failure> {
+        let dir = self.config.dir.clone();
+        let refused = |error: io::Error| Failure {
+            code: if error.raw_os_error() == Some(libc::ENOSPC) { exit::STORE } else { exit::NOT_STARTED },
+            message: format!(
+                "cannot use the checkpoint directory {}: {error}; trainit restores into it, and holds in its .trainit what it sends; {}",
+                dir.display(),
+                match error.raw_os_error() {
+                    Some(libc::ENOTDIR | libc::ELOOP) => IN_THE_WAY,
+                    _ => limits::way_out(&error, "give a --checkpoint-dir that can be written"),
+                }
+            ),
+        };
+        let (at, links) = (dir.clone(), self.links_place());
+        let beneath = blocking(move || Beneath::create(&at).map(Arc::new)).await.map_err(refused)?;
+        let ours = Arc::clone(&beneath);
+        // A run that is still committing to this store has lost it to this one.
+        let ready = blocking(move || ours.create_directory(OWN).and_then(|()| ours.remove_tree(&links)));
+        match ready.await {
+            Ok(()) => self.sweep(&beneath).await,
+            Err(error) if self.config.role == Role::Pushes && is_read_only(&error) => {}
+            Err(error) => return Err(refused(error)),
+        }
+        Ok(())
+    }
+
+    /// Does it in the checkpoint directory, on a thread for file work. Errors: as open(2) of that, its own.
+    pub(crate) async fn in_dir<T: Send + 'static>(
+        &self,
+        deed: impl FnOnce(Arc<Beneath>) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let dir = self.config.dir.clone();
+        blocking(move || deed(Arc::new(Beneath::open(&dir)?))).await
+    }
+
+    /// Makes the checkpoint directory where there is no store, and only the command depends on it. What there is to tell
+    /// where it cannot be made.
+    pub(crate) async fn make_directory(&self) -> Option<String> {
+        let dir = self.config.dir.clone();
+        let error = blocking(move || Beneath::create(&dir)).await.err()?;
+        Some(format!(
+            "cannot make the checkpoint directory {}: {error}; unless the command can, it saves nothing there to go on from; give a --checkpoint-dir that can be made or written",
+            self.config.dir.display()
+        ))
+    }
+
+    /// Removes what killed processes left.
+    pub(crate) async fn sweep(&self, dir: &Arc<Beneath>) {
+        let dir = Arc::clone(dir);
+        let swept = blocking(move || {
+            let links = dir.names(HARD_LINKS).unwrap_or_default();
+            let places = links.iter().map(|store| format!("{HARD_LINKS}/{store}")).chain([TEMPORARY.to_owned()]);
+            let failed: Vec<_> = places.filter_map(|within| Some((sweep(&dir, &within).err()?, within))).collect();
+            let _ = dir.remove_empty(HARD_LINKS);
+            Ok(failed)
+        });
+        for (error, within) in swept.await.unwrap_or_default() {
+            self.note(format!("cannot remove what a killed run left in {within}: {error}; it takes up room"));
+        }
+    }
+
+    /// Where the hard links of all runs with this store are.
+    pub(crate) fn links_place(&self) -> String {
+        let address = self.config.store.as_ref().map_or(String::new(), Address::to_string);
+        format!("{HARD_LINKS}/{}", hash16(address.as_bytes()))
+    }
+
+    /// Deletes what retention no longer keeps, for so long. A commit that is owed does not wait for it.
+    pub async fn retire(&mut self, turn: Duration, is_last: bool) {
+        let Some(remote) = &self.remote else { return };
+        let told = self.retiring.retire(remote, self.history.parent.as_ref(), turn, is_last).await;
+        told.into_iter().for_each(|line| self.note(line));
+    }
+
+    /// Deletes what retention does not keep, and data of no commit and what was written half, old enough; `dry` only says
+    /// what. Errors: the store cannot be asked.
+    pub async fn prune(&self, dry: bool) -> Result<Pruned, StoreError> {
+        match &self.remote {
+            Some(remote) => self.retiring.prune(remote, dry).await,
+            None => Ok(Pruned::default()),
+        }
+    }
+
+    /// Writes down which commit the directory took part in last. Where that cannot be, the next start asks the store for
+    /// all of it.
+    pub(crate) async fn write_record(&self) {
+        let record = Record {
+            beside: self.watcher.beside(),
+            attempt: self.attempt().or(self.last.as_ref().map(|last| &last.stamp.attempt)).cloned(),
+            stamp: self.last.as_ref().map(|last| last.stamp.clone()),
+            hash: self.last.as_ref().map(|last| last.hash.clone()),
+            committed: self.watcher.last().unwrap_or_default(),
+        };
+        let (store, node) = (self.config.store.clone(), self.config.node);
+        let written = self.in_dir(move |dir| record::write(&dir, store.as_ref(), node, record)).await;
+        if let Err(error) = written
+            && !(self.config.role == Role::Pushes && is_read_only(&error))
+        {
+            self.note(format!(
+                "cannot write {} in {}: {error}; the next start takes what lies there for older than the store's commit",
+                record::path(node),
+                self.config.dir.display()
+            ));
+        }
+    }
+
+    /// The attempt that this run has claimed.
+    pub(crate) fn attempt(&self) -> Option<&Attempt> {
+        self.remote.as_ref().and_then(Remote::attempt)
+    }
+
+    /// The attempt number claimed in the store, for `TRAINIT_INCARNATION`; `None` without a store.
+    pub fn incarnation(&self) -> Option<u64> {
+        self.attempt().map(|attempt| attempt.number)
+    }
+
+    /// The step of the last commit that the directory took part in, and its stamp.
+    pub fn committed(&self) -> Option<(Option<u64>, &Stamp)> {
+        self.last.as_ref().map(|last| (last.step, &last.stamp))
+    }
+
+    /// A commit that the store must hold, if it is the one that was claimed.
+    pub(crate) fn known_commit(&self) -> Option<&Stamp> {
+        self.last.as_ref().map(|last| &last.stamp)
+    }
+
+    /// Whether the store has a commit that is older than the last one.
+    pub(crate) fn has_older(&self) -> bool {
+        let Some(last) = &self.last else { return false };
+        self.history.known.iter().any(|stamp| *stamp < last.stamp && !self.history.bad.contains(stamp))
+    }
+
+    /// What the next run will find.
+    pub(crate) fn what_stands(&self) -> String {
+        match self.last.as_ref().map(|last| last.step) {
+            Some(Some(step)) => format!("the last commit (step {step}) stands"),
+            Some(None) => "the last commit stands".to_owned(),
+            None => "this run has committed nothing yet".to_owned(),
+        }
+    }
+
+    /// Tells bytes done and bytes in all of each restore from now on, one of these listeners each.
+    pub fn hear_restore(&mut self, listen: Box<dyn Fn() -> Hear>) {
+        self.listeners.hear_restore(listen);
+    }
+
+    /// The store's address, if there is one.
+    pub fn place(&self) -> Option<&Address> {
+        self.config.store.as_ref()
+    }
+
+    /// The checkpoint directory.
+    pub fn directory(&self) -> &Path {
+        &self.config.dir
+    }
+
+    /// What the last restore did, or would do; `None`: it left alone what lies there.
+    pub fn brought(&self) -> Option<Brought> {
+        self.brought.get()
+    }
+
+    /// Says what people should know and no outcome says.
+    pub(crate) fn note(&self, line: String) {
+        (self.config.note)(&line);
+    }
+
+    /// The line for a store that does not answer as it must.
+    pub(crate) fn away(&self, error: &StoreError) -> Failure {
+        self.config.away(error)
+    }
+}
+
+/// The store and the checkpoint directory must not lie in each other, or copies would be taken for checkpoints. `real` frees
+/// a path of symbolic links. Errors: they do.
+pub fn apart(dir: &Path, store: &Address, real: &dyn Fn(&Path) -> PathBuf) -> Result<(), Failure> {
+    if store.nearness(dir, real) == Nearness::Apart {
+        return Ok(());
+    }
+    let message = store.nested("the checkpoint store", dir, "copies would be taken for checkpoints");
+    Err(Failure { message, code: exit::NOT_STARTED })
+}

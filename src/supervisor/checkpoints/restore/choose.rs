@@ -1,0 +1,281 @@
+//! Chooses the commit to restore: the newest one that is whole, unless the directory has already seen it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+
+use crate::edge::transfer::blocking::blocking;
+use crate::rules::checkpoint::{Committed, Entry, Listing};
+use crate::rules::job::Event;
+use crate::rules::store::manifest::{Manifest, WHOLE};
+use crate::rules::store::names::{CommitName, Stamp};
+use crate::rules::store::plan::Standing;
+use crate::rules::text::safe_text::named;
+use crate::supervisor::checkpoints::commit::dedup::{Known, Sent};
+use crate::supervisor::checkpoints::directory::look::walked;
+use crate::supervisor::checkpoints::directory::record::{self, Record};
+use crate::supervisor::checkpoints::failure::{Failure, Refusal};
+use crate::supervisor::checkpoints::mirror::{Brought, LastCommit, Mirror, Resume};
+use crate::supervisor::checkpoints::store::claim::{Remote, standing, still_shown};
+use crate::supervisor::checkpoints::store::commits::{commits, judge, read};
+
+/// What a line names at most.
+const NAMED: usize = 10;
+
+/// Which commits may be restored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// Any, or those of a step: at the start of a run.
+    First(Option<u64>),
+    /// Those of this run, and those before it that it could have begun with.
+    Later,
+    /// Those before the ones that do no good.
+    Older,
+}
+
+/// What came of a commit that might be restored.
+enum Considered {
+    /// It is in place, or what lies there is newer.
+    Chosen,
+    /// It is not of the step that was asked for.
+    OfAnotherStep,
+    /// Why it cannot be restored.
+    Rejected(String),
+}
+
+impl Mirror {
+    /// A store that does not show our claim is not the one that we claimed, or does not show what it holds.
+    pub(crate) async fn still_ours(&self, remote: &Remote) -> Result<(), Failure> {
+        let Some(claim) = &remote.claim else { return Ok(()) };
+        let standing = standing(&remote.store, &claim.attempt, &claim.body, self.known_commit()).await;
+        match standing.map_err(|error| self.away(&error))? {
+            Standing::Gone => Err(Failure::store(remote.unclaimed(&claim.attempt))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Brings the newest of these commits into place that proves whole, or finds that what lies there is newer.
+    pub(crate) async fn choose(
+        &mut self,
+        remote: &Remote,
+        which: Which,
+        record: Option<&Record>,
+    ) -> Result<(), Failure> {
+        let (mut names, mut tried, mut refused) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+        loop {
+            // Anew before each: a run that we take over from may commit once more, and delete what we knew of.
+            names.extend(self.choices(remote, which).await?);
+            self.config.faults.point(19);
+            let Some(name) = names.difference(&tried).last().cloned() else { break };
+            tried.insert(name.clone());
+            match self.consider(remote, which, record, &name).await? {
+                Considered::Chosen => return Ok(()),
+                Considered::OfAnotherStep => {}
+                Considered::Rejected(why) => {
+                    self.note(format!("passed over commit {name}: {why}"));
+                    refused.push(why);
+                }
+            }
+        }
+        if which == Which::Older {
+            return Ok(());
+        }
+        // Never from scratch without a word where there was something to go on from.
+        let had_one = !refused.is_empty() || which == Which::Later && self.last.is_some();
+        self.last = None;
+        self.sender.known = Known::default();
+        self.begin(None).await?;
+        if had_one && self.resume_here().await?.is_none() {
+            return Err(self.none_good(which, names.len(), refused.first()));
+        }
+        Ok(())
+    }
+
+    /// Restores this commit, unless the directory has seen it or the commit is no good.
+    async fn consider(
+        &mut self,
+        remote: &Remote,
+        which: Which,
+        record: Option<&Record>,
+        name: &CommitName,
+    ) -> Result<Considered, Failure> {
+        let has_seen = |stamp: &Stamp| match which {
+            Which::First(Some(_)) => *stamp == name.stamp,
+            _ => *stamp >= name.stamp,
+        };
+        let is_another = |record: &Record| {
+            record.stamp.as_ref() == Some(&name.stamp) && record.hash.as_ref().is_some_and(|hash| *hash != name.hash)
+        };
+        let seen = record.filter(|record| record.stamp.as_ref().is_some_and(has_seen) && !is_another(record));
+        let judged = match seen.is_some() || self.config.restoring.dry {
+            true => judge(&remote.store, name).await,
+            false => read(&remote.store, name).await,
+        };
+        let manifest = match judged.map_err(|error| self.away(&error))? {
+            Ok(manifest) => manifest,
+            Err(why) => return Ok(Considered::Rejected(why)),
+        };
+        // A name says 0 where there is none.
+        if matches!(which, Which::First(Some(step)) if manifest.step != Some(step)) {
+            return Ok(Considered::OfAnotherStep);
+        }
+        self.listeners.tell(Event::Found { committed: manifest.step });
+        if let Some(record) = seen
+            && self.has_something(record).await?
+        {
+            let is_it = record.stamp.as_ref() == Some(&name.stamp);
+            self.go_from(which, name, &manifest);
+            if is_it {
+                self.sender.known = known(&manifest, &record.committed.entries);
+                self.begin(Some(record.committed.clone())).await?;
+                let was_there = self.config.is_by_hand() && self.is_as_committed().await;
+                self.brought.set(was_there.then_some(Brought { fetched: 0, was_there }));
+            } else {
+                self.begin(None).await?;
+            }
+            return Ok(Considered::Chosen);
+        }
+        let brought = match self.config.restoring.dry {
+            false => self.bring(remote, &manifest).await,
+            true => self.foresee(&manifest).await,
+        };
+        match brought {
+            Ok(brought) => {
+                self.go_from(which, name, &manifest);
+                self.brought.set(Some(brought));
+                if self.config.restoring.dry {
+                    self.foreseen = Some(self.resume_of(name, &manifest));
+                    return Ok(Considered::Chosen);
+                }
+                self.remember(&manifest).await?;
+                Ok(Considered::Chosen)
+            }
+            Err(Refusal::Reject(why)) => {
+                self.listeners.tell(Event::Found { committed: None });
+                Ok(Considered::Rejected(why))
+            }
+            Err(Refusal::Fatal(error)) => Err(error),
+        }
+    }
+
+    /// Whether what lies there is at least as new as the commit that the record is of.
+    async fn has_something(&self, record: &Record) -> Result<bool, Failure> {
+        let unusable = |error: io::Error| self.config.unusable(&error);
+        self.begin(None).await?;
+        let is_any = self.watcher.resume().await.map_err(unusable)?.is_some();
+        let listing = self.followed().await.map_err(unusable)?;
+        Ok(is_any && !record::lacks_the_newest(&record.committed, &record.beside, &listing))
+    }
+
+    /// The directory's listing, links followed where that was asked for.
+    pub(crate) async fn followed(&self) -> io::Result<Listing> {
+        let (dir, options) = (self.config.dir.clone(), Arc::clone(&self.config.options));
+        blocking(move || walked(&dir, &options)).await
+    }
+
+    /// What a commit would be resumed from.
+    fn resume_of(&self, name: &CommitName, manifest: &Manifest) -> Resume {
+        let home = self.config.home();
+        let from = if manifest.unit == WHOLE { home } else { home.join(&manifest.unit) };
+        Resume { from, step: manifest.step, commit: Some(name.stamp.clone()) }
+    }
+
+    /// From now on the run may go back to this commit and what is older, if another made it.
+    fn go_from(&mut self, which: Which, name: &CommitName, manifest: &Manifest) {
+        if which != Which::Later && Some(&name.stamp.attempt) != self.attempt() {
+            self.history.origin = Some(name.stamp.clone());
+        }
+        self.history.parent = Some(name.stamp.clone());
+        self.last = Some(LastCommit::of(name, manifest.step));
+    }
+
+    /// Commits to choose from.
+    async fn choices(&mut self, remote: &Remote, which: Which) -> Result<Vec<CommitName>, Failure> {
+        let saw_commits = remote.claim.as_ref().is_some_and(|claim| claim.saw_commits);
+        let listed = match which {
+            Which::First(_) if saw_commits => still_shown(&remote.store).await,
+            _ => commits(&remote.store).await,
+        };
+        let mut names = listed.map_err(|error| self.away(&error))?;
+        self.history.known = names.iter().map(|name| name.stamp.clone()).collect();
+        let (history, ours) = (&self.history, self.attempt());
+        match which {
+            Which::First(step) => names.retain(|n| step.is_none_or(|step| n.step == step)),
+            Which::Later => names.retain(|n| {
+                let is_before = history.origin.as_ref().is_some_and(|origin| n.stamp <= *origin);
+                is_before || Some(&n.stamp.attempt) == ours
+            }),
+            Which::Older => {
+                let oldest = history.bad.iter().min();
+                names.retain(|n| oldest.is_none_or(|bad| n.stamp < *bad));
+            }
+        }
+        names.retain(|n| !history.bad.contains(&n.stamp));
+        Ok(names)
+    }
+
+    /// From now on the store is known to hold what lies in the directory.
+    async fn remember(&mut self, manifest: &Manifest) -> Result<(), Failure> {
+        let listing = self.followed().await.map_err(|error| self.config.unusable(&error))?;
+        let entry = |path: &String| Some((path.clone(), listing.get(path)?.clone()));
+        let parts = manifest.parts();
+        let entries: BTreeMap<String, Entry> = parts.iter().flat_map(|part| &part.files).filter_map(entry).collect();
+        self.sender.known = known(manifest, &entries);
+        self.begin(Some(Committed { parts, entries, habits: manifest.habits.clone() })).await
+    }
+
+    /// What must be restored is not there.
+    pub(crate) async fn nothing_there(&self, step: Option<u64>) -> Failure {
+        let what = step.map_or("no complete checkpoint".to_owned(), |s| format!("no complete checkpoint of step {s}"));
+        let place = self.config.store.as_ref().map_or(String::new(), |s| format!(" or {s}"));
+        let names = match &self.remote {
+            Some(remote) if step.is_some() => commits(&remote.store).await.unwrap_or_default(),
+            _ => Vec::new(),
+        };
+        // The name says 0 of one without a step, too.
+        let others = names.iter().map(|name| name.step).filter(|other| Some(*other) != step);
+        let told = |step: u64| if step == 0 { "0 (or without a step)".to_owned() } else { step.to_string() };
+        let way_out = match (step, named(others.map(told), NAMED)) {
+            (None, _) if self.config.is_by_hand() => "see that this is the store that the run was given".to_owned(),
+            (None, _) => "--restore latest would start from scratch".to_owned(),
+            (Some(_), None) => "without --restore-step the newest is taken, if there is any".to_owned(),
+            (Some(_), Some(others)) => format!("committed are {others}"),
+        };
+        let (dir, nothing) = (self.config.dir.display(), self.config.nothing_done());
+        Failure::store(format!("there is {what} in {dir}{place}; {nothing}; {way_out}"))
+    }
+
+    /// There are commits and none that can be restored, or there were some.
+    fn none_good(&self, which: Which, tried: usize, why: Option<&String>) -> Failure {
+        let place = self.config.store.as_ref().map_or(String::new(), ToString::to_string);
+        let Some(why) = why else {
+            return Failure::store(format!(
+                "the commits of this run are gone from {place}, and nothing lies in {} to go on from; nothing was started; find out what deleted them, or start again, from scratch",
+                self.config.dir.display()
+            ));
+        };
+        let (which, way_out) = match which {
+            Which::First(Some(step)) => (
+                format!("no commit of step {step}"),
+                "give another --restore-step, or none for the newest that can be restored",
+            ),
+            _ if self.config.is_by_hand() => (format!("none of the {tried} commits"), "repair the store"),
+            _ => {
+                (format!("none of the {tried} commits"), "repair the store, or start from scratch with --restore none")
+            }
+        };
+        let nothing = self.config.nothing_done();
+        Failure::store(format!(
+            "{which} in {place} can be restored (the newest: {why}); {nothing}; trainit checkpoint verify says what each lacks; {way_out}"
+        ))
+    }
+}
+
+/// The commit's files as they lie here.
+fn known(manifest: &Manifest, entries: &BTreeMap<String, Entry>) -> Known {
+    let sent = manifest.files.iter().filter_map(|item| {
+        let entry = entries.get(&item.path)?.clone();
+        Some(Sent { entry, item: item.clone() })
+    });
+    Known::new(sent.collect(), &Known::default())
+}

@@ -1,0 +1,289 @@
+//! Fetches files of one commit: summed and written beside their place. Which commit, and where the files end up, is decided
+//! by the caller.
+//!
+//! All of it comes in runs of bytes of one object: a chunk of a large file, which is written as it comes, or small files,
+//! one or those that lie side by side in an archive, which are written when all of the run has come.
+
+use std::fs::File;
+use std::io;
+use std::mem;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::pin::pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use tokio::sync::Semaphore;
+
+use crate::edge::fs::rooted_dir::{Beneath, finish_file, write_sparsely};
+use crate::edge::store::{Store, StoreError};
+use crate::edge::transfer::blocking::blocking;
+use crate::edge::transfer::buffer_pool::{Buffer, Pool};
+use crate::edge::transfer::threads::Lanes;
+use crate::rules::store::archive::{RUN, runs};
+use crate::rules::store::manifest::{Item, SMALL, hex, joined};
+use crate::supervisor::checkpoints::commit::memory::Memory;
+use crate::supervisor::checkpoints::config::Config;
+use crate::supervisor::checkpoints::directory::sums::Sums;
+use crate::supervisor::checkpoints::failure::{Failure, Refusal};
+use crate::supervisor::checkpoints::keeper::progress::Listeners;
+use crate::supervisor::checkpoints::restore::local_files::is_strongly_equal;
+use crate::supervisor::checkpoints::store::commits::{lack, sizes};
+
+/// Bytes written at a time; a file of no more is small.
+pub(crate) const BLOCK: u64 = SMALL;
+
+/// Chunks of one file under way at once.
+const CHUNKS_AT_ONCE: usize = 8;
+
+/// What the files of one commit share on their way in.
+struct Ways {
+    /// Small files that may be under way at once.
+    streams: Semaphore,
+    /// So many of those does a chunk of a large one stand for.
+    turns: u32,
+    /// And so many does a run of an archive.
+    turns_of_a_run: u32,
+    pool: Pool,
+    /// For runs of archives.
+    runs: Pool,
+    /// For chunks of large files.
+    lanes: Lanes,
+}
+
+/// Where files come from and go to.
+#[derive(Clone, Copy)]
+pub(crate) struct Fetching<'a> {
+    pub(crate) store: &'a Arc<Store>,
+    pub(crate) dir: &'a Arc<Beneath>,
+    pub(crate) config: &'a Config,
+    /// Hears bytes that came.
+    pub(crate) listeners: &'a Listeners,
+}
+
+impl Fetching<'_> {
+    /// Fetches these files into the temporary place, durably.
+    pub(crate) async fn fetch(self, wanted: Vec<&Item>, temporary: &str) -> Result<(), Refusal> {
+        let sizes = Memory::now().fit(self.store.part_sizes());
+        let ways = Ways {
+            streams: Semaphore::new(sizes.at_once),
+            turns: sizes.small_for_a_part(),
+            turns_of_a_run: sizes.small_for_a_part().max((RUN / BLOCK) as u32).min(sizes.at_once as u32),
+            pool: Pool::new(BLOCK),
+            runs: Pool::new(RUN),
+            lanes: Lanes::open(wanted.iter().filter(|item| item.size > BLOCK).count()).await,
+        };
+        let shared = &ways;
+        let (archived, others): (Vec<&Item>, Vec<&Item>) = wanted.into_iter().partition(|f| f.offset.is_some());
+        let others = others.into_iter().map(|item| vec![item]);
+        let loads = runs(archived).into_iter().chain(others).map(|load| async move {
+            match load[..] {
+                [item] if item.size > BLOCK => {
+                    self.fetch_large(item, &format!("{temporary}/{}", item.path), shared).await?
+                }
+                _ => self.fetch_run(&load, temporary, shared).await?,
+            }
+            self.config.faults.point(21);
+            Ok(())
+        });
+        stream::iter(loads).buffer_unordered(sizes.at_once).try_collect::<()>().await?;
+        ways.lanes.close().await;
+        let dir = Arc::clone(self.dir);
+        let flushed = blocking(move || dir.sync_all()).await;
+        flushed.map_err(|error| Refusal::Fatal(self.config.unusable(&error)))
+    }
+
+    async fn fetch_large(self, item: &Item, to: &str, ways: &Ways) -> Result<(), Refusal> {
+        let local = |error: io::Error| self.config.unwritable(&item.path, &error);
+        let (there, path) = (Arc::clone(self.dir), to.to_owned());
+        let file = Arc::new(blocking(move || there.create_file(&path)).await.map_err(local)?);
+        let (size, sums) = match &item.chunks {
+            Some(chunks) => (chunks.size, chunks.crc32c.clone()),
+            None => (item.size, vec![item.crc32c.clone()]),
+        };
+        let (file, sums) = (&file, &sums);
+        let chunks = sums.iter().enumerate().map(|(number, wanted)| async move {
+            let _turn = ways.streams.acquire_many(ways.turns).await;
+            let from = number as u64 * size;
+            let run = from..item.size.min(from + size);
+            let fetch = async |sparsely| {
+                let (store, file, key) = (Arc::clone(self.store), Arc::clone(file), item.key.clone());
+                let chunk = fetch_chunk(store, file, key, run.clone(), sparsely);
+                ways.lanes.carry(|_| chunk).await.map_err(local)
+            };
+            let mut came = fetch(true).await?;
+            // Written without holes over what the first try left.
+            if came.as_ref().map_or_else(StoreError::is_doubtful, |crc| hex(*crc) != *wanted) {
+                came = fetch(false).await?;
+            }
+            match came {
+                Ok(crc) if hex(crc) == *wanted => Ok((crc, run.end - run.start)),
+                Ok(_) => Err(damaged(item)),
+                Err(error) => Err(self.unreadable(item, &error).await),
+            }
+        });
+        let mut chunks = pin!(stream::iter(chunks).buffered(CHUNKS_AT_ONCE));
+        let mut whole = 0;
+        while let Some((crc, length)) = chunks.next().await.transpose()? {
+            whole = joined(whole, crc, length);
+            self.listeners.moved(length);
+        }
+        if hex(whole) != item.crc32c {
+            return Err(Refusal::Reject(format!("{} does not match its checksum in the manifest", item.path)));
+        }
+        let (written, wanted) = (Arc::clone(file), item.clone());
+        let is_equal = blocking(move || {
+            finish_file(&written, wanted.size, wanted.mode, wanted.mtime_ns)?;
+            is_strongly_equal(&written, &wanted)
+        });
+        if is_equal.await.map_err(local)? { Ok(()) } else { Err(damaged(item)) }
+    }
+
+    /// Small files that lie side by side in an object. Where they come damaged, each is fetched once more by itself.
+    async fn fetch_run(self, run: &[&Item], temporary: &str, ways: &Ways) -> Result<(), Refusal> {
+        let (turns, pool) = if run.len() > 1 { (ways.turns_of_a_run, &ways.runs) } else { (1, &ways.pool) };
+        let _turn = ways.streams.acquire_many(turns).await;
+        for (item, _) in self.try_run(run, temporary, pool).await? {
+            match self.try_run(&[item], temporary, &ways.pool).await?.pop() {
+                None => {}
+                Some((_, Some(error))) => return Err(self.unreadable(item, &error).await),
+                Some((_, None)) => return Err(damaged(item)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Those that came damaged, or did not come, the first with the reason.
+    async fn try_run<'b>(
+        self,
+        run: &[&'b Item],
+        temporary: &str,
+        pool: &Pool,
+    ) -> Result<Vec<(&'b Item, Option<StoreError>)>, Refusal> {
+        let unwritable = |number: usize, error: io::Error| self.config.unwritable(&run[number].path, &error);
+        let mut bytes = pool.take().map_err(|error| unwritable(0, error))?;
+        let from = run[0].run().start;
+        let until = run.iter().map(|item| item.run().end).max().unwrap_or(from);
+        let mut failed = match gather(self.store, &run[0].key, from..until, &mut bytes).await {
+            Err(error) if !error.is_doubtful() => return Err(self.unreadable(run[0], &error).await),
+            came => came.err(),
+        };
+        let (there, to) = (Arc::clone(self.dir), temporary.to_owned());
+        let items: Vec<Item> = run.iter().map(|item| (*item).clone()).collect();
+        let written = blocking(move || {
+            let mut spoilt = Vec::new();
+            for (number, item) in items.into_iter().enumerate() {
+                let own = item.run();
+                let own = bytes.as_ref().get((own.start - from) as usize..(own.end - from) as usize);
+                let Some(own) = own.filter(|own| is_whole(&item, own)) else {
+                    spoilt.push(number);
+                    continue;
+                };
+                if let Err(error) = write_small(&there, &format!("{to}/{}", item.path), own, &item) {
+                    return Ok(Err((number, error)));
+                }
+            }
+            Ok(Ok(spoilt))
+        });
+        let spoilt = match written.await {
+            Ok(Ok(spoilt)) => spoilt,
+            Ok(Err((number, error))) => return Err(unwritable(number, error)),
+            Err(error) => return Err(unwritable(0, error)),
+        };
+        let came = run.iter().enumerate().filter(|(number, _)| !spoilt.contains(number));
+        self.listeners.moved(came.map(|(_, item)| item.size).sum());
+        Ok(spoilt.into_iter().map(|number| (run[number], failed.take())).collect())
+    }
+
+    /// What it means that an object did not come. Where the store lists it whole, and where it lists nothing, an older commit
+    /// must not be taken for the newest: the next that is committed would outlive this one.
+    async fn unreadable(self, item: &Item, error: &StoreError) -> Refusal {
+        if !error.is_doubtful() {
+            return Refusal::Fatal(self.config.away(error));
+        }
+        match sizes(self.store, std::iter::once(item)).await.map(|there| lack(item, &there)) {
+            Ok(Some(why)) => Refusal::Reject(why),
+            Ok(None) => Refusal::Fatal(Failure::store(format!(
+                "{error}, twice, and the store lists it whole: no older checkpoint is taken in its place; {} again, or name an older step with --restore-step if it stays so",
+                if self.config.is_by_hand() { "pull" } else { "start" }
+            ))),
+            Err(error) => Refusal::Fatal(self.config.away(&error)),
+        }
+    }
+}
+
+/// Fetches and writes a run of bytes; returns their checksum. The outer error is the disk's.
+async fn fetch_chunk(
+    store: Arc<Store>,
+    file: Arc<File>,
+    key: String,
+    run: Range<u64>,
+    sparsely: bool,
+) -> io::Result<Result<u32, StoreError>> {
+    let (mut crc, mut at) = (0, run.start);
+    let mut reading = match store.read(&key, at, run.end - run.start).await {
+        Ok(reading) => reading,
+        Err(error) => return Ok(Err(error)),
+    };
+    let (mut pieces, mut held) = (Vec::new(), 0);
+    loop {
+        let piece = match reading.next().await {
+            Ok(piece) => piece,
+            Err(error) => return Ok(Err(error)),
+        };
+        let is_over = piece.is_none();
+        held += piece.as_ref().map_or(0, Bytes::len) as u64;
+        pieces.extend(piece);
+        if is_over || held >= BLOCK {
+            let (file, pieces) = (Arc::clone(&file), mem::take(&mut pieces));
+            crc = blocking(move || write(&file, at, pieces, crc, sparsely)).await?;
+            at += mem::take(&mut held);
+        }
+        if is_over {
+            return Ok(Ok(crc));
+        }
+    }
+}
+
+/// Writes what came, piece after piece, at its place; returns the checksum of what was written before with theirs.
+fn write(file: &File, mut at: u64, pieces: Vec<Bytes>, mut crc: u32, sparsely: bool) -> io::Result<u32> {
+    for piece in pieces {
+        if sparsely {
+            write_sparsely(file, at, &piece)?;
+        } else {
+            file.write_all_at(&piece, at)?;
+        }
+        crc = crc32c::crc32c_append(crc, &piece);
+        at += piece.len() as u64;
+    }
+    Ok(crc)
+}
+
+fn damaged(item: &Item) -> Refusal {
+    let sum = if item.blake3.is_some() { "blake3 in the manifest" } else { "checksum in the store" };
+    Refusal::Reject(format!("{} does not match its {sum}", item.path))
+}
+
+/// A run of an object's bytes.
+async fn gather(store: &Store, key: &str, run: Range<u64>, bytes: &mut Buffer) -> Result<(), StoreError> {
+    let mut reading = store.read(key, run.start, run.end - run.start).await?;
+    while let Some(piece) = reading.next().await? {
+        bytes.gather(&piece);
+    }
+    Ok(())
+}
+
+/// Whether these are the bytes of a file.
+fn is_whole(item: &Item, bytes: &[u8]) -> bool {
+    let mut sums = Sums::to_compare(item);
+    sums.add(bytes);
+    sums.are_of(item)
+}
+
+/// Writes a file with its size, permission bits and modification time.
+fn write_small(dir: &Beneath, to: &str, bytes: &[u8], item: &Item) -> io::Result<()> {
+    let file = dir.create_file(to)?;
+    write_sparsely(&file, 0, bytes)?;
+    finish_file(&file, item.size, item.mode, item.mtime_ns)
+}

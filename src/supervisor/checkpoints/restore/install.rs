@@ -1,0 +1,372 @@
+//! Installs one commit: local files that differ are moved aside, and fetched files are moved into place.
+
+use std::collections::{BTreeSet, HashSet};
+use std::io;
+use std::sync::Arc;
+
+use crate::edge::fault::Faults;
+use crate::edge::fs::rooted_dir::Beneath;
+use crate::edge::fs::walk;
+use crate::edge::transfer::blocking::blocking;
+use crate::rules::checkpoint::listing::{around, is_below, join};
+use crate::rules::checkpoint::{Exclusions, Kind, Listing};
+use crate::rules::store::manifest::{Item, ItemKind, Manifest};
+use crate::rules::store::names::Attempt;
+use crate::rules::store::plan;
+use crate::supervisor::checkpoints::directory::disk::{ASIDE, TEMPORARY, free_place};
+use crate::supervisor::checkpoints::directory::record;
+use crate::supervisor::checkpoints::directory::scratch_dir::{ScratchDir, turn};
+use crate::supervisor::checkpoints::failure::{Failure, Refusal};
+use crate::supervisor::checkpoints::mirror::{Brought, Mirror};
+use crate::supervisor::checkpoints::restore::earlier::put_names;
+use crate::supervisor::checkpoints::restore::fetch::{BLOCK, Fetching};
+use crate::supervisor::checkpoints::restore::local_files::{equal_files, has_others, settle};
+use crate::supervisor::checkpoints::store::claim::Remote;
+use crate::supervisor::checkpoints::store::commits::lacks;
+
+/// Objects that a bucket lists at once.
+const PAGE: u64 = 1000;
+/// So often a restore that another process disturbs looks again at what lies there.
+const TRIES: u32 = 3;
+
+impl Mirror {
+    /// Brings one commit into place.
+    pub(crate) async fn bring(&self, remote: &Remote, manifest: &Manifest) -> Result<Brought, Refusal> {
+        for _ in 0..TRIES {
+            if let Some(brought) = self.try_to_bring(remote, manifest).await? {
+                return Ok(brought);
+            }
+        }
+        Err(Refusal::Fatal(Failure::store(format!(
+            "{} was changed by another process each time this one restored into it, so the checkpoint may not be whole; {}; see what else uses the directory",
+            self.config.dir.display(),
+            self.config.nothing_done()
+        ))))
+    }
+
+    /// `None`: another process put something in place or took something away meanwhile.
+    async fn try_to_bring(&self, remote: &Remote, manifest: &Manifest) -> Result<Option<Brought>, Refusal> {
+        // Errors: the store does not hold it whole.
+        let whole = async || match lacks(&remote.store, manifest).await {
+            Ok(None) => Ok(()),
+            Ok(Some(why)) => Err(Refusal::Reject(why)),
+            Err(error) => Err(Refusal::Fatal(self.away(&error))),
+        };
+        let faults = &self.config.faults;
+        let local = |error: io::Error| Refusal::Fatal(self.config.unusable(&error));
+        let at = self.config.dir.clone();
+        let dir = blocking(move || Beneath::create(&at).map(Arc::new)).await.map_err(local)?;
+        faults.point(20);
+        self.sweep(&dir).await;
+        if self.config.options.follow && self.holds(manifest).await {
+            whole().await?;
+            return Ok(Some(Brought { fetched: 0, was_there: true }));
+        }
+        let listing = self.unfollowed().await.map_err(local)?;
+        let equal = equal_files(&dir, manifest, &listing).await.map_err(local)?;
+        let moves = self.moves(&listing, manifest, &equal);
+        let wanted: Vec<&Item> = manifest.regular().filter(|item| !equal.contains(&item.path)).collect();
+        let turn = turn(&dir);
+        let (brought, _turn) = if wanted.is_empty() && moves.is_empty() && has_others(manifest, &listing) {
+            whole().await?;
+            (Brought { fetched: 0, was_there: true }, turn.await)
+        } else {
+            let needed = wanted.iter().map(|item| item.size).sum();
+            if let Err(stop) = self.check_space(&dir, needed).await {
+                // What is not whole needs no space.
+                return Err(whole().await.err().unwrap_or(stop));
+            }
+            self.listeners.begin(needed);
+            let place = Arc::clone(&dir);
+            let scratch = blocking(move || ScratchDir::take(&place, TEMPORARY)).await.map_err(local)?;
+            let temporary = scratch.files();
+            let fetching =
+                Fetching { store: &remote.store, dir: &dir, config: &self.config, listeners: &self.listeners };
+            let objects = wanted.iter().map(|item| &item.key).collect::<HashSet<_>>().len() as u64;
+            let fetch = fetching.fetch(wanted, &temporary);
+            // What comes is proven as it comes. A listing only tells sooner what will not, and of many small objects takes as
+            // long as they do.
+            let fetched = if equal.is_empty() && objects > PAGE && needed / objects <= BLOCK {
+                fetch.await
+            } else {
+                futures_util::try_join!(whole(), fetch).map(|_| ())
+            };
+            if let Err(stop) = fetched {
+                let place = Arc::clone(&dir);
+                // It is swept one day, and an older commit may be restored all the same.
+                let _ = blocking(move || scratch.remove(&place)).await;
+                // A file may be missed by either first; the listing says it better.
+                if matches!(stop, Refusal::Reject(_)) {
+                    whole().await?;
+                }
+                return Err(stop);
+            }
+            faults.point(22);
+            let turn = turn.await;
+            let mut install = Install {
+                dir: Arc::clone(&dir),
+                node: self.config.node,
+                attempt: self.attempt().map_or("pull".to_owned(), Attempt::to_string),
+                moves,
+                before: listing,
+                others: manifest.files.iter().filter(|item| item.kind != ItemKind::File).cloned().collect(),
+                faults: faults.clone(),
+                aside: None,
+            };
+            // It runs to its end even if the caller stops waiting, and keeps the turn and the scratch directory until then.
+            let done = blocking(move || {
+                let installed = install.carry_out(&temporary);
+                // It may be what fills the disk.
+                let removed = scratch.remove(&install.dir);
+                Ok((turn, installed, removed, install))
+            });
+            let (turn, installed, removed, install) = done.await.map_err(local)?;
+            self.tell_moved(&install);
+            match installed {
+                Ok(true) => removed.map_err(local)?,
+                Ok(false) => return Ok(None),
+                Err((Some(path), error)) => return Err(Refusal::Fatal(self.config.unmovable(&path, &error))),
+                Err((None, error)) => return Err(local(error)),
+            }
+            (Brought { fetched: needed, was_there: false }, turn)
+        };
+        if !settle(&dir, manifest, &equal).await.map_err(local)? {
+            return Ok(None);
+        }
+        faults.point(26);
+        for line in put_names(&dir, manifest).await.map_err(local)? {
+            self.note(line);
+        }
+        faults.point(27);
+        let done = Arc::clone(&dir);
+        blocking(move || record::end_restore(&done)).await.map_err(local)?;
+        Ok(Some(brought))
+    }
+
+    /// The directory's listing, no link followed.
+    pub(crate) async fn unfollowed(&self) -> io::Result<Listing> {
+        let dir = self.config.dir.clone();
+        blocking(move || walk::walk(&dir)).await
+    }
+
+    /// What a restore of this commit moves aside. Where other nodes may use the directory, what is not of this node's commit
+    /// may be theirs.
+    pub(crate) fn moves(&self, listing: &Listing, manifest: &Manifest, equal: &HashSet<String>) -> Vec<String> {
+        to_move(listing, manifest, equal, &self.config.options.exclusions, !self.config.has_other_nodes)
+    }
+
+    pub(crate) async fn check_space(&self, dir: &Arc<Beneath>, needed: u64) -> Result<(), Refusal> {
+        let place = Arc::clone(dir);
+        let free = blocking(move || place.free_bytes()).await;
+        let free = free.map_err(|error| Refusal::Fatal(self.config.unusable(&error)))?;
+        let wanted = if needed == 0 { 0 } else { plan::space_needed(needed) };
+        if free >= wanted {
+            return Ok(());
+        }
+        Err(Refusal::Fatal(Failure::store(format!(
+            "no space to restore: {} has {free} bytes free and the checkpoint needs {wanted}; nothing was written, and {}; free space there",
+            dir.path().display(),
+            self.config.nothing_done()
+        ))))
+    }
+
+    fn tell_moved(&self, install: &Install) {
+        let (Some(aside), Some(first)) = (&install.aside, install.moves.first()) else { return };
+        let more = install.moves.len() - 1;
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        self.note(format!(
+            "{first}{more} in {} is not as in the store's newest commit, which is restored: what lay there is kept in {aside}; delete it when it is not needed",
+            self.config.dir.display()
+        ));
+    }
+}
+
+/// What a restore moves aside: what lies where a file is to be put and is not that file, and, with `extras`, what the commit
+/// does not have. What is excluded from commits stays, unless it is in the way. A directory of which everything is moved is
+/// moved as one.
+fn to_move(
+    listing: &Listing,
+    manifest: &Manifest,
+    equal: &HashSet<String>,
+    exclusions: &Exclusions,
+    extras: bool,
+) -> Vec<String> {
+    let directories: BTreeSet<&str> =
+        manifest.files.iter().filter(|item| item.kind == ItemKind::Directory).map(|item| item.path.as_str()).collect();
+    let files: HashSet<&str> =
+        manifest.files.iter().filter(|item| item.kind != ItemKind::Directory).map(|item| item.path.as_str()).collect();
+    let mut parents: HashSet<&str> = directories.iter().copied().collect();
+    parents.extend(manifest.files.iter().flat_map(|item| around(&item.path).skip(1)));
+    let is_moved = |entry: &crate::rules::checkpoint::Entry| {
+        let path = entry.path.as_str();
+        match entry.kind {
+            Kind::Directory => files.contains(path),
+            _ if files.contains(path) => !equal.contains(path),
+            _ if parents.contains(path) => true,
+            _ => extras && exclusions.decide(path).is_none(),
+        }
+    };
+    let mut moved: Vec<&str> = Vec::new();
+    for entry in listing.entries().iter().filter(|entry| is_moved(entry)) {
+        if !moved.last().is_some_and(|last| is_below(&entry.path, last)) {
+            moved.push(&entry.path);
+        }
+    }
+    whole_directories(listing, &moved, &parents)
+}
+
+/// These paths, with the largest directories in place of all that is in them.
+fn whole_directories(listing: &Listing, moved: &[&str], parents: &HashSet<&str>) -> Vec<String> {
+    let all: HashSet<&str> = moved.iter().copied().collect();
+    // A directory stays where something in it stays, or belongs there.
+    let mut stays: HashSet<&str> = parents.clone();
+    for entry in listing.entries() {
+        let is_kept = entry.kind != Kind::Directory && !around(&entry.path).any(|path| all.contains(path));
+        if is_kept {
+            stays.extend(around(&entry.path).skip(1));
+        }
+    }
+    let mut whole = BTreeSet::new();
+    for path in moved {
+        let outermost = around(path).skip(1).take_while(|parent| !stays.contains(parent)).last();
+        whole.insert(outermost.unwrap_or(path).to_owned());
+    }
+    whole.into_iter().collect()
+}
+
+/// What was fetched, on its way into place.
+struct Install {
+    dir: Arc<Beneath>,
+    node: u32,
+    attempt: String,
+    /// What is moved aside.
+    moves: Vec<String>,
+    /// What lay there when it was looked at.
+    before: Listing,
+    /// Links and directories of the commit.
+    others: Vec<Item>,
+    faults: Faults,
+    /// Where it was moved to.
+    aside: Option<String>,
+}
+
+impl Install {
+    /// Moves what was fetched into place, and what stood there aside. False: another process was there first. Errors: with
+    /// the path that could not be moved, if it was that.
+    fn carry_out(&mut self, temporary: &str) -> Result<bool, (Option<String>, io::Error)> {
+        let dir = Arc::clone(&self.dir);
+        let here = |error| (None, error);
+        if !self.is_as_seen(&dir) {
+            return Ok(false);
+        }
+        // From here on the directory is half of one and half of the other: only the store tells what belongs there.
+        record::begin_restore(&dir, self.node).map_err(here)?;
+        self.faults.point(23);
+        if !self.moves.is_empty() {
+            let place = free_place(&dir, ASIDE, &self.attempt).map_err(here)?;
+            for path in &self.moves {
+                let to = format!("{place}/{path}");
+                if let Err(error) = dir.rename(path, &to) {
+                    // All is as it was.
+                    if self.aside.is_none() {
+                        record::end_restore(&dir).map_err(here)?;
+                    }
+                    return Err((Some(path.clone()), error));
+                }
+                self.aside.get_or_insert_with(|| place.clone());
+                self.faults.point(24);
+            }
+        }
+        let (mut at, mut is_free) = (String::new(), true);
+        let put = self.put(&dir, temporary, "", &mut at, &mut is_free).and_then(|()| self.put_others(&dir));
+        match put {
+            Ok(()) => Ok(is_free),
+            Err(error) => match error.kind() {
+                io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound => Ok(false),
+                _ => Err((Some(at), error)),
+            },
+        }
+    }
+
+    /// Whether nothing else lies where something is to be moved from or put than when it was looked at.
+    fn is_as_seen(&self, dir: &Beneath) -> bool {
+        self.moves.iter().all(|path| {
+            let (now, then) = (dir.look(path), self.before.get(path));
+            matches!((now, then), (Ok(Some(now)), Some(then)) if (now.inode, now.device) == (then.inode, then.device))
+        })
+    }
+
+    /// Moves what lies in this directory of the temporary place to where it belongs; a directory that is not there yet, as one.
+    fn put(&self, dir: &Beneath, temporary: &str, within: &str, at: &mut String, free: &mut bool) -> io::Result<()> {
+        let source = |path: &str| join(temporary, path);
+        for name in dir.names(&if within.is_empty() { temporary.to_owned() } else { source(within) })? {
+            let path = join(within, &name);
+            at.clone_from(&path);
+            let is_directory = dir.look(&source(&path))?.is_some_and(|entry| entry.kind == Kind::Directory);
+            match dir.look(&path)?.map(|entry| entry.kind) {
+                Some(Kind::Directory) if is_directory => self.put(dir, temporary, &path, at, free)?,
+                None => {
+                    dir.rename(&source(&path), &path)?;
+                    self.faults.point(25);
+                }
+                // Another process has put it there since, and may use it.
+                Some(_) => *free = false,
+            }
+        }
+        Ok(())
+    }
+
+    fn put_others(&self, dir: &Beneath) -> io::Result<()> {
+        for item in &self.others {
+            match &item.target {
+                Some(target) if dir.look(&item.path)?.is_none() => dir.link_symbolically(&item.path, target)?,
+                Some(_) => {}
+                None => dir.create_directory(&item.path).and_then(|()| dir.set_mode(&item.path, item.mode))?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::checkpoint::Entry;
+
+    fn listing(paths: &[&str]) -> Listing {
+        let mut all: BTreeSet<&str> = paths.iter().copied().collect();
+        all.extend(paths.iter().flat_map(|path| around(path).skip(1)));
+        let entry = |path: &&str| Entry {
+            path: (*path).to_owned(),
+            kind: if paths.contains(path) { Kind::File } else { Kind::Directory },
+            size: 1,
+            mtime_ns: 1,
+            ctime_ns: 1,
+            inode: 1,
+            device: 1,
+            mode: 0o644,
+            through: None,
+        };
+        Listing::new(all.iter().map(entry).collect())
+    }
+
+    #[test]
+    fn what_differs_is_moved_and_what_is_equal_or_excluded_stays() {
+        let manifest = |paths: &[&str]| {
+            let file = |path: &&str| serde_json::json!({"path": path, "type": "file"});
+            let files: Vec<_> = paths.iter().map(file).collect();
+            serde_json::from_value::<Manifest>(serde_json::json!({
+                "attempt": 1, "created_unix": 0, "files": files, "framework": "tree", "job": "", "node": 0, "parent": null,
+                "schema": "trainit.ckpt/2", "seq": 1, "step": null, "total_bytes": 0, "unit": ".", "world_size": null,
+            }))
+            .expect("is one")
+        };
+        let equal: HashSet<String> = ["a/same.pt".to_owned()].into();
+        let here =
+            listing(&["a/same.pt", "a/other.pt", "a/train.log", "b/c/x.pt", "b/c/y.pt", "d.pt", "e/f.pt", "way"]);
+        let wanted = manifest(&["a/same.pt", "a/other.pt", "e/g.pt", "way/in.pt"]);
+        let moved = |extras| to_move(&here, &wanted, &equal, &Exclusions::default(), extras);
+        assert_eq!(moved(true), ["a/other.pt", "b", "d.pt", "e/f.pt", "way"]);
+        assert_eq!(moved(false), ["a/other.pt", "way"], "another node's may lie there");
+    }
+}

@@ -1,0 +1,100 @@
+//! The files of a commit that are already in the checkpoint directory: they are neither fetched nor committed again.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::edge::fs::links;
+use crate::edge::fs::rooted_dir::{Beneath, forget, read_at, set_time};
+use crate::edge::transfer::blocking::blocking;
+use crate::rules::checkpoint::{Kind, Listing};
+use crate::rules::store::manifest::{Item, ItemKind, Manifest};
+use crate::supervisor::checkpoints::directory::sums::Sums;
+
+/// Bytes read at a time.
+const PART: u64 = 8 << 20;
+
+/// Paths of the manifest's files and links that lie in the directory as it has them: with equal size and checksum, with the
+/// same target. Errors: as open(2) of the directory.
+pub(crate) async fn equal_files(
+    dir: &Arc<Beneath>,
+    manifest: &Manifest,
+    listing: &Listing,
+) -> io::Result<HashSet<String>> {
+    let links = manifest.files.iter().filter(|item| is_equal_link(item, listing));
+    let mut equal: HashSet<String> = links.map(|item| item.path.clone()).collect();
+    let dir = Arc::clone(dir);
+    let files: Vec<Item> = manifest.regular().filter(|item| listing.file(&item.path).is_some()).cloned().collect();
+    let ends = listing.files().filter_map(|file| Some((file.path.clone(), file.through.clone()?)));
+    let through: HashMap<String, PathBuf> = ends.collect();
+    let files = blocking(move || {
+        let is_same = |item: &Item| {
+            let opened = match through.get(&item.path) {
+                Some(real) => links::open(real),
+                None => dir.read_file(&item.path),
+            };
+            let Ok(file) = opened else { return false };
+            let size = file.metadata().map(|m| m.len());
+            size.is_ok_and(|size| size == item.size) && is_equal(&file, item).is_ok_and(|equal| equal)
+        };
+        Ok(files.into_iter().filter(is_same).map(|item| item.path).collect::<Vec<String>>())
+    });
+    equal.extend(files.await?);
+    Ok(equal)
+}
+
+fn is_equal_link(item: &Item, listing: &Listing) -> bool {
+    let now = listing.get(&item.path).map(|entry| &entry.kind);
+    matches!((now, &item.target), (Some(Kind::Symlink(now)), Some(target)) if now == target)
+}
+
+/// Whether a file has the checksum of the manifest, and its strong hash where there is one.
+fn is_equal(file: &File, item: &Item) -> io::Result<bool> {
+    let (mut sums, mut at) = (Sums::to_compare(item), 0);
+    while at < item.size {
+        let bytes = read_at(file, at, PART as usize)?;
+        if bytes.is_empty() {
+            break;
+        }
+        sums.add(&bytes);
+        at += bytes.len() as u64;
+    }
+    forget(file);
+    Ok(sums.are_of(item))
+}
+
+/// Whether a file that was just written has the manifest's strong hash, if there is one. Its parts came in no order, so
+/// it is read once more, from memory.
+pub(crate) fn is_strongly_equal(file: &File, item: &Item) -> io::Result<bool> {
+    Ok(item.blake3.is_none() || is_equal(file, item)?)
+}
+
+/// Whether every file of the manifest lies in the directory with its size. Those that were not fetched get the manifest's
+/// times, so that what depends on the order of files sees it as it was committed; where that may not be (another user's
+/// file), they keep theirs. Errors: as stat(2).
+pub(crate) async fn settle(dir: &Arc<Beneath>, manifest: &Manifest, equal: &HashSet<String>) -> io::Result<bool> {
+    let dir = Arc::clone(dir);
+    let files: Vec<(Item, bool)> = manifest.regular().map(|item| (item.clone(), equal.contains(&item.path))).collect();
+    blocking(move || {
+        for (item, is_old) in files {
+            let there = dir.look(&item.path)?.filter(|there| there.kind == Kind::File && there.size == item.size);
+            let Some(there) = there else { return Ok(false) };
+            if is_old && there.mtime_ns != item.mtime_ns {
+                let _ = dir.read_file(&item.path).and_then(|file| set_time(&file, item.mtime_ns));
+            }
+        }
+        Ok(true)
+    })
+    .await
+}
+
+/// Whether the directory has every link and directory of the manifest.
+pub(crate) fn has_others(manifest: &Manifest, listing: &Listing) -> bool {
+    let others = || manifest.files.iter().filter(|item| item.kind != ItemKind::File);
+    others().all(|item| match item.kind {
+        ItemKind::Directory => listing.get(&item.path).is_some_and(|entry| entry.kind == Kind::Directory),
+        _ => is_equal_link(item, listing),
+    })
+}

@@ -1,0 +1,190 @@
+//! Before an attempt: moves files that the last attempt may have left half written to `.trainit/torn`, and puts the last
+//! commit's version back.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::edge::fs::rooted_dir::Beneath;
+use crate::edge::transfer::blocking::blocking;
+use crate::rules::checkpoint::listing::around;
+use crate::rules::checkpoint::{Entry, Rollback, Writer};
+use crate::rules::store::manifest::Item;
+use crate::rules::store::names::{Attempt, OWN};
+use crate::supervisor::checkpoints::directory::disk::{TEMPORARY, TORN, free_place};
+use crate::supervisor::checkpoints::directory::look::How;
+use crate::supervisor::checkpoints::directory::scratch_dir::{ScratchDir, now, turn};
+use crate::supervisor::checkpoints::failure::{Failure, Refusal};
+use crate::supervisor::checkpoints::mirror::Mirror;
+use crate::supervisor::checkpoints::restore::fetch::Fetching;
+
+/// So many places of what was torn are kept, the newest: a job that is killed in each save must not fill its disk.
+const KEPT: usize = 2;
+/// What the run can do without waits for the file system of the directory for so long.
+const AT_MOST: Duration = Duration::from_secs(5);
+
+impl Mirror {
+    /// To be asked when no process writes. Returns why what the last commit has cannot be put back, where it cannot: nothing
+    /// was moved then. Errors: as [`Mirror::restore`].
+    pub(crate) async fn roll_back(&mut self, how: How) -> Result<Option<String>, Failure> {
+        let rollback = self.watcher.after_death(how).await.map_err(|error| self.config.unusable(&error))?;
+        if rollback == Rollback::default() {
+            return Ok(None);
+        }
+        let items: Vec<Item> =
+            rollback.put_back.iter().filter_map(|path| Some(self.sender.known.of_path(path)?.item.clone())).collect();
+        let local = |error: io::Error| self.config.unusable(&error);
+        let dir = self.in_dir(Ok).await.map_err(local)?;
+        let place = Arc::clone(&dir);
+        let scratch = blocking(move || ScratchDir::take(&place, TEMPORARY)).await.map_err(local)?;
+        if let Some(remote) = self.remote.as_ref().filter(|_| !items.is_empty()) {
+            let wanted: Vec<&Item> = items.iter().filter(|item| !item.key.is_empty()).collect();
+            self.listeners.begin(wanted.iter().map(|item| item.size).sum());
+            let fetching =
+                Fetching { store: &remote.store, dir: &dir, config: &self.config, listeners: &self.listeners };
+            if let Err(refusal) = fetching.fetch(wanted, &scratch.files()).await {
+                let place = Arc::clone(&dir);
+                let _ = blocking(move || scratch.remove(&place)).await;
+                return match refusal {
+                    Refusal::Fatal(failure) => Err(failure),
+                    Refusal::Reject(why) => Ok(Some(why)),
+                };
+            }
+        }
+        let _turn = turn(&dir).await;
+        let attempt = self.attempt().map_or("local".to_owned(), Attempt::to_string);
+        let back = RollingBack { dir: Arc::clone(&dir), rollback, items, attempt };
+        let (scratch_files, place) = (scratch.files(), Arc::clone(&dir));
+        let done = blocking(move || {
+            let moved = back.carry_out(&scratch_files);
+            let removed = scratch.remove(&place);
+            Ok((moved?, removed, back))
+        });
+        let (moved, removed, back) = done.await.map_err(|error| self.config.unusable(&error))?;
+        if let Err(error) = removed {
+            self.note(format!("cannot remove {TEMPORARY}: {error}; it takes up room"));
+        }
+        self.tell_rolled_back(&back, &moved);
+        let mut last = self.watcher.last();
+        for entry in moved.entries {
+            if let Some(last) = &mut last {
+                last.entries.insert(entry.path.clone(), entry.clone());
+            }
+            self.sender.known.lies_now_as(entry);
+        }
+        self.watcher.begin(last).await.map_err(|error| self.config.unusable(&error))?;
+        self.write_record().await;
+        Ok(None)
+    }
+
+    fn tell_rolled_back(&self, back: &RollingBack, moved: &Moved) {
+        let Some((first, why)) = back.rollback.to_torn.first() else { return };
+        let more = back.rollback.to_torn.len() - 1;
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let then = match back.items.len() {
+            0 => String::new(),
+            _ => "; the last commit's version is put back".to_owned(),
+        };
+        self.note(format!(
+            "{first}{more} in {} may be half a save ({why}): kept in {}{then}; delete it when it is not needed",
+            self.config.dir.display(),
+            moved.place
+        ));
+    }
+
+    /// Whether an attempt ran in this directory and was not seen to finish.
+    pub(crate) async fn was_unfinished(&self) -> bool {
+        let path = self.unfinished();
+        self.in_dir(move |dir| Ok(dir.look(&path)?.is_some())).await.unwrap_or(false)
+    }
+
+    /// An attempt is about to run, or has finished writing. Where that cannot be written down, a later start takes what lies
+    /// there as it is.
+    pub(crate) async fn mark_unfinished(&self, is_unfinished: bool) {
+        let (dir, path) = (self.config.dir.clone(), self.unfinished());
+        let marked = blocking(move || {
+            let dir = Beneath::create(&dir)?;
+            if is_unfinished { dir.replace(&path, b"", 0o644) } else { dir.remove_file(&path) }
+        });
+        let _ = tokio::time::timeout(AT_MOST, marked).await;
+    }
+
+    fn unfinished(&self) -> String {
+        format!("{OWN}/unfinished-{:05}", self.config.node)
+    }
+
+    /// So long ago by the clock of the directory's file system, nanoseconds since 1970; `None`: it cannot be asked.
+    pub(crate) async fn file_time(&self, ago: Duration) -> Option<i64> {
+        let now = tokio::time::timeout(AT_MOST, self.in_dir(|dir| now(&dir))).await.ok()?.ok()?;
+        now.checked_sub(i64::try_from(ago.as_nanos()).ok()?)
+    }
+
+    /// What is known of the writer at a start.
+    pub(crate) async fn writer_before(&self) -> Writer {
+        if self.was_unfinished().await { Writer::Killed } else { Writer::Running }
+    }
+}
+
+/// A rollback under way.
+struct RollingBack {
+    dir: Arc<Beneath>,
+    rollback: Rollback,
+    /// What is put back.
+    items: Vec<Item>,
+    attempt: String,
+}
+
+/// What came of it.
+struct Moved {
+    /// Where it was moved to.
+    place: String,
+    /// What was put back, as it lies there now.
+    entries: Vec<Entry>,
+}
+
+impl RollingBack {
+    /// Errors: as rename(2).
+    fn carry_out(&self, scratch: &str) -> io::Result<Moved> {
+        let dir = &*self.dir;
+        let place = free_place(dir, TORN, &self.attempt)?;
+        let mut parents = BTreeSet::new();
+        for (path, _) in &self.rollback.to_torn {
+            match dir.rename(path, &format!("{place}/{path}")) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                moved => moved?,
+            }
+            parents.extend(around(path).skip(1));
+        }
+        // A framework may take an empty directory for the newest checkpoint. Not empty is fine.
+        parents.iter().rev().for_each(|parent| _ = dir.remove_empty(parent));
+        let mut entries = Vec::new();
+        for item in &self.items {
+            match &item.target {
+                Some(target) => dir.replace_link(&item.path, target)?,
+                None if item.key.is_empty() => dir.create_directory(&item.path)?,
+                None => dir.rename(&format!("{scratch}/{}", item.path), &item.path)?,
+            }
+            entries.extend(dir.look(&item.path)?);
+        }
+        let is_back = |path: &String| self.items.iter().any(|item| item.path == *path);
+        for (path, text) in self.rollback.pointers.iter().filter(|(path, _)| !is_back(path)) {
+            dir.replace(path, text.as_bytes(), 0o644)?;
+        }
+        self.let_go_of_older(&place)?;
+        Ok(Moved { place, entries })
+    }
+
+    /// Removes what was torn before, but for the newest few.
+    fn let_go_of_older(&self, place: &str) -> io::Result<()> {
+        let mut places = Vec::new();
+        for name in self.dir.names(TORN)? {
+            let path = format!("{TORN}/{name}");
+            let changed = self.dir.look(&path)?.map_or(0, |entry| entry.mtime_ns);
+            places.push((path == *place, changed, path));
+        }
+        places.sort();
+        let older = places.len().saturating_sub(KEPT);
+        places[..older].iter().try_for_each(|(_, _, path)| self.dir.remove_tree(path))
+    }
+}

@@ -1,0 +1,252 @@
+//! Checks every commit of the store, by the sizes of its objects or by every byte, and lists all problems. For people: restores
+//! and retention only ask whether a commit is whole.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashSet};
+
+use futures_util::{StreamExt, stream};
+
+use crate::edge::store::{Store, StoreError, Trouble};
+use crate::rules::store::manifest::{Item, Manifest, hex};
+use crate::rules::store::names::{BAD, CommitName};
+use crate::supervisor::checkpoints::commit::memory::Memory;
+use crate::supervisor::checkpoints::directory::sums::Sums;
+use crate::supervisor::checkpoints::mirror::Mirror;
+use crate::supervisor::checkpoints::store::commits::{commits, lack, read, sizes};
+
+/// Objects that are read at once, at most.
+const AT_ONCE: usize = 8;
+
+/// A commit and what was found of it.
+#[derive(Debug)]
+pub struct Audited {
+    /// Its name.
+    pub name: CommitName,
+    /// What it says; `None` where that cannot be used.
+    pub manifest: Option<Manifest>,
+    /// All that is wrong with it; empty: it can be restored.
+    pub problems: Vec<Problem>,
+    /// A note says that a trainer failed twice soon after going on from it. A new start heeds none.
+    pub is_poisoned: bool,
+}
+
+/// What is wrong with a commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The file, relative to the checkpoint directory; `None`: the manifest itself.
+    pub path: Option<String>,
+    /// One clause.
+    pub what: String,
+}
+
+impl Mirror {
+    /// Every commit, newest first, its objects there with their sizes or not. What is let go meanwhile is left out.
+    pub async fn listed(&self) -> Result<Vec<Audited>, StoreError> {
+        let mut all = Vec::new();
+        let Some(store) = self.remote.as_ref().map(|remote| &remote.store) else { return Ok(all) };
+        let (names, notes) = (commits(store).await?, store.list(BAD).await?);
+        for name in names {
+            let is_poisoned = notes.iter().any(|note| note.key == name.stamp.bad_key());
+            let (manifest, problems) = match read(store, &name).await? {
+                Ok(manifest) => {
+                    let there = sizes(store, manifest.regular()).await?;
+                    let problem = |item: &Item| Some(Problem::of(item, lack(item, &there)?));
+                    let problems = manifest.regular().filter_map(problem).collect();
+                    (Some(manifest), problems)
+                }
+                Err(what) => (None, vec![Problem { path: None, what }]),
+            };
+            all.push(Audited { name, manifest, problems, is_poisoned });
+        }
+        leave_out_gone(store, &mut all).await?;
+        Ok(all)
+    }
+
+    /// As [`Mirror::listed`], every byte read and summed; what several commits name is read once. `progress`
+    /// hears bytes done and bytes in all. Errors: the store cannot be asked at all.
+    pub async fn verified(&self, progress: &dyn Fn(u64, u64)) -> Result<Vec<Audited>, StoreError> {
+        let mut all = self.listed().await?;
+        let Some(store) = self.remote.as_ref().map(|remote| &remote.store) else { return Ok(all) };
+        let mut wanted = BTreeMap::new();
+        for item in all.iter().flat_map(Audited::to_read) {
+            let first = wanted.entry((item.key.clone(), item.offset)).or_insert_with(|| item.clone());
+            first.blake3 = first.blake3.take().or_else(|| item.blake3.clone());
+        }
+        let (bytes, done, mut found) = (wanted.values().map(|item| item.size).sum(), Cell::new(0), BTreeMap::new());
+        let told = &|more: u64| {
+            done.set(done.get() + more);
+            progress(done.get(), bytes);
+        };
+        let reads = wanted.values().map(|item| async move { (item, summed(store, item, told).await) });
+        let at_once = Memory::now().fit(store.part_sizes()).at_once.min(AT_ONCE);
+        let mut reads = stream::iter(reads).buffer_unordered(at_once);
+        while let Some((item, sum)) = reads.next().await {
+            found.insert((item.key.clone(), item.offset), sum?);
+        }
+        for audited in &mut all {
+            let problem =
+                |item: &Item| Some(Problem::of(item, differs(item, found.get(&(item.key.clone(), item.offset))?)?));
+            let problems: Vec<Problem> = audited.to_read().filter_map(problem).collect();
+            audited.problems.extend(problems);
+        }
+        leave_out_gone(store, &mut all).await?;
+        Ok(all)
+    }
+}
+
+impl Audited {
+    /// Files of which nothing is known to be wrong yet.
+    fn to_read(&self) -> impl Iterator<Item = &Item> {
+        let lacking: HashSet<&str> = self.problems.iter().filter_map(|p| p.path.as_deref()).collect();
+        let items = self.manifest.iter().flat_map(Manifest::regular);
+        items.filter(move |item| !lacking.contains(item.path.as_str()))
+    }
+}
+
+impl Problem {
+    fn of(item: &Item, what: String) -> Problem {
+        Problem { path: Some(item.path.clone()), what }
+    }
+}
+
+/// Takes out the commits that lack something because retention has let go of them meanwhile: the manifest goes first. A
+/// listing alone may have lost a page, and an answer alone may be spoilt.
+async fn leave_out_gone(store: &Store, all: &mut Vec<Audited>) -> Result<(), StoreError> {
+    if all.iter().all(|audited| audited.problems.is_empty()) {
+        return Ok(());
+    }
+    let mut still: HashSet<CommitName> = commits(store).await?.into_iter().collect();
+    for audited in all.iter().filter(|audited| !audited.problems.is_empty()) {
+        if !still.contains(&audited.name) && store.size(&audited.name.key()).await?.is_some() {
+            still.insert(audited.name.clone());
+        }
+    }
+    all.retain(|audited| audited.problems.is_empty() || still.contains(&audited.name));
+    Ok(())
+}
+
+/// What is wrong with a file whose object was read.
+fn differs(item: &Item, read: &Result<Sums, String>) -> Option<String> {
+    let path = &item.path;
+    let (now, then) = match read {
+        Ok(sums) => (hex(sums.whole()), &item.crc32c),
+        Err(why) => return Some(format!("{path}: {why}")),
+    };
+    if now != *then {
+        return Some(format!(
+            "{path} does not match its checksum: crc32c {now} in the store, {then} when it was committed"
+        ));
+    }
+    let (now, then) = read.as_ref().ok()?.blake3().zip(item.blake3.as_ref())?;
+    (now != *then)
+        .then(|| format!("{path} does not match its hash: blake3 {now} in the store, {then} when it was committed"))
+}
+
+/// Reads an object through; `told` hears of all its bytes, those too that cannot be read. The inner error is this object's
+/// alone.
+async fn summed(store: &Store, item: &Item, told: &dyn Fn(u64)) -> Result<Result<Sums, String>, StoreError> {
+    let left = Cell::new(item.size);
+    let sum = async {
+        let (mut sums, mut reading) =
+            (Sums::to_compare(item), store.read(&item.key, item.run().start, item.size).await?);
+        while let Some(bytes) = reading.next().await? {
+            sums.add(&bytes);
+            let more = left.get().min(bytes.len() as u64);
+            left.set(left.get() - more);
+            told(more);
+        }
+        Ok::<Sums, StoreError>(sums)
+    };
+    let sum = sum.await;
+    told(left.get());
+    match sum {
+        Ok(found) => Ok(Ok(found)),
+        Err(error) => match error.trouble {
+            Trouble::Unreachable
+            | Trouble::NoCredentials
+            | Trouble::NotBelieved
+            | Trouble::Outdated
+            | Trouble::NoBucket => Err(error),
+            _ => Ok(Err(error.to_string())),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::future::poll_fn;
+    use std::path::Path;
+    use std::pin::pin;
+
+    use super::*;
+    use crate::rules::store::address::Address;
+    use crate::supervisor::checkpoints::commit::outcome::Ask;
+    use crate::supervisor::checkpoints::config::{Config, Role};
+
+    /// A store with a commit of step 9, and a newer one of step 1 with more files than are read at once.
+    async fn two_commits(place: &Path) -> Mirror {
+        let config = || Config::new(place.join("checkpoints"), Some(Address::Directory(place.join("store"))));
+        for (step, files) in [(9, 1), (1, AT_ONCE + 1)] {
+            let unit = place.join(format!("checkpoints/step-{step}"));
+            fs::create_dir_all(&unit).expect("mkdir");
+            (0..files).for_each(|file| fs::write(unit.join(format!("{file}.bin")), [7; 100]).expect("writes"));
+            let mut mirror = Mirror::open(config()).await.expect("opens");
+            mirror.commit(&Ask::at_rest(), &|_, _| {}).await;
+            fs::remove_dir_all(unit).expect("removes");
+        }
+        Mirror::open(Config { role: Role::Looks, ..config() }).await.expect("opens")
+    }
+
+    /// Deletes the older commit as retention does, the manifest and then the data, or the data alone.
+    fn let_go(place: &Path, all: bool) {
+        let (stamp, store) = ("0000000001-000001", place.join("store"));
+        for entry in fs::read_dir(store.join(".trainit/commits")).expect("reads").flatten() {
+            if all && entry.file_name().to_string_lossy().starts_with(stamp) {
+                fs::remove_file(entry.path()).expect("is there");
+            }
+        }
+        fs::remove_dir_all(store.join(format!("step-9/{stamp}"))).expect("is there");
+    }
+
+    fn problems(found: Result<Vec<Audited>, StoreError>) -> Vec<(u64, usize)> {
+        found.expect("the store answers").iter().map(|a| (a.name.step, a.problems.len())).collect()
+    }
+
+    #[tokio::test]
+    async fn what_lacks_its_data_is_bad_and_what_is_let_go_while_it_is_verified_is_not() {
+        let place = tempfile::tempdir().expect("temporary directory");
+        let mirror = two_commits(place.path()).await;
+        let is_there = Cell::new(true);
+        // The newer one's objects come first: some of them are under way, and the older one's is not.
+        let progress = |_: u64, _: u64| {
+            if is_there.replace(false) {
+                let_go(place.path(), true);
+            }
+        };
+        assert_eq!(problems(mirror.verified(&progress).await), [(1, 0)]);
+        let place = tempfile::tempdir().expect("temporary directory");
+        let mirror = two_commits(place.path()).await;
+        let_go(place.path(), false);
+        for found in [mirror.listed().await, mirror.verified(&|_, _| {}).await] {
+            assert_eq!(problems(found), [(1, 0), (9, 1)]);
+        }
+    }
+
+    #[tokio::test]
+    async fn whenever_it_is_let_go_a_list_does_not_call_it_bad() {
+        for turns in 0..12 {
+            let place = tempfile::tempdir().expect("temporary directory");
+            let mirror = two_commits(place.path()).await;
+            let (mut deed, mut left) = (pin!(mirror.listed()), turns);
+            let found = poll_fn(|context| {
+                if left == 0 {
+                    let_go(place.path(), true);
+                }
+                left -= 1;
+                deed.as_mut().poll(context)
+            });
+            assert!(problems(found.await).iter().all(|(_, count)| *count == 0), "after {turns} turns");
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Reads attempts and commits from a store, and checks whether it holds what a manifest names. Changes nothing.
+
+use std::collections::{BTreeSet, HashMap};
+
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use crate::edge::store::{Object, Store, StoreError};
+use crate::rules::store::manifest::{Item, LIMIT, Manifest};
+use crate::rules::store::names::{ATTEMPTS, Attempt, COMMITS, CommitName, prefix_of_data};
+use crate::supervisor::checkpoints::failure::Stop;
+
+/// Every attempt that was ever claimed.
+pub(crate) async fn attempts(store: &Store) -> Result<Vec<Attempt>, StoreError> {
+    let objects = store.list(ATTEMPTS).await?;
+    Ok(objects.iter().filter_map(|o| Attempt::from_key(&o.key)).collect())
+}
+
+/// Every commit's name, newest first: the largest (attempt, sequence), whatever step or time says. Errors: besides, what
+/// lies in the place of their directory, as training would begin from scratch beside commits that nothing shows.
+pub(crate) async fn commits(store: &Store) -> Result<Vec<CommitName>, StoreError> {
+    let names = commits_among(&store.list(COMMITS).await?);
+    if names.is_empty()
+        && let Some(path) = store.in_the_way(&format!("{COMMITS}/any")).await?
+    {
+        return Err(store.useless(
+            "list",
+            &path,
+            "it is a file or leads nowhere, where the commits' directory must be",
+        ));
+    }
+    Ok(names)
+}
+
+/// The commits among these objects, newest first.
+pub(crate) fn commits_among(objects: &[Object]) -> Vec<CommitName> {
+    let mut names: Vec<CommitName> = objects.iter().filter_map(|o| CommitName::from_key(&o.key)).collect();
+    names.sort_by(|a, b| b.cmp(a));
+    names.dedup();
+    names
+}
+
+/// Reads a manifest and looks whether all its objects are there with their sizes. The inner error says why the commit
+/// must be passed over.
+pub(crate) async fn judge(store: &Store, name: &CommitName) -> Result<Result<Manifest, String>, StoreError> {
+    match read(store, name).await? {
+        Ok(manifest) => Ok(lacks(store, &manifest).await?.map_or(Ok(manifest), Err)),
+        Err(why) => Ok(Err(why)),
+    }
+}
+
+/// The manifest alone. The inner error says why the commit must be passed over: an answer that is spoilt is no reason.
+pub(crate) async fn read(store: &Store, name: &CommitName) -> Result<Result<Manifest, String>, StoreError> {
+    let key = name.key();
+    let is_spoilt = |got: &Result<Bytes, StoreError>| match got {
+        Ok(bytes) => CommitName::of(name.stamp.clone(), Some(name.step), bytes) != *name,
+        Err(error) => error.is_doubtful(),
+    };
+    let mut got = store.get(&key, LIMIT + 1).await;
+    if is_spoilt(&got) {
+        got = store.get(&key, LIMIT + 1).await;
+    }
+    if !is_spoilt(&got) {
+        return got.map(|bytes| Manifest::read(name, &bytes));
+    }
+    match (store.size(&key).await?, got) {
+        (None, _) => Ok(Err("its manifest has just been deleted".to_owned())),
+        (Some(size), Ok(bytes)) if size.min(LIMIT + 1) != bytes.len() as u64 => {
+            Err(store.useless("read", &key, &format!("{} of its {size} bytes came", bytes.len())))
+        }
+        (Some(_), got) => got.map(|bytes| Manifest::read(name, &bytes)),
+    }
+}
+
+/// The first of these commits, from this one on, whose manifest can be read, and where it stands.
+pub(crate) async fn readable(
+    store: &Store,
+    names: &[CommitName],
+    from: usize,
+) -> Result<Option<(usize, Manifest)>, StoreError> {
+    for (at, name) in names.iter().enumerate().skip(from) {
+        if let Ok(manifest) = read(store, name).await? {
+            return Ok(Some((at, manifest)));
+        }
+    }
+    Ok(None)
+}
+
+/// What the store does not hold as the manifest has it; `None`: nothing.
+pub(crate) async fn lacks(store: &Store, manifest: &Manifest) -> Result<Option<String>, StoreError> {
+    let there = sizes(store, manifest.regular()).await?;
+    Ok(manifest.regular().find_map(|item| lack(item, &there)))
+}
+
+/// What is wrong with a file, from the sizes of the objects that are there.
+pub(crate) fn lack(item: &Item, there: &HashMap<String, u64>) -> Option<String> {
+    match there.get(&item.key) {
+        Some(size) if item.fits(*size) => None,
+        Some(size) if item.offset.is_some() => {
+            Some(format!("{}, in which {} lies, has only {size} bytes in the store", item.key, item.path))
+        }
+        Some(size) => Some(format!("{} has {size} bytes in the store, not {}", item.path, item.size)),
+        None => Some(format!("{} is missing from the store", item.path)),
+    }
+}
+
+/// Every object is there with its size, those of earlier commits too.
+pub(crate) async fn verify<'a>(store: &Store, items: impl Iterator<Item = &'a Item> + Clone) -> Result<(), Stop> {
+    let items = items.filter(|item| !item.key.is_empty());
+    let there = sizes(store, items.clone()).await?;
+    match items.into_iter().find(|item| lack(item, &there).is_some()) {
+        Some(item) => Err(Stop::Lost(format!(
+            "the store acknowledged {} and does not hold it whole; the checkpoint is not committed; what was before still \
+             is; see that this is the store and nothing between, then start again",
+            item.key
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Deletes all of these that can be. Errors: the first.
+pub(crate) async fn delete_all(store: &Store, keys: &[String], each: impl Fn()) -> Result<(), StoreError> {
+    let deletions = keys.iter().map(|key| async {
+        store.delete(key).await?;
+        each();
+        Ok(())
+    });
+    let deleted = stream::iter(deletions).buffer_unordered(store.part_sizes().at_once);
+    deleted.fold(Ok(()), async |so_far, done| so_far.and(done)).await
+}
+
+/// What the store holds beside the objects of these files, with sizes: every commit that they come from is listed, and
+/// what no listing shows is asked for by its name, since a listing may have lost a page.
+pub(crate) async fn sizes(
+    store: &Store,
+    items: impl Iterator<Item = &Item> + Clone,
+) -> Result<HashMap<String, u64>, StoreError> {
+    let prefixes: BTreeSet<&str> = items.clone().map(|item| prefix_of_data(&item.key)).collect();
+    let mut there = HashMap::new();
+    for prefix in prefixes {
+        let listed = store.list(prefix).await?;
+        there.extend(listed.into_iter().map(|o| (o.key, o.size)));
+    }
+    let lost: BTreeSet<&String> = items.map(|i| &i.key).filter(|key| !there.contains_key(*key)).collect();
+    let asked = lost.into_iter().map(|key| async move { Ok::<_, StoreError>((store.size(key).await?, key.clone())) });
+    let found: Vec<_> = stream::iter(asked).buffer_unordered(store.part_sizes().at_once).try_collect().await?;
+    there.extend(found.into_iter().filter_map(|(size, key)| Some((key, size?))));
+    Ok(there)
+}

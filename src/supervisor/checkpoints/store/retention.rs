@@ -1,0 +1,288 @@
+//! Deletes what retention no longer keeps in the store.
+//!
+//! The manifest goes first, then its data, so that a kill leaves orphans, never a commit without its data. Nothing local
+//! is ever deleted here.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::time::Duration;
+
+use crate::edge::fault::Faults;
+use crate::edge::store::{Store, StoreError};
+use crate::rules::store::manifest::Manifest;
+use crate::rules::store::names::{
+    BAD, CommitName, OWN, Stamp, is_of_ours, stamp_of_data, store_of_corner, stores_below,
+};
+use crate::rules::store::plan::{self, Retention};
+use crate::supervisor::checkpoints::store::claim::{Remote, STAGED};
+use crate::supervisor::checkpoints::store::commits::{
+    attempts, commits, commits_among, delete_all, judge, read, readable,
+};
+
+/// So many turns without an end are told of: about a minute.
+const MANY_TURNS: u32 = 3;
+
+/// What retention keeps, and how far it has come.
+#[derive(Debug)]
+pub(crate) struct Retiring {
+    rule: Retention,
+    faults: Faults,
+    /// Whether there was a commit since the last turn.
+    is_due: bool,
+    /// How many turns it has had without coming to its end.
+    turns: u32,
+    /// What was said of its trouble, without figures.
+    told: String,
+    /// Commits that are being deleted, and the keys of their data.
+    left_over: RefCell<BTreeMap<CommitName, Vec<String>>>,
+}
+
+/// What was or would be deleted.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Commits, oldest first.
+    pub commits: Vec<CommitName>,
+    /// Data objects of no commit.
+    pub orphans: Vec<String>,
+    /// Files of a directory store that were written half.
+    pub swept: u64,
+    /// How many commits stay.
+    pub kept: usize,
+}
+
+/// Commits that retention lets go of.
+#[derive(Debug, Default)]
+struct Going {
+    commits: Vec<CommitName>,
+    /// Their data, where it is only said that it would go.
+    left: HashSet<String>,
+}
+
+impl Retiring {
+    /// Keeps what the rule says.
+    pub(crate) fn new(rule: Retention, faults: Faults) -> Retiring {
+        Retiring { rule, faults, is_due: false, turns: 0, told: String::new(), left_over: RefCell::default() }
+    }
+
+    /// There was a commit.
+    pub(crate) fn is_due(&mut self) {
+        self.is_due = true;
+    }
+
+    /// After a commit: deletes what retention no longer keeps, for as long as this `turn`, and twice as long each time that
+    /// was not enough. `spared`: the commit that the run resumed from. What there is to tell, once.
+    pub(crate) async fn retire(
+        &mut self,
+        remote: &Remote,
+        spared: Option<&Stamp>,
+        turn: Duration,
+        is_last: bool,
+    ) -> Option<String> {
+        if !self.is_due {
+            return None;
+        }
+        let turn = if is_last { turn } else { turn.saturating_mul(2_u32.saturating_pow(self.turns)) };
+        let done = tokio::time::timeout(turn, self.tidy(remote, spared)).await;
+        self.is_due = done.is_err();
+        self.turns = if done.is_err() { self.turns.saturating_add(1) } else { 0 };
+        let why = match done {
+            Ok(Ok(())) => {
+                self.told.clear();
+                None
+            }
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) if is_last || self.turns == MANY_TURNS => Some(format!("{} takes long to delete", remote.address)),
+            Err(_) => None,
+        };
+        self.faults.point(12);
+        // The keys differ each time.
+        let gist: String = why.iter().flat_map(|why| why.chars()).filter(|c| !c.is_ascii_digit()).collect();
+        let why = why.filter(|_| gist != self.told)?;
+        self.told = gist;
+        Some(format!(
+            "{why}; what --keep-last lets go of stays for now, in part or whole; see that this run may delete there; trainit checkpoint prune takes it away"
+        ))
+    }
+
+    async fn tidy(&self, remote: &Remote, spared: Option<&Stamp>) -> Result<(), StoreError> {
+        let left: Vec<CommitName> = self.left_over.borrow().keys().cloned().collect();
+        let mut trouble = Ok(());
+        for name in left {
+            // One that is there after all is judged anew, with the others.
+            let keys = self.left_over.borrow().get(&name).cloned().unwrap_or_default();
+            let done = match remote.store.size(&name.key()).await {
+                Ok(None) => delete_all(&remote.store, &keys, || self.faults.point(11)).await,
+                Ok(Some(_)) => Ok(()),
+                Err(error) => Err(error),
+            };
+            // What is refused for good is left to a prune.
+            if !done.as_ref().is_err_and(|error| error.trouble.may_pass()) {
+                self.left_over.borrow_mut().remove(&name);
+            }
+            trouble = trouble.and(done);
+        }
+        self.prune_commits(remote, spared, false).await?;
+        trouble
+    }
+
+    /// Whether something was deleted that retention does not keep.
+    pub(crate) async fn make_room(&self, remote: &Remote, spared: Option<&Stamp>) -> bool {
+        self.prune_commits(remote, spared, false).await.is_ok_and(|gone| !gone.commits.is_empty())
+    }
+
+    /// Deletes what retention does not keep, and data of no commit and what was written half, old enough; `dry` only says
+    /// what.
+    pub(crate) async fn prune(&self, remote: &Remote, dry: bool) -> Result<Pruned, StoreError> {
+        let store = &remote.store;
+        let before = commits(store).await?.len();
+        let gone = self.prune_commits(remote, None, dry).await?;
+        let age = self.rule.orphan_age;
+        let orphans = orphans(store, age, &gone).await?;
+        // First, so that directories are empty when their last object goes.
+        let swept = store.sweep(age.max(STAGED), is_of_ours, dry).await;
+        if !dry {
+            delete_all(store, &orphans, || {}).await?;
+        }
+        let kept = before.saturating_sub(gone.commits.len());
+        Ok(Pruned { kept, commits: gone.commits, orphans, swept: swept? })
+    }
+
+    async fn prune_commits(&self, remote: &Remote, spared: Option<&Stamp>, dry: bool) -> Result<Going, StoreError> {
+        let store = &remote.store;
+        let names = commits(store).await?;
+        let keep = usize::try_from(self.rule.last.max(1)).unwrap_or(usize::MAX);
+        if names.len() <= keep {
+            return Ok(Going::default());
+        }
+        let notes = store.list(BAD).await?;
+        let is_poisoned = |stamp: &Stamp| notes.iter().any(|note| note.key == stamp.bad_key());
+        let (mut good, mut judged, mut newest) = (0, Vec::new(), None);
+        for name in names {
+            let manifest = if good < keep { judge(store, &name).await?.ok() } else { None };
+            let is_good = manifest.is_some() && !is_poisoned(&name.stamp);
+            newest = newest.or(manifest);
+            good += usize::from(is_good);
+            judged.push((name, is_good));
+        }
+        // A prune by hand has resumed from nothing; the run whose commits these are has.
+        let resumed = newest.as_ref().and_then(|newest| Stamp::parse(newest.parent.as_deref()?));
+        let spared = spared.cloned().or(resumed);
+        // A run that was overtaken deletes nothing: the newer one may build on it.
+        let attempts = attempts(store).await?;
+        let ours = match remote.attempt() {
+            Some(attempt) if attempts.iter().any(|other| other > attempt) => return Ok(Going::default()),
+            Some(attempt) => Some(attempt.clone()),
+            None => attempts.into_iter().chain(judged.iter().map(|(name, _)| name.stamp.attempt.clone())).max(),
+        };
+        let Some(ours) = ours else { return Ok(Going::default()) };
+        let going = plan::expendable(&judged, self.rule, &ours, spared.as_ref());
+        let mut left = HashSet::new();
+        if !going.is_empty() {
+            // A file that did not change lies under the key of an older commit.
+            let mut needed = HashSet::new();
+            for (name, _) in judged.iter().filter(|(name, _)| !going.contains(name)) {
+                // One that another run has just deleted needs nothing.
+                if let Ok(manifest) = read(store, name).await? {
+                    needed.extend(manifest.files.into_iter().map(|f| f.key));
+                }
+            }
+            let mut next = readable(store, &going, 0).await?;
+            for (at, name) in going.iter().enumerate() {
+                // Not one that cannot be read just now: no other process would know which data were its own.
+                let manifest = next.take_if(|(of, _)| *of == at).map(|(_, manifest)| manifest);
+                if manifest.is_some() {
+                    next = readable(store, &going, at + 1).await?;
+                }
+                // What the next has of this one goes with the next: cut off in between, this leaves no torn commit.
+                let shared: HashSet<&str> =
+                    next.iter().flat_map(|(_, next)| next.regular()).map(|item| item.key.as_str()).collect();
+                let stays = |key: &str| needed.contains(key) || shared.contains(key);
+                let keys = data_of(name, manifest.as_ref(), stays);
+                if dry {
+                    left.extend(keys);
+                } else {
+                    self.delete(store, name, keys).await?;
+                }
+            }
+        }
+        Ok(Going { commits: going, left })
+    }
+
+    /// Deletes a commit, and this data of it.
+    pub(crate) async fn delete(&self, store: &Store, name: &CommitName, keys: Vec<String>) -> Result<(), StoreError> {
+        // What this is cut off from is left over for the next time.
+        self.left_over.borrow_mut().insert(name.clone(), keys.clone());
+        store.delete(&name.key()).await?;
+        self.faults.point(10);
+        delete_all(store, &keys, || self.faults.point(11)).await?;
+        self.left_over.borrow_mut().remove(name);
+        Ok(())
+    }
+}
+
+/// The data that goes with a commit: its own, and what it had of earlier commits, unless others have it too. `manifest`:
+/// `None` where it is none, or gone: its data become orphans; `stays`: whether this key does.
+pub(crate) fn data_of(name: &CommitName, manifest: Option<&Manifest>, stays: impl Fn(&str) -> bool) -> Vec<String> {
+    let is_its = |key: &str| stamp_of_data(key).is_some_and(|stamp| stamp <= name.stamp);
+    let files = manifest.into_iter().flat_map(Manifest::regular);
+    // One may hold many of its files.
+    let keys: BTreeSet<&String> = files.map(|i| &i.key).filter(|key| is_its(key) && !stays(key)).collect();
+    keys.into_iter().cloned().collect()
+}
+
+/// Data that no commit names, of an attempt that is over, and old by the store's own clock, once this is gone.
+async fn orphans(store: &Store, age: Duration, gone: &Going) -> Result<Vec<String>, StoreError> {
+    let objects = store.list("").await?;
+    let mut named: HashSet<String> = HashSet::new();
+    let mut kept: HashSet<Stamp> = HashSet::new();
+    // Either listing may have lost a page of them.
+    for name in commits(store).await?.into_iter().chain(commits_among(&objects)) {
+        if gone.commits.contains(&name) || !kept.insert(name.stamp.clone()) {
+            continue;
+        }
+        // Torn commits' files too: some of them may be all that is left.
+        if let Ok(manifest) = read(store, &name).await? {
+            named.extend(manifest.files.into_iter().map(|f| f.key));
+        }
+    }
+    // Claims may have been deleted.
+    let committed = kept.iter().map(|stamp| stamp.attempt.clone());
+    let Some(newest) = attempts(store).await?.into_iter().chain(committed).max() else { return Ok(Vec::new()) };
+    // Never our own clock, which may be a day ahead. Of a store that does not say, the newest object's time: it was then
+    // or later.
+    let newest_object = objects.iter().map(|o| o.modified).max().unwrap_or_default();
+    let now = store.time().await.unwrap_or(newest_object);
+    let is_orphan = |key: &str| {
+        stamp_of_data(key).is_some_and(|s| s.attempt < newest && !kept.contains(&s))
+            && !named.contains(key)
+            && !gone.left.contains(key)
+    };
+    let mut others: HashMap<String, bool> =
+        objects.iter().filter_map(|o| Some((store_of_corner(&o.key)?.to_owned(), true))).collect();
+    let mut orphans = Vec::new();
+    for object in objects.into_iter().filter(|o| now.saturating_sub(o.modified) > age && is_orphan(&o.key)) {
+        if !is_of_another(store, &object.key, &mut others).await? {
+            orphans.push(object.key);
+        }
+    }
+    Ok(orphans)
+}
+
+/// Whether it is the data of a store below this one. `others`: where one is, as far as it is known; a prefix of which it
+/// is not is asked, as the listing may have lost its page.
+async fn is_of_another(store: &Store, key: &str, others: &mut HashMap<String, bool>) -> Result<bool, StoreError> {
+    for prefix in stores_below(key) {
+        let is_store = match others.get(prefix) {
+            Some(known) => *known,
+            None => {
+                let is_store = !store.list(&format!("{prefix}/{OWN}")).await?.is_empty();
+                others.insert(prefix.to_owned(), is_store);
+                is_store
+            }
+        };
+        if is_store {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

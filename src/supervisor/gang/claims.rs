@@ -1,0 +1,195 @@
+//! The leader's claims on generations, in the job's store. Without a store every claim is granted at once.
+
+use std::time::Duration;
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::{sleep, timeout};
+
+use super::SharedStore;
+use crate::edge::store::{Created, Store, StoreError, Trouble};
+use crate::rules::gang::Generation;
+use crate::rules::gang::claim::{Claim, FOLDER, LIMIT, generation_of, name, read};
+use crate::rules::gang::leader::Event;
+use crate::rules::gang::seat::Incarnation;
+
+/// Between two tries at a store that does not answer.
+const PAUSE: Duration = Duration::from_secs(2);
+/// A new leader waits so long for what an earlier one has claimed.
+const TO_LOOK_BACK: Duration = Duration::from_secs(10);
+
+/// What the leader asks of the store.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Ask {
+    /// Claim this generation, however long the store takes.
+    Claim(Generation),
+    /// Look whether another leader has claimed it.
+    Look(Generation),
+}
+
+/// The leader as its claims name it.
+#[derive(Debug, Clone)]
+pub(super) struct Claimant {
+    pub(super) leader: Incarnation,
+    pub(super) host: String,
+}
+
+/// The newest claim in the store. `None`: there is none, or the store does not answer in time.
+pub(super) async fn newest(shared: &SharedStore) -> Option<Claim> {
+    let looked = timeout(TO_LOOK_BACK, async {
+        let store = open(shared).await?;
+        let objects = store.list(FOLDER).await?;
+        let names = objects.iter().filter_map(|object| object.key.rsplit('/').next());
+        match names.filter_map(generation_of).max() {
+            Some(generation) => read_claim(&store, generation).await,
+            None => Ok(None),
+        }
+    });
+    match looked.await {
+        Ok(Ok(found)) => found,
+        Ok(Err(error)) => {
+            tracing::warn!(code = "gang", "earlier generations are not known: {error}");
+            None
+        }
+        Err(_) => None,
+    }
+}
+
+/// Answers what is asked until the asking end is gone; a newer question replaces the one before.
+pub(super) fn start(
+    shared: Option<SharedStore>,
+    claimant: Claimant,
+) -> (UnboundedSender<Ask>, UnboundedReceiver<Event>) {
+    let (asks, mut asked) = unbounded_channel();
+    let (answers, answered) = unbounded_channel();
+    tokio::spawn(async move {
+        let mut next = asked.recv().await;
+        while let Some(ask) = next {
+            let answer = tokio::select! {
+                biased;
+                newer = asked.recv() => {
+                    next = newer;
+                    continue;
+                }
+                answer = answer(shared.as_ref(), &claimant, ask) => answer,
+            };
+            if let Some(event) = answer
+                && answers.send(event).is_err()
+            {
+                return;
+            }
+            next = asked.recv().await;
+        }
+    });
+    (asks, answered)
+}
+
+async fn answer(shared: Option<&SharedStore>, claimant: &Claimant, ask: Ask) -> Option<Event> {
+    let Some(shared) = shared else {
+        return match ask {
+            Ask::Claim(generation) => Some(Event::Claimed(generation)),
+            Ask::Look(_) => None,
+        };
+    };
+    match ask {
+        Ask::Look(generation) => look(shared, claimant, generation).await.ok().flatten(),
+        Ask::Claim(generation) => {
+            let mut is_told = false;
+            loop {
+                match claim(shared, claimant, generation).await {
+                    Ok(event) => return Some(event),
+                    Err(error) if !std::mem::replace(&mut is_told, true) => tracing::warn!(
+                        code = "gang",
+                        "generation {generation} of the gang cannot be claimed: {error}; it is tried again, and nothing starts \
+                         before"
+                    ),
+                    Err(_) => {}
+                }
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn claim(shared: &SharedStore, claimant: &Claimant, generation: Generation) -> Result<Event, StoreError> {
+    let store = open(shared).await?;
+    let Claimant { leader, host } = claimant.clone();
+    let body = serde_json::to_vec(&Claim { generation, leader, host }).unwrap_or_default();
+    if store.create(&key(generation), body).await? == Created::Ours {
+        return Ok(Event::Claimed(generation));
+    }
+    Ok(look(shared, claimant, generation).await?.unwrap_or(Event::Claimed(generation)))
+}
+
+/// The newest claim from this number on, where that is another leader's.
+async fn look(shared: &SharedStore, claimant: &Claimant, generation: Generation) -> Result<Option<Event>, StoreError> {
+    let store = open(shared).await?;
+    let (mut newest, mut next) = (None, generation);
+    while let Some(found) = read_claim(&store, next).await? {
+        (newest, next) = (Some(found), next + 1);
+    }
+    Ok(newest.filter(|claim| claim.leader != claimant.leader).map(Event::Found))
+}
+
+async fn read_claim(store: &Store, generation: Generation) -> Result<Option<Claim>, StoreError> {
+    let key = key(generation);
+    match store.get(&key, LIMIT as u64 + 1).await {
+        Ok(bytes) => read(generation, &bytes).map(Some).map_err(|why| store.useless("read", &key, &why)),
+        Err(error) if error.trouble == Trouble::Absent => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn key(generation: Generation) -> String {
+    format!("{FOLDER}{}", name(generation))
+}
+
+async fn open(shared: &SharedStore) -> Result<Store, StoreError> {
+    Store::open(&shared.address, true, &shared.access).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::edge::store::Access;
+    use crate::edge::transfer::blocking;
+    use crate::rules::store::address::Address;
+
+    fn claimant(number: u128) -> Claimant {
+        Claimant { leader: Incarnation(number), host: "h".to_owned() }
+    }
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        blocking::runtime(true).expect("a runtime").block_on(future)
+    }
+
+    #[test]
+    fn a_generation_has_one_leader_and_a_later_one_finds_the_newest() {
+        let place = tempfile::tempdir().expect("a directory");
+        let address = Address::Directory(place.path().join("store"));
+        let shared = SharedStore { address, access: Access::default() };
+        block_on(async {
+            assert_eq!(newest(&shared).await, None);
+            let (old, new) = (claimant(1), claimant(2));
+            for generation in [1, 2] {
+                assert_eq!(claim(&shared, &old, generation).await.ok(), Some(Event::Claimed(generation)));
+            }
+            assert_eq!(claim(&shared, &old, 2).await.ok(), Some(Event::Claimed(2)), "its own, of an earlier try");
+            let Ok(Event::Found(found)) = claim(&shared, &new, 1).await else { panic!("it is taken") };
+            assert_eq!((found.generation, found.leader), (2, old.leader));
+            assert_eq!(claim(&shared, &new, 3).await.ok(), Some(Event::Claimed(3)));
+            let seen = look(&shared, &old, 2).await.ok().flatten();
+            assert!(matches!(seen, Some(Event::Found(claim)) if claim.leader == new.leader));
+            assert_eq!(newest(&shared).await.map(|claim| claim.generation), Some(3));
+        });
+    }
+
+    #[test]
+    fn without_a_store_each_claim_is_granted() {
+        block_on(async {
+            let (asks, mut answers) = start(None, claimant(1));
+            asks.send(Ask::Look(4)).expect("asked");
+            asks.send(Ask::Claim(5)).expect("asked");
+            assert_eq!(answers.recv().await, Some(Event::Claimed(5)));
+        });
+    }
+}

@@ -1,0 +1,304 @@
+//! The leader: listens for members, holds a connection to each, and steps the leader's machine. This replica's own member is
+//! a link inside the process.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::Gang;
+use super::claims::{self, Ask, Claimant};
+use super::thread::{News, Order, Outbox};
+use crate::edge::clock::Clock;
+use crate::edge::net::gang::{self, NoLink, greet, listen};
+use crate::rules::gang::handshake::GangKey;
+use crate::rules::gang::leader::{Action, Config, Event, Leader, Link};
+use crate::rules::gang::message::{ToLeader, ToMember};
+use crate::rules::gang::seat::Incarnation;
+
+/// Connections that have not proven themselves yet.
+const UNPROVEN: usize = 64;
+/// Messages on their way from all members to the leader's machine.
+const ARRIVALS: usize = 1024;
+/// Messages on their way to one member; one that takes no more is as good as gone.
+const QUEUE: usize = 256;
+/// Messages that go to one member in one write.
+const AT_ONCE: usize = 32;
+/// What the last words may take.
+const LAST_WORDS: Duration = Duration::from_millis(700);
+/// Before the next try where the port cannot be had, or no connection can be taken.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Of so many hosts of strangers it is remembered that they were told of.
+const STRANGERS: usize = 16;
+
+/// What the connections bring.
+enum Arrival {
+    Opened(Link, mpsc::Sender<ToMember>),
+    Heard(Link, ToLeader),
+    Closed(Link),
+    Refused(SocketAddr, NoLink),
+}
+
+/// The leader and its links.
+struct Hub<'a> {
+    leader: Leader,
+    links: HashMap<Link, mpsc::Sender<ToMember>>,
+    /// This replica's own member.
+    own: Option<Link>,
+    outbox: &'a Outbox,
+    asks: UnboundedSender<Ask>,
+    clock: Clock,
+    wake: Duration,
+}
+
+/// Leads until there are no more orders.
+pub(super) async fn run(
+    gang: &Gang,
+    incarnation: Incarnation,
+    key: GangKey,
+    orders: &mut UnboundedReceiver<Order>,
+    outbox: &Outbox,
+    clock: Clock,
+) {
+    let config = Config {
+        roster: gang.place.roster.clone(),
+        own: gang.place.own,
+        incarnation,
+        timing: gang.timing,
+        mode: gang.mode,
+        from_scratch: gang.from_scratch,
+        on_notice: gang.on_notice,
+        limits: gang.limits,
+        hang: gang.hang,
+        newest_claim: match &gang.store {
+            Some(shared) => claims::newest(shared).await,
+            None => None,
+        },
+    };
+    let claimant = Claimant { leader: incarnation, host: gang.host.clone() };
+    let (asks, mut claimed) = claims::start(gang.store.clone(), claimant);
+    let mut hub = Hub {
+        leader: Leader::new(clock.now(), config),
+        links: HashMap::new(),
+        own: None,
+        outbox,
+        asks,
+        clock,
+        wake: clock.now(),
+    };
+    let (sender, mut arrivals) = mpsc::channel(ARRIVALS);
+    let mut door = Door { key: Arc::new(key), silence: gang.timing.lease, arrivals: sender, tasks: JoinSet::new() };
+    let (mut strangers, mut last_link) = (BTreeSet::new(), 0);
+    let mut next_link = move || {
+        last_link += 1;
+        last_link
+    };
+    let (accepting, mut accepted) = mpsc::channel(1);
+    let listens = tokio::spawn(listening(gang.place.port, accepting));
+    loop {
+        let left = hub.wake.saturating_sub(clock.now());
+        tokio::select! {
+            biased;
+            order = orders.recv() => match order {
+                Some(order) => hub.obey(order, &mut next_link),
+                None => break,
+            },
+            () = sleep(left) => hub.step(Event::Tick),
+            Some(event) = claimed.recv() => hub.step(event),
+            Some(arrival) = arrivals.recv() => match arrival {
+                Arrival::Opened(link, sender) => {
+                    hub.links.insert(link, sender);
+                }
+                Arrival::Heard(link, message) => hub.step(Event::Heard(link, message)),
+                Arrival::Closed(link) => {
+                    hub.links.remove(&link);
+                    hub.step(Event::Closed(link));
+                }
+                Arrival::Refused(from, why) => tell_of(&why, from.ip(), &mut strangers),
+            },
+            Some(_) = door.tasks.join_next() => {}
+            Some((unproven, from)) = accepted.recv() => door.answer(unproven, from, next_link()),
+        }
+    }
+    listens.abort();
+    hub.links.clear();
+    let ended = async { while door.tasks.join_next().await.is_some() {} };
+    let _ = timeout(LAST_WORDS, ended).await;
+}
+
+/// Binds the port, however long that takes, and takes connections.
+async fn listening(port: u16, accepted: mpsc::Sender<(Unproven, SocketAddr)>) {
+    let permits = Arc::new(Semaphore::new(UNPROVEN));
+    let mut is_told = false;
+    let door = loop {
+        match listen(port).await {
+            Ok(door) => break door,
+            Err(error) if !std::mem::replace(&mut is_told, true) => tracing::warn!(
+                code = "gang",
+                "the gang cannot meet at port {port} of its leader: {error}; it is tried again every second; see what listens \
+                 there, or give all replicas another --gang-port"
+            ),
+            Err(_) => {}
+        }
+        sleep(PAUSE).await;
+    };
+    tracing::info!("leads the gang, at port {port}");
+    loop {
+        match door.accept().await {
+            Ok((stream, from)) => {
+                // More than so many are hung up on: a member comes again.
+                if let Ok(permit) = Arc::clone(&permits).try_acquire_owned()
+                    && accepted.send((Unproven { stream, permit }, from)).await.is_err()
+                {
+                    return;
+                }
+            }
+            Err(_) => sleep(PAUSE).await,
+        }
+    }
+}
+
+/// A connection that has not proven itself.
+struct Unproven {
+    stream: TcpStream,
+    permit: OwnedSemaphorePermit,
+}
+
+/// Lets members in.
+struct Door {
+    key: Arc<GangKey>,
+    silence: Duration,
+    arrivals: mpsc::Sender<Arrival>,
+    tasks: JoinSet<()>,
+}
+
+impl Door {
+    fn answer(&mut self, unproven: Unproven, from: SocketAddr, link: Link) {
+        let (key, silence, arrivals) = (Arc::clone(&self.key), self.silence, self.arrivals.clone());
+        self.tasks.spawn(async move {
+            let greeted = greet(unproven.stream, &key, silence).await;
+            drop(unproven.permit);
+            match greeted {
+                Ok(proven) => converse(proven, link, &arrivals).await,
+                Err(why) => drop(arrivals.send(Arrival::Refused(from, why)).await),
+            }
+        });
+    }
+}
+
+/// Carries messages both ways until either side closes.
+async fn converse(proven: gang::Link, link: Link, arrivals: &mpsc::Sender<Arrival>) {
+    let gang::Link { mut reader, mut writer } = proven;
+    let (sender, mut queue) = mpsc::channel(QUEUE);
+    if arrivals.send(Arrival::Opened(link, sender)).await.is_err() {
+        return;
+    }
+    let is_ours = {
+        let write = async {
+            let mut batch = Vec::new();
+            while queue.recv_many(&mut batch, AT_ONCE).await > 0 {
+                if writer.send(&batch).await.is_err() {
+                    return false;
+                }
+                batch.clear();
+            }
+            true
+        };
+        let read = async {
+            while let Ok(message) = reader.next().await {
+                if arrivals.send(Arrival::Heard(link, message)).await.is_err() {
+                    break;
+                }
+            }
+        };
+        tokio::select! {
+            is_ours = write => is_ours,
+            () = read => false,
+        }
+    };
+    if is_ours {
+        writer.close().await;
+        reader.drain().await;
+    }
+    let _ = arrivals.send(Arrival::Closed(link)).await;
+}
+
+impl Hub<'_> {
+    fn obey(&mut self, order: Order, next_link: &mut impl FnMut() -> Link) {
+        match order {
+            Order::Dial if self.own.is_none() => {
+                self.own = Some(next_link());
+                self.outbox.tell(News::Linked);
+            }
+            Order::Dial => {}
+            Order::Send(message) => {
+                if let Some(own) = self.own {
+                    self.step(Event::Heard(own, *message));
+                }
+            }
+            Order::Hangup => {
+                if let Some(own) = self.own.take() {
+                    self.step(Event::Closed(own));
+                }
+            }
+        }
+    }
+
+    fn step(&mut self, event: Event) {
+        // Between two ticks pass two seconds at most.
+        let is_tick = event == Event::Tick;
+        let actions = self.leader.step(self.clock.now(), event);
+        if is_tick || actions.iter().any(|action| matches!(action, Action::Started(_))) {
+            self.outbox.show(self.leader.view());
+        }
+        // Not before this: a leader that is done has no next one.
+        self.wake = self.clock.now() + Duration::from_secs(3600);
+        for action in actions {
+            match action {
+                Action::Send(link, message) if self.own == Some(link) => {
+                    self.outbox.tell(News::Heard(message));
+                }
+                Action::Send(link, message) => {
+                    // The end of a connection that takes no more is heard of from itself.
+                    if self.links.get(&link).is_some_and(|queue| queue.try_send(message).is_err()) {
+                        self.links.remove(&link);
+                    }
+                }
+                Action::Close(link) if self.own == Some(link) => {
+                    self.own = None;
+                    self.outbox.tell(News::Unlinked { silent: false });
+                }
+                Action::Close(link) => drop(self.links.remove(&link)),
+                Action::Claim(generation) => drop(self.asks.send(Ask::Claim(generation))),
+                Action::LookForClaim(generation) => drop(self.asks.send(Ask::Look(generation))),
+                Action::Started(_) | Action::Done => {}
+                Action::Wake(at) => self.wake = at,
+            }
+        }
+    }
+}
+
+/// Tells of callers that are no members, once a host.
+fn tell_of(why: &NoLink, from: IpAddr, told: &mut BTreeSet<IpAddr>) {
+    let is_known = told.contains(&from) || told.len() >= STRANGERS;
+    if is_known {
+        return;
+    }
+    told.insert(from);
+    match why {
+        NoLink::OtherKey => tracing::warn!(
+            code = "gang",
+            "an agent at {from} has another token or key than this gang, and is not let in: give all replicas the same \
+             TRAINIT_GANG_TOKEN or --gang-token-file"
+        ),
+        NoLink::Unreachable(what) | NoLink::Stranger(what) => {
+            tracing::warn!(code = "gang", "a caller at {from} is no agent of this gang, and is not let in: {what}")
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The gang: carries between the protocol (`rules/gang`), its connections (`edge/net/gang`) and the job's machine.
+//!
+//! A thread of its own ([`thread`]) holds the connections, because a beat that waits behind other work is a false death. It
+//! is a member's one link ([`follow`]) or the leader with its links to all ([`lead`]). The member itself lives in the main
+//! loop ([`desk`]): its lease is a timer there, so a loop that stands still trains no step after it.
+
+mod claims;
+mod desk;
+mod follow;
+mod key;
+mod lead;
+mod thread;
+
+use std::time::Duration;
+
+pub(super) use desk::GangDesk;
+pub use key::KeySource;
+
+use crate::edge::store::Access;
+use crate::rules::gang::Timing;
+use crate::rules::gang::agreement::Mode;
+use crate::rules::gang::budget::Limits;
+use crate::rules::gang::leader::OnNotice;
+use crate::rules::gang::place::Place;
+use crate::rules::store::address::Address;
+
+/// The store that all replicas of the job share.
+#[derive(Debug, Clone)]
+pub struct SharedStore {
+    /// Its root, not a node's corner of it.
+    pub address: Address,
+    /// What it takes to open it.
+    pub access: Access,
+}
+
+/// What a replica is told of its gang.
+#[derive(Debug)]
+pub struct Gang {
+    /// Its seat, and where the leader is.
+    pub place: Place,
+    /// Where the common key comes from.
+    pub key: KeySource,
+    /// Where its key and its generations are kept, if the job has a store.
+    pub store: Option<SharedStore>,
+    /// The times.
+    pub timing: Timing,
+    /// How the nodes keep their checkpoints.
+    pub mode: Mode,
+    /// Whether to start from the beginning although there are steps.
+    pub from_scratch: bool,
+    /// What the others do after a notice to one replica.
+    pub on_notice: OnNotice,
+    /// The restart budget.
+    pub limits: Limits,
+    /// No replica's step moves for so long: it hangs.
+    pub hang: Option<Duration>,
+    /// This host's name, for people.
+    pub host: String,
+}

@@ -1,0 +1,4 @@
+//! The GPUs of a run, watched while the command runs.
+
+pub(super) mod events;
+pub mod watch;

@@ -1,0 +1,79 @@
+//! Samples the trainer's signs of life when the machine requests it, and reports the changes since the last sample.
+//! `rules/job/hang.rs` interprets them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::edge::process::descendants::Descendant;
+use crate::edge::process::threads;
+use crate::rules::job::{Event, LivenessSample, Sample, Uptime};
+use crate::supervisor::job::heartbeat;
+
+/// The state of the last sample.
+#[derive(Debug)]
+pub(in crate::supervisor) struct Liveness {
+    heartbeat: Option<String>,
+    /// Bytes of output so far.
+    heard: Arc<AtomicU64>,
+    last: Option<Sample>,
+    /// The warning about invisible processes was logged.
+    told_blind: bool,
+}
+
+impl Liveness {
+    pub(in crate::supervisor) fn new(heartbeat: Option<String>, heard: Arc<AtomicU64>) -> Liveness {
+        Liveness { heartbeat, heard, last: None, told_blind: false }
+    }
+
+    /// Before an attempt: removes the heartbeat of the previous one.
+    pub(in crate::supervisor) fn begin(&mut self) {
+        if let Some(path) = &self.heartbeat {
+            let _ = fs::remove_file(path);
+        }
+        self.last = None;
+    }
+
+    /// Samples the heartbeat file, the output and the processes. The first sample of an attempt has no earlier
+    /// processes to compare with.
+    pub(in crate::supervisor) fn sample(&mut self, now: Uptime, tree: Option<Vec<Descendant>>) -> Event {
+        if tree.is_none() && !std::mem::replace(&mut self.told_blind, true) {
+            tracing::warn!(
+                "without a /proc of its own PID namespace, the hang watch cannot see the threads, reads and writes of \
+                 the trainer: only heartbeats, output and commits are signs of life; mount /proc, or let the trainer \
+                 touch TRAINIT_HEARTBEAT_FILE"
+            );
+        }
+        let (beat, step) = self.beat();
+        let output = self.heard.load(Ordering::Relaxed);
+        let mut sample = Sample { at: now, beat, step, output, ..Sample::default() };
+        for process in tree.unwrap_or_default() {
+            let vitals = threads::vitals(process.pid);
+            let busy = vitals.busy_ns.into_iter().map(|(tid, ns)| ((process.pid, tid, process.started), ns));
+            sample.threads.extend(busy);
+            sample.moved.insert((process.pid, process.started), vitals.moved_bytes);
+            sample.stopped |= vitals.is_stopped;
+        }
+        let first =
+            || Sample { at: now, output, moved: sample.moved.clone(), threads: BTreeMap::new(), ..Sample::default() };
+        let pulse = sample.since(self.last.as_ref().unwrap_or(&first()));
+        self.last = Some(sample);
+        Event::LivenessSampled(pulse)
+    }
+
+    /// The step in an attempt's last heartbeat, which may be newer than the last sample.
+    pub(in crate::supervisor) fn last_step(&self) -> Option<Event> {
+        let (_, step) = self.beat();
+        step.map(|_| Event::LivenessSampled(LivenessSample { step, ..LivenessSample::default() }))
+    }
+
+    /// The step that the attempt's heartbeat names.
+    pub(in crate::supervisor) fn step(&self) -> Option<u64> {
+        self.beat().1
+    }
+
+    fn beat(&self) -> (Option<i128>, Option<u64>) {
+        self.heartbeat.as_deref().map_or((None, None), heartbeat::read)
+    }
+}

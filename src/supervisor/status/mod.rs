@@ -1,0 +1,4 @@
+//! Requests for the state of a run: the status socket and HTTP.
+
+pub(super) mod page;
+pub(super) mod socket;

@@ -1,0 +1,145 @@
+//! The status socket in the event loop, and the requests of `page.rs`. Without a request there is no wake-up.
+
+use std::cell::Cell;
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
+
+use crate::edge::clock;
+use crate::edge::fs::run_dir::{RunDir, SOCKET};
+use crate::edge::host::limits;
+use crate::edge::net::status_socket::{Caller, Listener};
+use crate::edge::process::spawn;
+use crate::rules::job::{Event, Machine, Uptime};
+use crate::rules::status::tally::Tally;
+use crate::rules::status::{self, Facts};
+use crate::supervisor::gang::GangDesk;
+use crate::supervisor::perform::Performer;
+
+/// The maximum number of answers in one turn of the loop, so that signals are handled between them.
+const ANSWERS: usize = 4;
+/// The pause after a failed accept(2), for example without free descriptors: the socket stays readable meanwhile.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The socket, if it could be opened.
+#[derive(Debug, Default)]
+pub(in crate::supervisor) struct StatusEndpoint {
+    listener: Option<Listener>,
+    /// No accept(2) before this time.
+    paused_until: Cell<Option<Uptime>>,
+    /// The results of the commits.
+    tally: Tally,
+}
+
+impl StatusEndpoint {
+    /// Opens the socket in the run's directory. Without a directory there is no socket, and the run continues.
+    pub(in crate::supervisor) fn open(dir: Option<&RunDir>) -> StatusEndpoint {
+        let Some(dir) = dir else {
+            tracing::warn!(
+                "no place for a small directory (tried /dev/shm, TMPDIR, /tmp, /run): the trainer is notified of a \
+                 preemption by signal only, and trainit status cannot query this run; mount a tmpfs on /tmp"
+            );
+            return StatusEndpoint::default();
+        };
+        StatusEndpoint { listener: listen(dir), ..StatusEndpoint::default() }
+    }
+
+    /// Restores the run's directory and the socket in it if they are missing.
+    pub(in crate::supervisor) fn mend(&mut self, dir: Option<&mut RunDir>) {
+        let Some(dir) = dir else { return };
+        if !dir.mend() {
+            return;
+        }
+        tracing::warn!(
+            "{} was removed with its directory, which is created again: until now neither \
+             trainit status nor heartbeats worked; exclude trainit-* where the command clears that directory",
+            dir.path(SOCKET).display()
+        );
+        if self.listener.is_some() {
+            self.listener = listen(dir);
+        }
+    }
+
+    /// Whether the socket is open.
+    pub(in crate::supervisor) fn is_open(&self) -> bool {
+        self.listener.is_some()
+    }
+
+    /// The descriptor that is readable when a client waits.
+    pub(in crate::supervisor) fn fd(&self) -> Option<RawFd> {
+        self.listener.as_ref().filter(|_| self.due().is_none()).map(AsRawFd::as_raw_fd)
+    }
+
+    /// When the pause ends.
+    pub(in crate::supervisor) fn due(&self) -> Option<Uptime> {
+        self.paused_until.get()
+    }
+
+    /// Adds an event to the tally.
+    pub(in crate::supervisor) fn note(&mut self, now: Uptime, event: &Event) {
+        self.tally.note(now, event);
+    }
+
+    fn next_caller(&self, now: Uptime) -> Option<Caller> {
+        if self.due().is_some_and(|at| now < at) {
+            return None;
+        }
+        self.paused_until.set(None);
+        let caller = self.listener.as_ref()?.next();
+        caller.inspect_err(|_| self.paused_until.set(Some(now + PAUSE))).ok().flatten()
+    }
+
+    /// Answers waiting clients.
+    pub(in crate::supervisor) fn serve(&self, now: Uptime, command: &str, machine: &Machine, performer: &Performer) {
+        let facts = || Facts {
+            version: env!("TRAINIT_VERSION"),
+            pid: spawn::own_pid() as u32,
+            command,
+            children: performer.children(),
+            now,
+            wall: clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default(),
+            tally: self.tally.clone(),
+            kept: performer.kept(),
+            memory: performer.memory.facts(),
+            metrics: performer.collectors.as_ref().map(crate::supervisor::Collectors::last_values).unwrap_or_default(),
+            gpus: performer.gpus.told(),
+            gang: performer.gang.as_ref().map(GangDesk::view),
+        };
+        for _ in 0..ANSWERS {
+            let Some(caller) = self.next_caller(now) else { break };
+            caller.tell(&status::answer(&machine.snapshot(), &facts()));
+        }
+        for question in performer.background.questions(ANSWERS) {
+            question.answer(|page| page.show(&machine.snapshot(), &facts()));
+        }
+    }
+}
+
+fn listen(dir: &RunDir) -> Option<Listener> {
+    let path = dir.path(SOCKET);
+    let bound = Listener::bind(&path).inspect_err(|error| {
+        let way_out = limits::way_out(error, "check that sockets can be created there");
+        tracing::warn!(
+            "trainit status cannot query this run, {} could not be created: {error}; {way_out}",
+            path.display()
+        );
+    });
+    bound.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_failed_accept_the_socket_is_ignored_for_a_pause_and_then_tried_again() {
+        let desk = StatusEndpoint { listener: Some(Listener::broken()), ..StatusEndpoint::default() };
+        let now = Duration::from_secs(100);
+        assert!((desk.fd().is_some(), desk.due()) == (true, None));
+        assert!(desk.next_caller(now).is_none());
+        assert!((desk.fd(), desk.due()) == (None, Some(now + PAUSE)));
+        assert!(desk.next_caller(now + PAUSE / 2).is_none());
+        assert!((desk.fd(), desk.due()) == (None, Some(now + PAUSE)));
+        assert!(desk.next_caller(now + PAUSE).is_none());
+        assert_eq!(desk.due(), Some(now + 2 * PAUSE), "it was tried");
+    }
+}

@@ -1,0 +1,121 @@
+//! A death that something outside the trainer explains is told with what to do, the first time, in the verdict's sentence.
+
+#![expect(unsafe_code, reason = "a seccomp filter, installed between fork and exec")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+
+use crate::support::{Finished, Trainit, is_root};
+
+fn detail(done: &Finished) -> String {
+    done.verdict()["detail"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_full_dev_shm_is_named_at_the_first_death_by_sigbus_and_at_any_failure() {
+    if !is_root() {
+        eprintln!("skipped: needs root for a mount namespace");
+        return;
+    }
+    let script = "mount -t tmpfs -o size=1m none /dev/shm && exec \"$0\" \"$@\"";
+    let run = |command: &str| {
+        Trainit::through(&["unshare", "--mount", "sh", "-c", script], ["run", "--", "sh", "-c", command]).output()
+    };
+    let fill = "dd if=/dev/zero of=/dev/shm/full bs=4096 2>/dev/null";
+    for (command, code) in [("kill -BUS $$", 135), (&format!("{fill}; exit 3"), 3)] {
+        let done = run(command).expect_code(code);
+        assert!(detail(&done).contains("--shm-size"), "{}", done.err());
+    }
+    let done = run("exit 3").expect_code(3);
+    assert!(!detail(&done).contains("shm"), "{}", done.err());
+}
+
+#[test]
+fn a_signal_that_was_passed_on_and_killed_the_trainer_is_said_to_have_come_from_outside() {
+    let slurm = [("SLURM_JOB_ID", "7"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1"), ("SLURM_STEP_ID", "0")];
+    let slurm =
+        [&slurm[..], &[("SLURM_STEP_NODELIST", "node1"), ("SLURM_NNODES", "1"), ("SLURM_NODEID", "0")]].concat();
+    for (variables, has_slurm) in [(Vec::new(), false), (slurm, true)] {
+        let mut run = Trainit::run(["sh", "-c", "echo ready; while :; do sleep 0.01; done"]);
+        for (name, value) in variables {
+            run = run.env(name, value);
+        }
+        let running = run.start();
+        running.after_line("ready");
+        running.signal(libc::SIGUSR1);
+        let done = running.finish().expect_code(138);
+        let detail = detail(&done);
+        assert!(detail.contains("SIGUSR1 arrived from outside"), "{detail}");
+        assert_eq!(detail.contains("--preempt-on USR1"), has_slurm, "{detail}");
+    }
+}
+
+#[test]
+fn a_script_that_env_cannot_start_is_told_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("bin");
+    fs::create_dir(&path).unwrap();
+    std::os::unix::fs::symlink("/usr/bin/env", path.join("env")).unwrap();
+    fs::write(path.join("python3"), "#!/bin/sh\n").unwrap();
+    fs::set_permissions(path.join("python3"), fs::Permissions::from_mode(0o755)).unwrap();
+    for (line, words) in [
+        ("#!/usr/bin/env python3\r", "python3\\r\"; correct it with: sed -i"),
+        ("#!/usr/bin/env python", "python, which is not in PATH; python3 is installed"),
+    ] {
+        let script = dir.path().join("train");
+        fs::write(&script, format!("{line}\nprint()\n")).unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        let done = Trainit::run([&script]).env("PATH", &path).output().expect_code(127);
+        assert!(detail(&done).contains(words), "{}", done.err());
+    }
+    let done = Trainit::run(["python", "train.py"]).env("PATH", &path).output().expect_code(127);
+    assert!(detail(&done).contains("python3 is installed"), "{}", done.err());
+}
+
+#[test]
+fn no_secret_of_a_command_line_is_in_log_or_verdict() {
+    let dir = tempfile::tempdir().unwrap();
+    let verdict = dir.path().join("verdict");
+    for command in [
+        &["PASSWORD=hunter2", "python", "--token", "hunter2"][..],
+        &["PASSWORD=hunter2 python train.py"],
+        &["python train.py --token hunter2"],
+        &[&format!("python --token hunter2 {}", "x".repeat(5000))],
+    ] {
+        let flags = ["run", "--log-level", "debug", "--verdict-file", verdict.to_str().unwrap(), "--"];
+        let done = Trainit::new(flags).args(command).output();
+        let told = done.err() + &done.out() + &fs::read_to_string(&verdict).unwrap();
+        assert!(told.contains("not_started") && !told.contains("hunter2"), "{told}");
+    }
+}
+
+#[test]
+fn clone3_that_a_seccomp_profile_refuses_is_named_when_the_trainer_fails() {
+    let run = |refused: bool| {
+        let mut run = Trainit::run(["sh", "-c", "exit 3"]);
+        if refused {
+            // SAFETY: prctl(2) only, on a filter that lives for the call.
+            unsafe { run.command().pre_exec(|| refuse(libc::SYS_clone3)) };
+        }
+        run.output().expect_code(3)
+    };
+    assert!(detail(&run(true)).contains("refuses clone3 with EPERM"), "{}", run(true).err());
+    assert!(!detail(&run(false)).contains("clone3"));
+}
+
+/// Makes this system call fail with EPERM, as Docker's profile did before 20.10.10.
+fn refuse(call: libc::c_long) -> std::io::Result<()> {
+    let jump = |k| libc::sock_filter { code: 0x15, jt: 0, jf: 1, k };
+    let give = |k| libc::sock_filter { code: 0x06, jt: 0, jf: 0, k };
+    let load = libc::sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 };
+    let mut filter =
+        [load, jump(call as u32), give(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32), give(libc::SECCOMP_RET_ALLOW)];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: integers, and a filter that is alive for the call.
+    let done = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+    };
+    if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}

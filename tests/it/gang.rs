@@ -1,0 +1,287 @@
+//! The replicas of a job stop and start together: several real trainits on loopback, each as a replica of its own.
+
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+
+use crate::support::{Finished, Running, Trainit, eventually, is_alive, send};
+
+/// Says its generation and process id, and trains for ever.
+const TRAINS: &str = "echo generation=$TRAINIT_GENERATION pid=$$ .; exec sleep 1000";
+
+/// A job: its TensorFlow cluster, and the port of its gang.
+struct Cluster {
+    json: String,
+    port: u16,
+}
+
+fn free_ports<const N: usize>() -> [u16; N] {
+    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    listeners.map(|listener| listener.local_addr().unwrap().port())
+}
+
+impl Cluster {
+    /// So many workers, the first of which leads.
+    fn of_workers(count: usize) -> Cluster {
+        let [port, first] = free_ports();
+        let address = |index: usize| format!("\"127.0.0.{}:{first}\"", index + 1);
+        let workers: Vec<String> = (0..count).map(address).collect();
+        Cluster { json: format!("{{\"worker\":[{}]}}", workers.join(",")), port }
+    }
+
+    /// A chief, a worker and a parameter server; the evaluator is in no list, as Kubeflow has it.
+    fn with_servers() -> Cluster {
+        let [port, first] = free_ports();
+        let json = format!(
+            "{{\"chief\":[\"127.0.0.1:{first}\"],\"worker\":[\"127.0.0.2:{first}\"],\"ps\":[\"127.0.0.3:{first}\"]}}"
+        );
+        Cluster { json, port }
+    }
+
+    /// A replica that is not started yet.
+    fn replica(&self, role: &str, index: usize, script: &str) -> Trainit {
+        let config = format!("{{\"cluster\":{},\"task\":{{\"type\":\"{role}\",\"index\":{index}}}}}", self.json);
+        Trainit::new(["run", "--gang", "on", "--gang-port", &self.port.to_string(), "--restart-backoff", "1ms"])
+            .env("TF_CONFIG", config)
+            .env("TRAINIT_MAX_RESTARTS", "3")
+            .env("TRAINIT_LOG_FORMAT", "json")
+            .args(["--", "sh", "-c", script])
+    }
+
+    /// Workers with this script, started.
+    fn workers(&self, count: usize, script: &str) -> Vec<Running> {
+        (0..count).map(|index| self.replica("worker", index, script).start()).collect()
+    }
+}
+
+/// The status socket of a replica whose trainer may not run yet.
+fn socket_of(replica: &Running) -> PathBuf {
+    let of_it = format!("-{}-", replica.pid());
+    let mut all = ["/dev/shm", "/tmp"].into_iter().flat_map(std::fs::read_dir).flatten().flatten();
+    let run_dir = all.find(|entry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        name.starts_with("trainit-") && name.contains(&of_it)
+    });
+    run_dir.map(|entry| entry.path().join("socket")).unwrap_or_default()
+}
+
+/// Waits until the replica trains in this generation; its trainer's process.
+fn trains(replica: &Running, generation: u64) -> i32 {
+    let line = replica.after_line(&format!("generation={generation} "));
+    line.split("pid=").nth(1).and_then(|rest| rest.split(' ').next()).unwrap().parse().unwrap()
+}
+
+fn all_train<'a>(replicas: impl IntoIterator<Item = &'a Running>, generation: u64) {
+    for replica in replicas {
+        trains(replica, generation);
+    }
+}
+
+fn finish(replicas: Vec<Running>) -> Vec<Finished> {
+    replicas.into_iter().map(Running::finish).collect()
+}
+
+#[test]
+fn a_trainer_that_is_killed_stops_all_and_all_start_the_next_generation() {
+    let cluster = Cluster::of_workers(3);
+    let replicas = cluster.workers(3, TRAINS);
+    let first: Vec<i32> = replicas.iter().map(|replica| trains(replica, 1)).collect();
+    send(first[1], libc::SIGKILL);
+    all_train(&replicas, 2);
+    assert!(first.iter().all(|pid| !is_alive(*pid)), "no trainer of the first generation is left");
+    for replica in &replicas {
+        replica.after_log("the gang was halted by worker/1");
+    }
+    replicas[0].after_log("the gang halts: SIGTERM");
+}
+
+#[test]
+fn a_replica_whose_agent_is_killed_is_replaced_and_all_start_again_whoever_it_was() {
+    for lost in [1, 0] {
+        let cluster = Cluster::of_workers(2);
+        let mut replicas = cluster.workers(2, TRAINS);
+        let trainers: Vec<i32> = replicas.iter().map(|replica| trains(replica, 1)).collect();
+        send(replicas[lost].pid(), libc::SIGKILL);
+        let survivor = &replicas[1 - lost];
+        eventually("the survivor's trainer is stopped", || !is_alive(trainers[1 - lost]));
+        assert!(is_alive(survivor.pid()), "its agent waits");
+        replicas[lost] = cluster.replica("worker", lost, TRAINS).start();
+        // A new leader cannot know the numbers of the old one's, so it skips one.
+        let next = if lost == 0 { 3 } else { 2 };
+        all_train(&replicas, next);
+    }
+}
+
+#[test]
+fn a_replica_whose_agent_stands_still_halts_the_others_and_joins_them_when_it_goes_on() {
+    let cluster = Cluster::of_workers(2);
+    let replicas: Vec<Running> = (0..2)
+        .map(|index| cluster.replica("worker", index, TRAINS).env("TRAINIT_GANG_TIMEOUT", "2s").start())
+        .collect();
+    let trainers: Vec<i32> = replicas.iter().map(|replica| trains(replica, 1)).collect();
+    send(replicas[1].pid(), libc::SIGSTOP);
+    eventually("the leader's trainer is stopped", || !is_alive(trainers[0]));
+    send(replicas[1].pid(), libc::SIGCONT);
+    all_train(&replicas, 2);
+    assert!(!is_alive(trainers[1]), "its own trainer was killed before it joined");
+}
+
+#[test]
+fn when_the_chief_has_finished_the_servers_and_the_evaluator_end_with_0_and_the_leader_is_the_last() {
+    let cluster = Cluster::with_servers();
+    let ends = "echo generation=$TRAINIT_GENERATION pid=$$ .; read line < /dev/stdin; exit 0";
+    let mut chief = cluster.replica("chief", 0, ends);
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    chief = chief.stdin(reader);
+    let chief = chief.start();
+    let worker = cluster
+        .replica(
+            "worker",
+            0,
+            "trap 'exit 7' TERM; echo generation=$TRAINIT_GENERATION pid=$$ .; \
+                                               while :; do sleep 0.05; done",
+        )
+        .env("TRAINIT_FINISH_GRACE", "100ms")
+        .start();
+    let server = cluster.replica("ps", 0, TRAINS).start();
+    let evaluator = cluster
+        .replica("evaluator", 0, "echo evaluates; exec sleep 1000")
+        .env("TRAINIT_EVALUATOR_GRACE", "100ms")
+        .start();
+    evaluator.after_line("evaluates");
+    all_train([&chief, &worker, &server], 1);
+    writer.write_all(b"end\n").unwrap();
+    for replica in finish(vec![worker, server, evaluator, chief]) {
+        let verdict = replica.expect_code(0).verdict();
+        assert_eq!((&verdict["reason"], &verdict["gang"]["first"]), (&"finished".into(), &serde_json::Value::Null));
+        assert_eq!(verdict["gang"]["members"], 3);
+    }
+}
+
+#[test]
+fn a_failure_without_a_restart_left_ends_all_and_each_says_whose_it_was() {
+    let cluster = Cluster::of_workers(2);
+    let fails = "echo generation=$TRAINIT_GENERATION pid=$$ .; read line; exit 9";
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let survivor = cluster.replica("worker", 0, TRAINS).env("TRAINIT_MAX_RESTARTS", "0").start();
+    let failing = cluster.replica("worker", 1, fails).stdin(reader).start();
+    trains(&survivor, 1);
+    trains(&failing, 1);
+    writer.write_all(b"fail\n").unwrap();
+    let failed = failing.finish().expect_code(9).verdict();
+    assert_eq!(failed["reason"], "failed");
+    let verdict = survivor.finish().expect_code(203).verdict();
+    assert_eq!((&verdict["reason"], &verdict["gang"]["generation"]), (&"peer".into(), &1.into()));
+    let first = &verdict["gang"]["first"];
+    assert_eq!((&first["seat"], &first["code"], &first["reason"]), (&"worker/1".into(), &9.into(), &"code".into()));
+    assert_eq!(failed["gang"]["first"], *first);
+}
+
+#[test]
+fn a_replica_with_another_token_is_told_so_and_leaves_with_203() {
+    let cluster = Cluster::of_workers(2);
+    let leader = cluster.replica("worker", 0, TRAINS).env("TRAINIT_GANG_TOKEN", "right").start();
+    let other = cluster.replica("worker", 1, TRAINS).env("TRAINIT_GANG_TOKEN", "wrong").env("TRAINIT_GANG_WAIT", "2s");
+    let other = other.start();
+    leader.after_log("has another token or key than this gang");
+    let ended = other.finish().expect_code(203);
+    assert!(ended.verdict()["detail"].as_str().is_some_and(|detail| detail.contains("token")), "{}", ended.err());
+    for log in [leader.log_so_far(), ended.err()] {
+        assert!(!log.contains("right") && !log.contains("wrong"), "{log}");
+    }
+}
+
+#[test]
+fn a_stranger_at_the_port_is_told_of_and_hinders_nobody() {
+    let cluster = Cluster::of_workers(2);
+    let leader = cluster.replica("worker", 0, TRAINS).start();
+    leader.after_log("leads the gang");
+    let mut stranger = TcpStream::connect(("127.0.0.1", cluster.port)).unwrap();
+    stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    leader.after_log("is no agent of this gang");
+    let member = cluster.replica("worker", 1, TRAINS).start();
+    all_train([&leader, &member], 1);
+}
+
+#[test]
+fn a_replica_that_never_comes_is_named_when_the_wait_is_over_and_nothing_was_started() {
+    let cluster = Cluster::of_workers(2);
+    let alone = cluster.replica("worker", 0, "echo started").env("TRAINIT_GANG_WAIT", "1s").output().expect_code(203);
+    assert!(alone.verdict()["detail"].as_str().is_some_and(|detail| detail.contains("worker/1")), "{}", alone.err());
+    assert_eq!(alone.out(), "");
+}
+
+#[test]
+fn the_trainer_does_not_see_the_token() {
+    let cluster = Cluster::of_workers(2);
+    let script = "echo token=${TRAINIT_GANG_TOKEN-none}; exec sleep 1000";
+    let start = |index| cluster.replica("worker", index, script).env("TRAINIT_GANG_TOKEN", "secret").start();
+    let replicas = [start(0), start(1)];
+    replicas.iter().for_each(|replica| drop(replica.after_line("token=none")));
+}
+
+#[test]
+fn after_a_notice_to_one_replica_the_others_save_and_start_again_with_its_replacement() {
+    let cluster = Cluster::of_workers(2);
+    let saves = "trap 'test -e \"$TRAINIT_PREEMPTION_FILE\" && echo saved; exit 0' TERM; \
+                 echo generation=$TRAINIT_GENERATION pid=$$ .; while :; do sleep 0.05; done";
+    let mut replicas = cluster.workers(2, saves);
+    all_train(&replicas, 1);
+    let noticed = replicas.remove(1);
+    noticed.signal(libc::SIGTERM);
+    let noticed = noticed.finish().expect_code(143);
+    assert!(noticed.out().contains("saved"), "{}", noticed.out());
+    replicas[0].after_line("saved");
+    replicas.push(cluster.replica("worker", 1, saves).start());
+    all_train(&replicas, 2);
+}
+
+#[test]
+fn where_the_platform_restarts_all_they_leave_together_after_a_notice_to_one() {
+    let cluster = Cluster::of_workers(2);
+    let start = |index| cluster.replica("worker", index, TRAINS).env("TRAINIT_GANG_ON_NOTICE", "leave").start();
+    let replicas = vec![start(0), start(1)];
+    all_train(&replicas, 1);
+    replicas[1].signal(libc::SIGTERM);
+    for replica in finish(replicas) {
+        replica.expect_code(143);
+    }
+}
+
+#[test]
+fn the_status_shows_the_members_to_the_leader_and_who_is_waited_for() {
+    let cluster = Cluster::of_workers(2);
+    let status = |replica: &Running| -> serde_json::Value {
+        let asked = Trainit::new(["status", "--json"]).env("TRAINIT_SOCKET", socket_of(replica)).output();
+        serde_json::from_str(&asked.out()).unwrap_or_default()
+    };
+    let leader = cluster.replica("worker", 0, TRAINS).start();
+    eventually("the missing replica is named", || {
+        status(&leader)["gang"]["waiting_for"] == serde_json::json!(["worker/1"])
+    });
+    let member = cluster.replica("worker", 1, TRAINS).start();
+    all_train([&leader, &member], 1);
+    eventually("both members are shown as they train", || {
+        let gang = &status(&leader)["gang"];
+        let states: Vec<&str> =
+            gang["members"].as_array().into_iter().flatten().filter_map(|member| member["state"].as_str()).collect();
+        gang["generation"] == 1 && states == ["training", "training"]
+    });
+    let gang = &status(&member)["gang"];
+    assert_eq!((&gang["seat"], &gang["members"]), (&"worker/1".into(), &serde_json::Value::Null));
+}
+
+#[test]
+fn inspect_says_whether_a_gang_forms_and_with_which_key() {
+    let cluster = Cluster::of_workers(2);
+    let config = format!("{{\"cluster\":{},\"task\":{{\"type\":\"worker\",\"index\":1}}}}", cluster.json);
+    let seen = |gang: &str, token: &str| -> serde_json::Value {
+        let inspect = Trainit::new(["inspect", "--json", "--gang", gang]).env("TF_CONFIG", &config);
+        serde_json::from_str(&inspect.env("TRAINIT_GANG_TOKEN", token).output().out()).unwrap()
+    };
+    let forms = &seen("auto", "secret")["gang"];
+    assert_eq!((&forms["forms"], &forms["seat"]), (&true.into(), &"worker/1".into()));
+    assert_eq!((&forms["key"], &forms["leader"]), (&"token".into(), &"worker/0".into()));
+    assert_eq!(seen("auto", "")["gang"]["key"], "cluster");
+    assert_eq!(seen("off", "")["gang"]["forms"], false);
+}
