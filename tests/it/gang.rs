@@ -54,15 +54,20 @@ impl Cluster {
     }
 }
 
-/// The status socket of a replica whose trainer may not run yet.
-fn socket_of(replica: &Running) -> PathBuf {
-    let of_it = format!("-{}-", replica.pid());
-    let mut all = ["/dev/shm", "/tmp"].into_iter().flat_map(std::fs::read_dir).flatten().flatten();
-    let run_dir = all.find(|entry| {
+/// The status of a replica whose trainer may not run yet.
+/// A killed run with the same process id may have left a directory, so the first socket that answers counts.
+fn status(replica: &Running) -> serde_json::Value {
+    let pid_in_name = format!("-{}-", replica.pid());
+    let answer_of = |run_dir: PathBuf| {
+        let asked = Trainit::new(["status", "--json"]).env("TRAINIT_SOCKET", run_dir.join("socket")).output();
+        serde_json::from_str(&asked.out()).ok()
+    };
+    let entries = ["/dev/shm", "/tmp"].into_iter().flat_map(std::fs::read_dir).flatten().flatten();
+    let run_dirs = entries.filter(|entry| {
         let name = entry.file_name().to_string_lossy().into_owned();
-        name.starts_with("trainit-") && name.contains(&of_it)
+        name.starts_with("trainit-") && name.contains(&pid_in_name)
     });
-    run_dir.map(|entry| entry.path().join("socket")).unwrap_or_default()
+    run_dirs.map(|entry| entry.path()).find_map(answer_of).unwrap_or_default()
 }
 
 /// Waits until the replica trains in this generation; its trainer's process.
@@ -251,10 +256,6 @@ fn where_the_platform_restarts_all_they_leave_together_after_a_notice_to_one() {
 #[test]
 fn the_status_shows_the_members_to_the_leader_and_who_is_waited_for() {
     let cluster = Cluster::of_workers(2);
-    let status = |replica: &Running| -> serde_json::Value {
-        let asked = Trainit::new(["status", "--json"]).env("TRAINIT_SOCKET", socket_of(replica)).output();
-        serde_json::from_str(&asked.out()).unwrap_or_default()
-    };
     let leader = cluster.replica("worker", 0, TRAINS).start();
     eventually("the missing replica is named", || {
         status(&leader)["gang"]["waiting_for"] == serde_json::json!(["worker/1"])

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use crate::support::{Finished, Running, Trainit, send};
 
 /// A flood that is not bounded delays the deadline for as long as it lasts, which is longer than this.
-const LATE: Duration = Duration::from_secs(12);
-const FLOOD_SECONDS: u32 = 30;
+const LATE: Duration = Duration::from_secs(45);
+const FLOOD_SECONDS: u32 = 90;
 const GRACE: &[&str] = &["--stop-grace", "1s"];
 
 /// A trainer that ignores SIGTERM and floods for a while from a thread of each name.
