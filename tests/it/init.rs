@@ -92,7 +92,7 @@ fn a_process_that_changes_its_group_at_sigterm_is_not_sent_another() {
     let script = "import os, signal, sys, time\n\
                   if os.fork():\n    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n    time.sleep(100)\n\
                   def handler(*_):\n    print('TERM', flush=True)\n    os.setsid() if os.getsid(0) != os.getpid() else 0\n\
-                  signal.signal(signal.SIGTERM, handler)\nprint('ready', flush=True)\n\
+                  signal.signal(signal.SIGTERM, handler)\nos.write(1, b'ready\\n')\n\
                   end = time.monotonic() + 100\nwhile time.monotonic() < end: time.sleep(1)\n";
     let running = Trainit::new(["run", "--stop-grace", "1s", "--", "python3", "-c", script]).start();
     running.after_line("ready");

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Finished, Running, Trainit, is_root};
 
+// Python's print is not reentrant, so a trainer whose handler prints says with os.write that it is ready.
+
 /// A folder with programs in it, each executable.
 fn programs(all: &[(&str, &str)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
@@ -58,12 +60,12 @@ fn a_trainer_with_a_pool_of_workers_saves_behind_a_shell_that_did_not_exec() {
 #[test]
 fn a_program_that_a_handler_starts_to_save_has_its_time() {
     let trainer = "
-import signal, subprocess, sys, time
+import os, signal, subprocess, sys, time
 def term(*_):
     print(subprocess.run(['sh', '-c', 'sleep 1; echo saved'], capture_output=True, text=True), flush=True)
     sys.exit(0)
 signal.signal(signal.SIGTERM, term)
-print('ready', flush=True)
+os.write(1, b'ready\\n')
 while True: time.sleep(0.05)
 ";
     let dir = programs(&[("train.sh", WITHOUT_EXEC), ("train.py", trainer)]);
@@ -99,7 +101,7 @@ fn what_a_daemon_starts_to_flush_has_its_time() {
 #[test]
 fn the_end_of_a_pipe_hears_the_trainers_last_words() {
     let trainer = "
-import signal, sys, time
+import os, signal, sys, time
 def term(*_):
     for n in range(20):
         print('saving', n, flush=True)
@@ -107,7 +109,7 @@ def term(*_):
     print('saved', flush=True)
     sys.exit(0)
 signal.signal(signal.SIGTERM, term)
-print('ready', flush=True)
+os.write(1, b'ready\\n')
 while True: time.sleep(0.05)
 ";
     let dir = programs(&[("train.sh", "#!/bin/sh\npython3 train.py | tee log\n"), ("train.py", trainer)]);
@@ -144,17 +146,21 @@ print('heard', len(heard), flush=True)
     assert_eq!(count(&done, "heard 1"), 1, "{}", done.out());
 }
 
-/// Counts what it hears while it saves, and lives on until it is let go by its workers' ends.
+/// A trainer and two workers that inherit its handler. Each prints how many signals it got.
+// Python drops a signal that arrives during a fork, so each worker reports through a pipe that it runs.
 const WITH_LOADERS: &str = "
 import os, signal, sys, time
 heard = []
 signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
+there, says = os.pipe()
 for worker in 'ab':
     if os.fork() == 0:
+        os.write(says, b'.')
         while not heard: time.sleep(0.01)
         time.sleep(0.2)
         print('worker', worker, 'heard', len(heard), flush=True)
         os._exit(0)
+for worker in 'ab': os.read(there, 1)
 print('ready', flush=True)
 while not heard: time.sleep(0.01)
 time.sleep(0.7)
@@ -179,13 +185,13 @@ fn workers_that_inherit_the_handler_hear_it_once_and_after_the_trainer() {
 fn listener(at_the_signal: &str) -> String {
     format!(
         "
-import signal, sys, time
+import os, signal, sys, time
 begin = time.monotonic()
 def term(*_):
     print('heard', flush=True)
     {at_the_signal}
 signal.signal(signal.SIGTERM, term)
-print('ready', flush=True)
+os.write(1, b'ready\\n')
 while True: time.sleep(0.01)
 "
     )
