@@ -7,9 +7,10 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
 
-use super::{gang, refuse_all, values};
+use super::{refuse_all, values};
 use crate::cli::Parsed;
-use crate::command::run_options::{Placed, RunOptions};
+use crate::command::run::gang;
+use crate::command::run::options::{Placed, RunOptions};
 use crate::edge::gpu;
 use crate::edge::host::{dmi, limits};
 use crate::edge::io::stdio;

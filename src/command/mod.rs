@@ -1,11 +1,9 @@
 //! The subcommands, one file each: they connect the other parts, and contain no rules.
 
 pub mod checkpoint;
-mod checkpoint_options;
 pub mod cluster;
 pub mod completions;
 pub mod env;
-mod gang;
 pub mod gpu_probe;
 pub mod gpus;
 pub mod inspect;
@@ -13,7 +11,6 @@ pub mod licenses;
 pub mod man;
 pub mod report_metric;
 pub mod run;
-mod run_options;
 pub mod status;
 
 use std::ffi::OsString;

@@ -1,6 +1,5 @@
 //! Waiting for the peers.
 
-use super::tests::{outcome, secs, term};
 use super::*;
 
 fn gathering(policy: Policy) -> Machine {
@@ -18,7 +17,7 @@ fn gathering(policy: Policy) -> Machine {
 
 #[test]
 fn the_command_starts_when_the_peers_are_reached_after_the_restore() {
-    for policy in [Policy::default(), super::tests::with_store()] {
+    for policy in [Policy::default(), super::with_store()] {
         let mut machine = gathering(policy);
         assert_eq!(
             machine.step(secs(10.0), Event::PeersReached),
@@ -38,7 +37,7 @@ fn missing_peers_end_the_job_with_a_retryable_code() {
 #[test]
 fn a_stop_while_waiting_ends_at_once() {
     for event in [term(), Event::Preempted { id: String::new(), source: "x".into(), lead: secs(30.0) }] {
-        let end = outcome(gathering(super::tests::with_store()).step(secs(12.0), event));
+        let end = outcome(gathering(super::with_store()).step(secs(12.0), event));
         assert_eq!(end.exit_code, 143);
     }
     let int = Event::Signal { signal: Signal::INT, sender: Some(0) };

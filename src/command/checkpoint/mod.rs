@@ -3,6 +3,7 @@
 //! `push` claims an attempt like a run, so it takes over the store from a run that still commits, which is then fenced.
 //! The store does not say whether there is one, but the runs on this machine do.
 
+pub mod options;
 mod push;
 pub(super) mod shown;
 
@@ -17,7 +18,7 @@ use self::shown::{
 };
 use super::{refuse, values};
 use crate::cli::Parsed;
-use crate::command::checkpoint_options::mirror_config;
+use crate::command::checkpoint::options::mirror_config;
 use crate::edge::fs::real_path::Found;
 use crate::edge::io::stdio;
 use crate::edge::process::signals;

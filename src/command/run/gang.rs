@@ -19,12 +19,12 @@ use crate::settings::gang::{GangSettings, Wish};
 use crate::supervisor::gang::{Gang, KeySource, SharedStore};
 
 /// The secret itself. It has no flag, since a command line can be read by every process of the machine.
-pub(super) const TOKEN: &str = "TRAINIT_GANG_TOKEN";
+pub(in crate::command) const TOKEN: &str = "TRAINIT_GANG_TOKEN";
 /// Longest secret, bytes.
 const TOKEN_BYTES: usize = 4096;
 
 /// The place in the gang; `None`: there is none. Errors: there must be one, and why there is none.
-pub(super) fn placed(
+pub(in crate::command) fn placed(
     settings: &GangSettings,
     resolved: &Resolved,
     has_checkpoints: bool,
@@ -54,7 +54,7 @@ fn found(settings: &GangSettings, resolved: &Resolved, has_checkpoints: bool) ->
 }
 
 /// For people: whether a gang forms, where, and with which kind of key.
-pub(super) fn seen(
+pub(in crate::command) fn seen(
     settings: &GangSettings,
     placed: Option<&Place>,
     resolved: &Resolved,
@@ -79,7 +79,7 @@ pub(super) fn seen(
 }
 
 /// What the supervisor is told. Errors: the token cannot be read.
-pub(super) fn gang(
+pub(in crate::command) fn gang(
     settings: &GangSettings,
     place: Place,
     policy: &Policy,

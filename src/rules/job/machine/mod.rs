@@ -411,15 +411,3 @@ impl Machine {
 
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod tests_gang;
-#[cfg(test)]
-mod tests_gathering;
-#[cfg(test)]
-mod tests_hanging;
-#[cfg(test)]
-mod tests_leaving;
-#[cfg(test)]
-mod tests_model;
-#[cfg(test)]
-mod tests_signals;

@@ -1,6 +1,5 @@
 //! The effect of each signal, and its receivers.
 
-use super::tests::*;
 use super::*;
 use crate::job::{Grace, Target};
 

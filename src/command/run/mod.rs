@@ -1,13 +1,16 @@
 //! `trainit run -- COMMAND`: builds a job from settings and environment, supervises it, and publishes the verdict.
 
+pub mod gang;
+pub mod options;
+
 use std::io::ErrorKind;
 use std::time::Duration;
 
 use tracing::Level;
 
-use super::{cluster, gang, values};
+use super::{cluster, values};
 use crate::cli::Parsed;
-use crate::command::run_options::{Placed, RunOptions};
+use crate::command::run::options::{Placed, RunOptions};
 use crate::edge::clock::{self, Clock};
 use crate::edge::fs::metrics_file::{self, MetricsFile};
 use crate::edge::gpu;

@@ -1,5 +1,12 @@
 //! Whole jobs, and the rules that hold in all of them.
 
+mod gang;
+mod gathering;
+mod hanging;
+mod leaving;
+mod model;
+mod signals;
+
 use super::*;
 use crate::job::{Flushed, Outcome, StoppedCode, Target};
 

@@ -1,7 +1,6 @@
 //! The model of a finished job.
 
-use super::tests::*;
-use super::tests_hanging::silence;
+use super::hanging::silence;
 use super::*;
 use crate::job::{Flushed, Hang};
 

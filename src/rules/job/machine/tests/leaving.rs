@@ -1,6 +1,5 @@
 //! Notices in every state of a job, and the time of the last commit.
 
-use super::tests::*;
 use super::*;
 use crate::job::Flushed;
 

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use crate::command::checkpoint_options::Keeping;
+use crate::command::checkpoint::options::Keeping;
 use crate::command::cluster::Wanted;
-use crate::command::gang;
+use crate::command::run::gang;
 use crate::rules::cluster::spec::ClusterError;
 use crate::rules::framework::Resolved;
 use crate::rules::framework::peers::{Peer, Scope, to_reach};
@@ -25,28 +25,28 @@ use crate::settings::{Complaint, Reader};
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
 /// The settings of `run`, by topic.
-pub(super) struct RunOptions {
-    pub(super) run: RunSettings,
-    pub(super) keeping: Keeping,
-    pub(super) gpus: Gpus,
-    pub(super) collected: Option<Collected>,
-    pub(super) gang: GangSettings,
+pub(in crate::command) struct RunOptions {
+    pub(in crate::command) run: RunSettings,
+    pub(in crate::command) keeping: Keeping,
+    pub(in crate::command) gpus: Gpus,
+    pub(in crate::command) collected: Option<Collected>,
+    pub(in crate::command) gang: GangSettings,
     cluster: Wanted,
     wait: Option<(Duration, Scope)>,
 }
 
 /// The place of this replica.
-pub(super) struct Placed {
-    pub(super) resolved: Resolved,
+pub(in crate::command) struct Placed {
+    pub(in crate::command) resolved: Resolved,
     /// The peers to wait for, and the limit; `None`: no waiting.
-    pub(super) peers: Option<(Duration, Vec<Peer>)>,
+    pub(in crate::command) peers: Option<(Duration, Vec<Peer>)>,
     /// Its seat in a gang, if one forms.
-    pub(super) gang: Option<Place>,
+    pub(in crate::command) gang: Option<Place>,
 }
 
 impl RunOptions {
     /// Reads them for a subcommand (a bit of [`crate::settings::defs::on`]). Mistakes are collected in the reader.
-    pub(super) fn read(reader: &mut Reader<'_>, sub: u8, env: &Env) -> RunOptions {
+    pub(in crate::command) fn read(reader: &mut Reader<'_>, sub: u8, env: &Env) -> RunOptions {
         let options = RunOptions {
             run: read_run(reader),
             keeping: Keeping::read(reader),
@@ -66,7 +66,7 @@ impl RunOptions {
 
     /// Reads this replica's place; `discover` is called only if it matters. Errors: all mistakes of this start, those
     /// of the reader first.
-    pub(super) fn place(
+    pub(in crate::command) fn place(
         &self,
         reader: &Reader<'_>,
         env: &Env,

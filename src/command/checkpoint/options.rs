@@ -40,7 +40,7 @@ const KEPT_BY: &str = "the trainit of local rank 0 on this node";
 const KEPT_ABOVE: &str = "the trainit that this one runs below";
 
 /// The settings for checkpoints and the model.
-pub(super) struct Keeping {
+pub(in crate::command) struct Keeping {
     checkpoints: Checkpoints,
     model: Option<Model>,
     places: Found,
@@ -51,7 +51,7 @@ const PLACES_LIMIT: Duration = Duration::from_secs(2);
 
 impl Keeping {
     /// Reads both topics. Mistakes are collected in the reader.
-    pub(super) fn read(reader: &mut Reader<'_>) -> Keeping {
+    pub(in crate::command) fn read(reader: &mut Reader<'_>) -> Keeping {
         let mut checkpoints = Checkpoints::read(reader);
         checkpoints.needs_directory(reader);
         let model = model::read(reader);
@@ -60,13 +60,13 @@ impl Keeping {
     }
 
     /// The store that all replicas of the job share, and what it takes to open it.
-    pub(super) fn shared_store(&self, env: &Env) -> Option<SharedStore> {
+    pub(in crate::command) fn shared_store(&self, env: &Env) -> Option<SharedStore> {
         let Checkpoints { store, allow_http, store_timeout, .. } = &self.checkpoints;
         Some(SharedStore { address: store.clone()?, access: Access::new(env.clone(), *allow_http, *store_timeout) })
     }
 
     /// Resolves all places; places inside of each other are a mistake. Returns false if `goes_on` says to stop.
-    pub(super) fn look(&mut self, reader: &mut Reader<'_>, goes_on: &dyn Fn() -> bool) -> bool {
+    pub(in crate::command) fn look(&mut self, reader: &mut Reader<'_>, goes_on: &dyn Fn() -> bool) -> bool {
         let Keeping { checkpoints, model, .. } = self;
         let stores = [&checkpoints.store, &model.as_ref().and_then(|model| model.store.clone())];
         let stores = stores.into_iter().flatten().filter_map(|store| match store {
@@ -92,7 +92,7 @@ impl Keeping {
 
     /// The state of checkpoints here, for people. No store is read, and nothing is changed. Null without a directory;
     /// in addition the exit code for a directory that `run` could not use.
-    pub(super) fn seen(self, resolved: &Resolved, env: &Env) -> (Value, u8) {
+    pub(in crate::command) fn seen(self, resolved: &Resolved, env: &Env) -> (Value, u8) {
         let Some(dir) = self.checkpoints.dir.clone() else { return (Value::Null, 0) };
         let Keeping { checkpoints: mut settings, places, .. } = self;
         settings.options = beside(settings.options, resolved);
@@ -131,7 +131,7 @@ impl Keeping {
 
     /// The checkpoints of this node; `None` if it keeps none. Only the first of several trainits on a node commits, and
     /// copies the model.
-    pub(super) fn of_node(mut self, resolved: &Resolved, env: &Env) -> Option<Keep> {
+    pub(in crate::command) fn of_node(mut self, resolved: &Resolved, env: &Env) -> Option<Keep> {
         let (node_rank, local_rank) = (resolved.spec.said.node_rank, resolved.spec.beside_the_first());
         self.checkpoints.options = beside(self.checkpoints.options, resolved);
         let is_below = is_below_the_keeper(&self.checkpoints, &self.places, &resolved.spec, env);
@@ -279,7 +279,13 @@ fn model_within(settings: &Checkpoints, places: &Found) -> Option<String> {
 }
 
 /// What the mirror is told, from the settings and the node's rank. `claim`: to commit, not only to look.
-pub(super) fn mirror_config(settings: Checkpoints, places: &Found, node: u32, role: Role, env: &Env) -> Config {
+pub(in crate::command) fn mirror_config(
+    settings: Checkpoints,
+    places: &Found,
+    node: u32,
+    role: Role,
+    env: &Env,
+) -> Config {
     let model = model_within(&settings, places);
     // Each glob was parsed before.
     let exclusions = Exclusions::new(&settings.exclude, &settings.include, model.as_deref()).unwrap_or_default();

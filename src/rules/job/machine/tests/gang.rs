@@ -1,6 +1,5 @@
 //! A job whose replicas start and stop together.
 
-use super::tests::*;
 use super::*;
 use crate::cluster::spec::Role;
 use crate::gang::member::{Action as Order, Event as Word, Leave};

@@ -1,6 +1,5 @@
 //! Trainers that hang.
 
-use super::tests::*;
 use super::*;
 use crate::job::{Hang, LivenessSample};
 
