@@ -12,6 +12,7 @@ use crate::edge::io::eventfd::{self, Alarm};
 use crate::edge::process::reaper::{self, Wait};
 use crate::edge::process::signals::SignalFd;
 use crate::rules::gang::member::Event as Word;
+use crate::rules::job::goodput::Cause;
 use crate::rules::job::{Action, Event, Machine, Outcome, Timer, Uptime};
 use crate::rules::process::program::not_found::without_values;
 use crate::rules::process::signal::Signal;
@@ -22,6 +23,7 @@ use crate::supervisor::job::tree_signals::Remarks;
 use crate::supervisor::output::Collectors;
 use crate::supervisor::output::drain::Waits;
 use crate::supervisor::perform::{self, Performer};
+use crate::supervisor::status::history::History;
 use crate::telemetry::view;
 
 /// A running job: the job machine, the performer of its actions, and the queue of events between them.
@@ -59,6 +61,7 @@ impl Supervisor {
         background: Background,
         collectors: Option<Collectors>,
         gang: Option<(GangDesk, Vec<Event>)>,
+        history: History,
         clock: Clock,
         signals: SignalFd,
     ) -> Supervisor {
@@ -69,7 +72,7 @@ impl Supervisor {
             clock,
             signals,
             queue: [Event::Started].into_iter().chain(wanted).collect(),
-            performer: Performer::new(job, background, collectors, gang),
+            performer: Performer::new(job, background, collectors, gang, history),
             postponed_until: None,
             outcome: None,
             alarm: Alarm::default(),
@@ -120,6 +123,7 @@ impl Supervisor {
         }
         self.performer.status.note(now, &event);
         let actions = self.machine.step(now, event.clone());
+        self.performer.history.enter(now, Cause::of(&self.machine));
         self.patience_ends = self.machine.deadline().unwrap_or(self.patience_ends);
         view::log_before(&self.command, &self.machine, &actions);
         for action in &actions {
@@ -162,6 +166,7 @@ impl Supervisor {
         let held = self.performer.held.as_ref();
         let dues = [
             self.performer.timers.next(),
+            self.performer.liveness.look_at(),
             self.performer.gpus.deadline(),
             self.performer.status.due(),
             self.performer.output_threads.due(waits),
@@ -188,6 +193,7 @@ impl Supervisor {
         // First: a lease that has ended is judged before anything that came meanwhile.
         self.queue.extend(self.performer.hear_gang(now));
         self.queue.extend(self.performer.gpus.news(now));
+        self.performer.liveness.look(now);
         let due = self.performer.timers.due(now).into_iter();
         // After the tree is empty no process is left to kill, even if a reader of its output is slow.
         let is_moot = |timer: &Timer| self.performer.output_threads.is_ending() && timer.is_for_the_tree();

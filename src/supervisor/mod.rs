@@ -24,6 +24,7 @@ use crate::edge::process::signals::{Mask, SignalFd};
 use crate::edge::process::{descendants, spawn, terminal};
 use crate::rules::gang::Summary;
 use crate::rules::gpu::ledger::XidCount;
+use crate::rules::job::goodput::Totals;
 use crate::rules::job::{ChildFacts, Outcome, Policy};
 use crate::rules::metric::ledger::Ledger;
 use crate::rules::process::env::{Changes, Env};
@@ -40,6 +41,7 @@ use output::Collectors;
 pub use output::Metrics;
 pub use peers::Peers;
 pub use preemption_watch::PreemptionWatch;
+use status::history::History;
 pub use status::page::Page;
 
 /// The settings of a run.
@@ -88,6 +90,8 @@ pub struct Ended {
     pub gang: Option<Summary>,
     /// Processes older than the job die with trainit, because it is PID 1.
     pub takes_others_along: bool,
+    /// The time of the run by cause.
+    pub goodput: Totals,
 }
 
 /// Runs the job to its end. Errors: signalfd(2) or a similar call failed before the command was started.
@@ -108,11 +112,12 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
         }
     }
     let background = Background::start(work)?;
-    let collectors = Collectors::start(job.metrics.take(), job.policy.hang.is_some())?;
+    let history = History::new(clock);
+    let collectors = Collectors::start(job.metrics.take(), job.policy.hang.is_some(), &history)?;
     // A terminal has one foreground group.
     job.policy.child_has_terminal = job.changes.len() == 1 && terminal::is_of_session(stdio::STDIN);
     let gang = job.gang.take().map(|gang| GangDesk::start(gang, clock)).transpose()?;
-    let mut supervisor = Supervisor::new(job, background, collectors, gang, clock, signals);
+    let mut supervisor = Supervisor::new(job, background, collectors, gang, history.clone(), clock, signals);
     let outcome = supervisor.live();
     let mut performer = supervisor.performer;
     let gang = performer.gang.as_mut().map(GangDesk::end);
@@ -120,5 +125,6 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
     let xids = performer.gpus.told().map(|told| told.xids);
     let metrics = performer.collectors.take().map(Collectors::finish).unwrap_or_default();
     let takes_others_along = spawn::own_pid() == 1 && performer.has_inherited();
-    Ok(Ended { outcome, peak_memory_bytes, metrics, xids, gang, takes_others_along })
+    let goodput = history.totals(clock.now());
+    Ok(Ended { outcome, peak_memory_bytes, metrics, xids, gang, takes_others_along, goodput })
 }

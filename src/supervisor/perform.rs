@@ -31,6 +31,7 @@ use crate::supervisor::job::{death_clues, not_launched};
 use crate::supervisor::output::drain::{OutputThreads, PATIENCE, Waits};
 use crate::supervisor::output::ranks::Ranks;
 use crate::supervisor::output::{ChildEnds, Collectors};
+use crate::supervisor::status::history::History;
 use crate::supervisor::status::socket::StatusEndpoint;
 use crate::supervisor::timers::Timers;
 
@@ -67,7 +68,8 @@ pub(super) struct Performer {
     /// The threads that pass on the attempt's output.
     pub(super) output_threads: OutputThreads,
     pub(super) status: StatusEndpoint,
-    liveness: Liveness,
+    pub(super) history: History,
+    pub(super) liveness: Liveness,
     run_dir: Option<RunDir>,
     terminal_stop: TerminalStop,
     /// SIGCHLD was ignored when trainit was started.
@@ -91,6 +93,7 @@ impl Performer {
         background: Background,
         collectors: Option<Collectors>,
         gang: Option<GangDesk>,
+        history: History,
     ) -> Performer {
         let mut run_dir = RunDir::make(job.env.given("TMPDIR"));
         let status = StatusEndpoint::open(run_dir.as_ref());
@@ -116,7 +119,8 @@ impl Performer {
         let several = job.changes.len() > 1;
         let heard = collectors.as_ref().map(Collectors::heard).unwrap_or_default();
         Performer {
-            liveness: Liveness::new(job.facts.heartbeat_file.clone(), heard),
+            liveness: Liveness::new(job.facts.heartbeat_file.clone(), heard, history.clone()),
+            history,
             gpus: GpuEvents::new(job.gpus.take()),
             terminal_stop: TerminalStop::new(job.policy.child_has_terminal.then_some(stdio::STDIN)),
             ignore_chld: signals::keep_children(),

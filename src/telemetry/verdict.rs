@@ -16,6 +16,7 @@ use crate::edge::io::stdio;
 use crate::edge::process::signals;
 use crate::rules::gang::Summary;
 use crate::rules::gpu::ledger::XidCount;
+use crate::rules::job::goodput::Totals;
 use crate::rules::job::{Outcome, Reason};
 use crate::rules::process::exit;
 use crate::rules::process::exit::End;
@@ -44,6 +45,8 @@ pub struct Facts {
     pub xids: Option<Vec<XidCount>>,
     /// The gang that the job was part of.
     pub gang: Option<Summary>,
+    /// The duration of the run by cause; `None` if the job never started.
+    pub goodput: Option<Totals>,
     /// The duration of the run.
     pub seconds: f64,
 }
@@ -69,6 +72,7 @@ pub fn object(outcome: &Outcome, facts: &Facts) -> Value {
         "xids": facts.xids,
         "peak_memory_bytes": facts.peak_memory_bytes,
         "seconds": (facts.seconds * 1000.0).round() / 1000.0,
+        "goodput": facts.goodput,
         "detail": outcome.detail,
     });
     if let Some(gang) = &facts.gang {

@@ -190,6 +190,7 @@ fn the_verdict_has_every_key_and_goes_to_the_file_too() {
         "committed_step",
         "detail",
         "exit_code",
+        "goodput",
         "metrics",
         "oom",
         "peak_memory_bytes",

@@ -236,7 +236,8 @@ fn supervise(job: Job, work: Work, clock: Clock, settings: &RunSettings, tuner: 
     };
     let facts = Facts {
         peak_memory_bytes: ended.peak_memory_bytes,
-        seconds: clock.now().as_secs_f64(),
+        seconds: ended.goodput.sum().as_secs_f64(),
+        goodput: Some(ended.goodput),
         metrics: ended.metrics.last_values(),
         xids: ended.xids,
         gang: ended.gang,

@@ -6,6 +6,7 @@ mod budget;
 mod child;
 pub mod clues;
 mod event;
+pub mod goodput;
 mod hang;
 mod kills;
 mod machine;

@@ -60,6 +60,14 @@ enum Step {
 }
 
 impl Measured {
+    /// The step that the trainer gave, if it is a whole number.
+    pub fn given_step(&self) -> Option<u64> {
+        match &self.step {
+            Step::Counted(_) => None,
+            Step::Given(text) => text.parse().ok(),
+        }
+    }
+
     /// The measurement as a report. Errors: a tag that a report cannot have.
     pub fn report(&self) -> Result<Report, Wrong> {
         let step = match &self.step {

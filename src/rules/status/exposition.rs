@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::{Facts, Gpus, METRICS, lag, problem};
 use crate::gang::view::MemberView;
 use crate::gpu::{Gpu, Health};
+use crate::job::goodput::Cause;
 use crate::job::{STATES, Snapshot};
 
 /// Its media type.
@@ -49,6 +50,9 @@ pub fn text(snapshot: &Snapshot, facts: &Facts<'_>) -> String {
     page.one("restarts_total", COUNTER, "Restarts so far", f64::from(snapshot.attempt.saturating_sub(1)));
     page.one("restarts_used", GAUGE, "Restarts since the last progress", f64::from(snapshot.restarts_used));
     page.one("restarts_allowed", GAUGE, "Restarts allowed without progress", f64::from(snapshot.restarts_allowed));
+    let goodput = facts.goodput.millis();
+    let cause = |(cause, millis): &(Cause, u64)| (vec![("cause", cause.word().to_owned())], *millis as f64 / 1000.0);
+    page.all("goodput_seconds", GAUGE, "The time of the run by cause", goodput.iter().map(cause).collect());
     checkpoints(&mut page, snapshot, facts);
     let memory = &facts.memory;
     page.bytes("memory_bytes", "Memory the container uses", memory.current_bytes);
@@ -205,6 +209,7 @@ mod tests {
             command: "secret",
             now: 4000 * SECOND,
             wall: 1_000_000_000 * SECOND,
+            goodput: tests::goodput(4000 * SECOND),
             tally: Tally {
                 committed_unit: None,
                 committed_at: Some(3965 * SECOND),
@@ -250,6 +255,14 @@ trainit_attempt_seconds 3900
 trainit_restarts_total 1
 trainit_restarts_used 1
 trainit_restarts_allowed 3
+trainit_goodput_seconds{cause="start"} 100
+trainit_goodput_seconds{cause="peers"} 0
+trainit_goodput_seconds{cause="restore"} 0
+trainit_goodput_seconds{cause="first_step"} 0
+trainit_goodput_seconds{cause="repeated"} 0
+trainit_goodput_seconds{cause="training"} 3900
+trainit_goodput_seconds{cause="commit"} 0
+trainit_goodput_seconds{cause="stopped"} 0
 trainit_checkpoint_resumed_step 400
 trainit_checkpoint_committed_step 520
 trainit_checkpoint_lag_seconds 35

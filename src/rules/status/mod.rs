@@ -17,6 +17,7 @@ use serde_json::{Map, Value};
 use super::gpu::Gpu;
 use super::gpu::ledger::XidCount;
 use super::gpu::watch::Sample;
+use super::job::goodput::Totals;
 use super::job::{Snapshot, Uptime};
 use crate::gang::view::View;
 use crate::text::safe_text::printable;
@@ -43,6 +44,8 @@ pub struct Facts<'a> {
     pub now: Uptime,
     /// Now, since 1970.
     pub wall: Duration,
+    /// The time of the run by cause.
+    pub goodput: Totals,
     /// The commits so far.
     pub tally: Tally,
     /// The checkpoint directory and the store.
@@ -103,6 +106,8 @@ struct Status<'a> {
     restarts_used: u32,
     restarts_allowed: u32,
     attempt_seconds: Option<f64>,
+    /// Seconds by cause.
+    goodput: Totals,
     checkpoint: Option<Checkpoint<'a>>,
     leaving: Option<Leaving>,
     metrics: Map<String, Value>,
@@ -190,6 +195,7 @@ pub fn answer(snapshot: &Snapshot, facts: &Facts<'_>) -> String {
         restarts_used: snapshot.restarts_used,
         restarts_allowed: snapshot.restarts_allowed,
         attempt_seconds: snapshot.attempt_at.filter(|_| snapshot.is_running).map(|at| seconds(now.saturating_sub(at))),
+        goodput: facts.goodput,
         checkpoint,
         leaving,
         metrics: facts.metrics.iter().take(METRICS).map(|(tag, text)| (tag.clone(), metric(text))).collect(),

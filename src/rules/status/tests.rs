@@ -1,4 +1,5 @@
 use super::*;
+use crate::job::goodput::{Cause, Goodput};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -19,6 +20,13 @@ pub(super) fn snapshot() -> Snapshot {
     }
 }
 
+/// 100 s of start, and training since then.
+pub(super) fn goodput(now: Duration) -> Totals {
+    let mut goodput = Goodput::default();
+    goodput.enter(100 * SECOND, Cause::Training);
+    goodput.totals(now)
+}
+
 fn facts<'a>() -> Facts<'a> {
     Facts {
         version: "0.1.0",
@@ -27,6 +35,7 @@ fn facts<'a>() -> Facts<'a> {
         children: vec![7, 9],
         now: 4000 * SECOND,
         wall: 1_000_000_000 * SECOND,
+        goodput: goodput(4000 * SECOND),
         tally: Tally {
             committed_at: Some(3965 * SECOND),
             committed_unit: Some("step-520".into()),
@@ -52,6 +61,10 @@ fn a_running_job_says_where_it_stands() {
         "version": "0.1.0", "pid": 1, "state": "running", "healthy": true, "problem": null, "uptime_seconds": 4000.0,
         "command": "python", "child_pids": [7, 9], "attempt": 2, "restarts": 1, "restarts_used": 0, "restarts_allowed": 3,
         "attempt_seconds": 3900.0,
+        "goodput": {
+            "start": 100.0, "peers": 0.0, "restore": 0.0, "first_step": 0.0, "repeated": 0.0, "training": 3900.0, "commit": 0.0,
+            "stopped": 0.0,
+        },
         "checkpoint": {"resumed_from": "/ck/step-400", "resumed_step": 400, "committed_step": 520, "committed_unit": "step-520", "lag_seconds": 35.0, "lag_steps": 40},
         "leaving": null, "metrics": {"bad": "nan", "loss": 0.31}, "gpus": null, "gpu_problem": null, "xids": null,
     });

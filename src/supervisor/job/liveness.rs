@@ -10,11 +10,13 @@ use crate::edge::process::descendants::Descendant;
 use crate::edge::process::threads;
 use crate::rules::job::{Event, LivenessSample, Sample, Uptime};
 use crate::supervisor::job::heartbeat;
+use crate::supervisor::status::history::History;
 
 /// The state of the last sample.
 #[derive(Debug)]
 pub(in crate::supervisor) struct Liveness {
     heartbeat: Option<String>,
+    history: History,
     /// Bytes of output so far.
     heard: Arc<AtomicU64>,
     last: Option<Sample>,
@@ -23,8 +25,8 @@ pub(in crate::supervisor) struct Liveness {
 }
 
 impl Liveness {
-    pub(in crate::supervisor) fn new(heartbeat: Option<String>, heard: Arc<AtomicU64>) -> Liveness {
-        Liveness { heartbeat, heard, last: None, told_blind: false }
+    pub(in crate::supervisor) fn new(heartbeat: Option<String>, heard: Arc<AtomicU64>, history: History) -> Liveness {
+        Liveness { heartbeat, history, heard, last: None, told_blind: false }
     }
 
     /// Before an attempt: removes the heartbeat of the previous one.
@@ -73,7 +75,25 @@ impl Liveness {
         self.beat().1
     }
 
+    /// When the heartbeat must be read for the time of a step.
+    pub(in crate::supervisor) fn look_at(&self) -> Option<Uptime> {
+        self.history.look_at()
+    }
+
+    /// Reads the heartbeat for the time of a step, if that is due.
+    pub(in crate::supervisor) fn look(&self, now: Uptime) {
+        if self.look_at().is_some_and(|at| now >= at) {
+            self.beat();
+            self.history.looked(now);
+        }
+    }
+
+    /// The time of the last heartbeat, and its step, which the history gets.
     fn beat(&self) -> (Option<i128>, Option<u64>) {
-        self.heartbeat.as_deref().map_or((None, None), heartbeat::read)
+        let beat = self.heartbeat.as_deref().map_or((None, None), heartbeat::read);
+        if let (Some(nanos), Some(step)) = beat {
+            self.history.step(nanos as f64 / 1e9, step);
+        }
+        beat
     }
 }

@@ -18,6 +18,7 @@ use crate::rules::metric::ledger::{Ledger, Measured};
 use crate::rules::metric::number;
 use crate::rules::metric::pattern::Found;
 use crate::rules::metric::sources::Sources;
+use crate::supervisor::status::history::History;
 
 /// The pause between two writes. Measurements that arrive meanwhile are written together.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -44,6 +45,7 @@ pub(in crate::supervisor) struct Reporter {
 struct Shared {
     file: MetricsFile,
     trial: String,
+    history: History,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -60,9 +62,14 @@ struct State {
 
 impl Reporter {
     /// Starts the writer. Errors: as pthread_create(3).
-    pub(in crate::supervisor) fn start(file: MetricsFile, trial: String, ledger: Ledger) -> io::Result<Reporter> {
+    pub(in crate::supervisor) fn start(
+        file: MetricsFile,
+        trial: String,
+        ledger: Ledger,
+        history: History,
+    ) -> io::Result<Reporter> {
         let state = Mutex::new(State { ledger, ..State::default() });
-        let shared = Arc::new(Shared { file, trial, state, changed: Condvar::new() });
+        let shared = Arc::new(Shared { file, trial, history, state, changed: Condvar::new() });
         let (going, gone) = mpsc::channel();
         let ours = Arc::clone(&shared);
         signals::deaf_thread("metrics", move || {
@@ -130,6 +137,9 @@ impl Sink {
                 tracing::warn!("{warning}");
             }
             let Some(measured) = measured else { continue };
+            if let Some(step) = measured.given_step() {
+                shared.history.step(time, step);
+            }
             while state.waiting.len() >= shared.room() {
                 if shared.file.keep > 0 || state.failing || state.closed {
                     state.waiting.pop_front();
@@ -225,6 +235,8 @@ mod tests {
     use super::*;
     use std::thread;
 
+    use crate::edge::clock::Clock;
+
     use crate::supervisor::output::LOCK_PATIENCE;
     use crate::supervisor::output::drain::PATIENCE;
 
@@ -233,7 +245,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("m");
         let file = MetricsFile::new(path.clone(), 0, false, Duration::from_secs(5));
-        let reporter = Reporter::start(file, "0".into(), Ledger::default()).expect("a thread");
+        let reporter =
+            Reporter::start(file, "0".into(), Ledger::default(), History::new(Clock::start())).expect("a thread");
         let sink = reporter.sink();
         let (done, is_done) = mpsc::channel();
         thread::spawn(move || {
@@ -253,7 +266,9 @@ mod tests {
         let mut said = Vec::new();
         let mut write = |name: &str| {
             let file = MetricsFile::new(dir.path().join(name), 0, false, LOCK_PATIENCE);
-            let shared = Shared { file, trial: String::new(), state: Mutex::default(), changed: Condvar::new() };
+            let history = History::new(Clock::start());
+            let shared =
+                Shared { file, trial: String::new(), history, state: Mutex::default(), changed: Condvar::new() };
             let found = Found { tag: None, value: 0.5, step: None, time: None };
             let measured = Ledger::default().record("loss", found).0.expect("it is reported");
             let is_written = shared.write(&VecDeque::from([(measured, 0.0)]), &mut said);
@@ -272,7 +287,8 @@ mod tests {
         let holder = std::fs::File::create(&path).expect("the file");
         holder.lock().expect("the lock");
         let file = MetricsFile::new(path.clone(), 100, false, LOCK_PATIENCE);
-        let reporter = Reporter::start(file, "0".into(), Ledger::default()).expect("a thread");
+        let reporter =
+            Reporter::start(file, "0".into(), Ledger::default(), History::new(Clock::start())).expect("a thread");
         let found = |value| std::iter::once((Some("loss"), Found { tag: None, value, step: None, time: None }));
         reporter.sink().take(found(0.5));
         // The writer is waiting for the lock with the first measurement.

@@ -32,6 +32,7 @@ use crate::supervisor::metrics::reporter::{Reporter, Sink};
 use crate::supervisor::output::drain::{OutputThreads, PATIENCE};
 use crate::supervisor::output::ranks::Search;
 use crate::supervisor::output::writer::OutputWriter;
+use crate::supervisor::status::history::History;
 
 /// The size of one read.
 const CHUNK_BYTES: usize = 128 * 1024;
@@ -105,12 +106,17 @@ pub struct Collectors {
 impl Collectors {
     /// Starts the writer of the metrics file; `None` if there is nothing to search for and nothing to `count`. Errors:
     /// as pthread_create(3).
-    pub fn start(metrics: Option<Metrics>, count: bool) -> io::Result<Option<Collectors>> {
+    pub(in crate::supervisor) fn start(
+        metrics: Option<Metrics>,
+        count: bool,
+        history: &History,
+    ) -> io::Result<Option<Collectors>> {
         let heard = count.then(Arc::default);
         let Some(metrics) = metrics.filter(|metrics| !metrics.patterns.is_empty() || metrics.files.any()) else {
             return Ok(heard.map(|heard| Collectors { heard: Some(heard), ..Collectors::default() }));
         };
-        let reporter = Some(Reporter::start(metrics.file, metrics.trial, Ledger::with_selected(metrics.report))?);
+        let ledger = Ledger::with_selected(metrics.report);
+        let reporter = Some(Reporter::start(metrics.file, metrics.trial, ledger, history.clone())?);
         let Metrics { patterns, files, step, searched, stdout, stderr, .. } = metrics;
         let (stdout, stderr) = (stdout && !patterns.is_empty(), stderr && !patterns.is_empty());
         // Its pattern is first, so that the step of a line is found before the metrics.
@@ -290,7 +296,9 @@ mod tests {
             file,
             trial: "0".into(),
         };
-        let collectors = Collectors::start(Some(metrics), false).expect("a thread").expect("a pattern");
+        let collectors = Collectors::start(Some(metrics), false, &History::new(Clock::start()))
+            .expect("a thread")
+            .expect("a pattern");
         let (ours, to) = pipe::pair().expect("a pipe");
         // The thread borrows our own stream for good; here it is a pipe that is never closed.
         let to: &'static OwnedFd = Box::leak(Box::new(to));

@@ -1,4 +1,5 @@
 //! Requests for the state of a run: the status socket and HTTP.
 
+pub(super) mod history;
 pub(super) mod page;
 pub(super) mod socket;

@@ -97,6 +97,7 @@ impl StatusEndpoint {
             children: performer.children(),
             now,
             wall: clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default(),
+            goodput: performer.history.totals(now),
             tally: self.tally.clone(),
             kept: performer.kept(),
             memory: performer.memory.facts(),
