@@ -1,11 +1,11 @@
 //! `trainit checkpoint explain`: which rule decided about a path.
 
-use super::engine::partition;
+use super::formats::engine::partition;
+use super::formats::rest;
+use super::formats::units::UnitState;
 use super::listing::{Kind, around, is_below};
 use super::parts::State;
-use super::rest;
 use super::tracker::{Facts, Tracker};
-use super::units::UnitState;
 
 /// Which rule decided about a path.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::ends;
+use super::formats::ends;
 use super::listing::{Entry, Kind, Listing, Peek};
 
 /// What is known of one committed part; in the manifest and in `.trainit/committed.json`.

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::layouts::{Also, pattern};
+use super::formats::layouts::{Also, pattern};
+use super::formats::readers::huggingface;
+use super::formats::rest;
+use super::formats::units::{Partition, Root, Scan, Unit, UnitState};
 use super::listing::{Entry, Kind, join};
-use super::readers::huggingface;
-use super::rest;
 use super::saves::LONGEST_WAIT;
 use super::tracker::{Facts, Tracker, Writer};
-use super::units::{Partition, Root, Scan, Unit, UnitState};
 use super::warnings::Trouble;
 
 /// Whether a part can be committed. The texts are one clause and name a path.

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::engine::partition;
+use super::formats::engine::partition;
+use super::formats::units::{Root, UnitState};
+use super::formats::{ends, rest};
 use super::listing::{Entry, Kind, name_of};
 use super::tracker::{Facts, Tracker, Writer};
-use super::units::{Root, UnitState};
-use super::{ends, rest};
 
 /// What is moved away before the next attempt, and what is put in its place.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

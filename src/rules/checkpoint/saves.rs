@@ -3,10 +3,10 @@
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
+use super::formats::rest;
+use super::formats::units::Partition;
 use super::history::{Habits, History};
 use super::listing::{Entry, Kind};
-use super::rest;
-use super::units::Partition;
 
 /// The longest that a part waits to lie still.
 pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(60);

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::engine::partition;
+use super::formats::engine::partition;
+use super::formats::rest;
+use super::formats::units::{Scan, Unit};
 use super::history::{Committed, Habits, History, PartRecord};
 use super::listing::{Entry, Kind, around, end_of};
 use super::parts::{Part, PartState, State};
-use super::rest;
 use super::tracker::{Facts, Tracker, Writer};
-use super::units::{Scan, Unit};
 use super::warnings::Warning;
 
 /// What a look says.

@@ -7,12 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::formats::units::Scan;
+use super::formats::{ends, rest};
 use super::history::{Committed, History};
 use super::listing::{Entry, Listing};
 use super::saves::Saves;
-use super::units::Scan;
 use super::warnings::Warnings;
-use super::{ends, rest};
 
 /// What became of the processes that write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

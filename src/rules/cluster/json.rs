@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use serde::de::IgnoredAny;
 
 use super::spec::{ClusterError, quote};
-use crate::checkpoint::json::python_json;
+use crate::text::python_json;
 
 /// Larger documents are refused. A reader of files may stop one byte after this.
 pub const MAX_BYTES: usize = 1 << 20;
@@ -77,7 +77,7 @@ pub fn check(variable: &str, text: &str) -> Result<(), ClusterError> {
     if depth(text) > MAX_DEPTH {
         return invalid(format!("nested deeper than {MAX_DEPTH} levels, which no cluster needs"));
     }
-    match python_json::<IgnoredAny>(text.as_bytes()) {
+    match python_json::from_slice::<IgnoredAny>(text.as_bytes()) {
         Ok(_) => Ok(()),
         Err(error) => Err(broken(variable, text, &error)),
     }

@@ -2,6 +2,7 @@
 
 pub mod duration;
 pub mod lines;
+pub mod python_json;
 pub mod safe_text;
 pub mod timestamps;
 pub mod transfer_progress;

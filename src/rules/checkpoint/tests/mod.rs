@@ -6,7 +6,7 @@ mod saves;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::ends::tests::whole_file;
+use super::formats::ends::tests::whole_file;
 use super::listing::{around, join, parent_of};
 use super::*;
 

@@ -3,9 +3,9 @@
 use regex::Regex;
 
 use super::exclude::Exclusions;
-use super::history::History;
 use super::layouts::{Format, Layout, Member, Proof, pattern};
-use super::listing::{Entry, Kind, Listing, Peek, join, name_of};
+use crate::checkpoint::history::History;
+use crate::checkpoint::listing::{Entry, Kind, Listing, Peek, join, name_of};
 
 /// What is looked at.
 #[derive(Clone, Copy)]
@@ -20,7 +20,7 @@ pub struct Scan<'a> {
 
 impl Scan<'_> {
     /// The whole text of a small file (1 MiB at most).
-    pub(super) fn text(&self, path: &str) -> Option<String> {
+    pub(in crate::checkpoint) fn text(&self, path: &str) -> Option<String> {
         let file = self.listing.file(path).filter(|f| f.size <= 1 << 20)?;
         String::from_utf8(self.peek.read(path, 0, file.size as usize)?).ok()
     }
@@ -47,7 +47,7 @@ pub struct Options {
 
 impl Options {
     /// The step that `--step-regex` finds in a path: in its last part, with its extension or without, else in all of it.
-    pub(super) fn step_in(&self, path: &str) -> Option<u64> {
+    pub(in crate::checkpoint) fn step_in(&self, path: &str) -> Option<u64> {
         let regex = self.step.as_ref()?;
         let name = name_of(path);
         let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
@@ -89,12 +89,12 @@ pub enum UnitState {
 
 impl Unit<'_> {
     /// Whether it may be committed once it lies still.
-    pub(super) fn is_good(&self) -> bool {
+    pub(in crate::checkpoint) fn is_good(&self) -> bool {
         matches!(self.state, UnitState::Complete | UnitState::Unproven(_))
     }
 
     /// How new it is: the last look that saw it change, then its files' times, then its step and name.
-    pub(super) fn age(&self, history: &History) -> (u64, i64, Option<u64>, String) {
+    pub(in crate::checkpoint) fn age(&self, history: &History) -> (u64, i64, Option<u64>, String) {
         let files = self.members.iter().filter(|entry| entry.kind != Kind::Directory);
         let (look, time) = files.map(|entry| (history.look_of(entry), entry.mtime_ns)).max().unwrap_or_default();
         (look, time, self.step, self.path.clone())
@@ -116,7 +116,7 @@ pub struct Root<'a> {
 
 impl Root<'_> {
     /// Whether nothing proves its units but that they lie still.
-    pub(super) fn is_unprovable(&self) -> bool {
+    pub(in crate::checkpoint) fn is_unprovable(&self) -> bool {
         matches!(self.layout.proof, Proof::Nothing)
     }
 }
@@ -133,44 +133,44 @@ pub struct Partition<'a> {
 }
 
 /// One unit among those of its root, while it is judged.
-pub(super) struct Case<'a, 'r> {
-    pub(super) scan: &'r Scan<'a>,
-    pub(super) history: &'r History,
-    pub(super) root: &'r Root<'a>,
+pub(in crate::checkpoint) struct Case<'a, 'r> {
+    pub(in crate::checkpoint) scan: &'r Scan<'a>,
+    pub(in crate::checkpoint) history: &'r History,
+    pub(in crate::checkpoint) root: &'r Root<'a>,
     /// Which unit of the root is meant.
-    pub(super) at: usize,
+    pub(in crate::checkpoint) at: usize,
 }
 
 impl<'a, 'r> Case<'a, 'r> {
-    pub(super) fn unit(&self) -> &'r Unit<'a> {
+    pub(in crate::checkpoint) fn unit(&self) -> &'r Unit<'a> {
         &self.root.units[self.at]
     }
 
     /// Where its members' paths are counted from.
-    pub(super) fn base(&self) -> &'r str {
+    pub(in crate::checkpoint) fn base(&self) -> &'r str {
         if self.unit().is_directory { &self.unit().path } else { &self.root.dir }
     }
 
     /// Its files, each with its path from the base.
-    pub(super) fn files(&self) -> impl Iterator<Item = (&'a Entry, &'a str)> + use<'a, 'r> {
+    pub(in crate::checkpoint) fn files(&self) -> impl Iterator<Item = (&'a Entry, &'a str)> + use<'a, 'r> {
         let length = self.base().len();
         let files = self.unit().members.iter().filter(|entry| entry.kind == Kind::File);
         files.map(move |entry| (*entry, entry.path[length..].trim_start_matches('/')))
     }
 
     /// The first of its files that matches, by the length of its path.
-    pub(super) fn first(&self, text: &'static str) -> Option<&'a Entry> {
+    pub(in crate::checkpoint) fn first(&self, text: &'static str) -> Option<&'a Entry> {
         let found = self.files().filter(|(_, path)| pattern(text).is_match(path));
         found.min_by_key(|(_, path)| (path.len(), *path)).map(|(entry, _)| entry)
     }
 
     /// The file of this path from the base.
-    pub(super) fn file(&self, path: &str) -> Option<&'a Entry> {
+    pub(in crate::checkpoint) fn file(&self, path: &str) -> Option<&'a Entry> {
         self.scan.listing.file(&join(self.base(), path))
     }
 
     /// Whether it is the file of one rank.
-    pub(super) fn is_per_rank(&self, path: &str) -> bool {
+    pub(in crate::checkpoint) fn is_per_rank(&self, path: &str) -> bool {
         let is_one = |m: &Member| matches!(m, Member::PerRank { file, .. } if pattern(file).is_match(path));
         self.root.layout.members.iter().any(is_one)
     }

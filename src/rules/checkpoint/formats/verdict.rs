@@ -4,16 +4,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::layouts::{Member, Proof, pattern};
-use super::listing::{Entry, Kind, end_of, extension_of, is_below, join, name_of, parent_of};
 use super::readers::{dcp, deepspeed, huggingface, orbax, tensorflow};
 use super::rest;
 use super::units::{Case, UnitState};
+use crate::checkpoint::listing::{Entry, Kind, end_of, extension_of, is_below, join, name_of, parent_of};
 
 /// Why a unit is not complete, in one clause.
 type Check = Result<(), String>;
 
 /// Whether the unit is complete, apart from whether it lies still.
-pub(super) fn judge(case: &Case) -> UnitState {
+pub(in crate::checkpoint) fn judge(case: &Case) -> UnitState {
     match proven(case) {
         Err(why) => UnitState::Incomplete(why),
         Ok(()) => as_before(case).map_or_else(UnitState::Unproven, |()| UnitState::Complete),

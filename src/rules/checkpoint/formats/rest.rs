@@ -3,8 +3,8 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::ends::json;
-use super::history::History;
-use super::listing::{Entry, Kind, extension_of};
+use crate::checkpoint::history::History;
+use crate::checkpoint::listing::{Entry, Kind, extension_of};
 
 /// Extensions of texts, which are copied as they stand.
 const TEXTS: &[&str] = &["txt", "csv", "tsv", "jsonl", "md", "yaml", "yml", "out"];
@@ -12,23 +12,23 @@ const TEXTS: &[&str] = &["txt", "csv", "tsv", "jsonl", "md", "yaml", "yml", "out
 const APART_NS: i64 = 1_000_000_000;
 
 /// Whether a file of this name is a text.
-pub(super) fn is_text_name(name: &str) -> bool {
+pub(in crate::checkpoint) fn is_text_name(name: &str) -> bool {
     TEXTS.contains(&extension_of(name).to_ascii_lowercase().as_str())
 }
 
 /// Whether the file is a text: it never holds a part back. A JSON file that is too long to be read is one.
-pub(super) fn is_text(entry: &Entry) -> bool {
+pub(in crate::checkpoint) fn is_text(entry: &Entry) -> bool {
     let is_long = || extension_of(entry.name()).eq_ignore_ascii_case("json") && entry.size > json::LIMIT;
     entry.kind == Kind::File && (is_text_name(entry.name()) || is_long())
 }
 
 /// A path with every number put as `#`.
-pub(super) fn series(path: &str) -> String {
+pub(in crate::checkpoint) fn series(path: &str) -> String {
     with_numbers(path, |_| true)
 }
 
 /// A path with the numbers that are chosen put as `#`.
-pub(super) fn with_numbers(path: &str, is_chosen: impl Fn(&str) -> bool) -> String {
+pub(in crate::checkpoint) fn with_numbers(path: &str, is_chosen: impl Fn(&str) -> bool) -> String {
     let mut text = String::with_capacity(path.len());
     let mut left = path;
     while let Some(from) = left.find(|c: char| c.is_ascii_digit()) {
@@ -42,7 +42,11 @@ pub(super) fn with_numbers(path: &str, is_chosen: impl Fn(&str) -> bool) -> Stri
 }
 
 /// The files of the rest without those that only older saves wrote, by `--keep-saves`.
-pub(super) fn kept<'a>(keep_saves: Option<u32>, history: &History, rest: &[&'a Entry]) -> Vec<&'a Entry> {
+pub(in crate::checkpoint) fn kept<'a>(
+    keep_saves: Option<u32>,
+    history: &History,
+    rest: &[&'a Entry],
+) -> Vec<&'a Entry> {
     let Some(count) = keep_saves.filter(|count| *count > 0) else { return rest.to_vec() };
     let saves = saves(history, rest);
     let save_of = |entry: &Entry| saves[entry.path.as_str()];

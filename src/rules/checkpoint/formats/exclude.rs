@@ -5,7 +5,7 @@
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
-use super::listing::{Entry, Kind, around, name_of};
+use crate::checkpoint::listing::{Entry, Kind, around, name_of};
 use crate::store::names::OWN;
 
 /// What is dropped unless it is asked for: logs, caches, temporary files, and copies that loggers keep.
@@ -55,7 +55,7 @@ impl Default for Exclusions {
 
 /// What is decided of a path and, unless a pattern decides otherwise, of what lies below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Decision<'a> {
+pub(in crate::checkpoint) enum Decision<'a> {
     /// It may be committed.
     Kept,
     /// `--checkpoint-include` brought it back.
@@ -68,7 +68,7 @@ pub(super) enum Decision<'a> {
 
 impl<'a> Decision<'a> {
     /// The pattern that drops it.
-    pub(super) fn pattern(self) -> Option<&'a str> {
+    pub(in crate::checkpoint) fn pattern(self) -> Option<&'a str> {
         match self {
             Decision::Kept | Decision::Included => None,
             Decision::Dropped(pattern) | Decision::Forbidden(pattern) => Some(pattern),
@@ -94,7 +94,7 @@ impl Exclusions {
     }
 
     /// What is decided of an entry whose directory got this decision.
-    pub(super) fn of_entry<'a>(&'a self, outer: Decision<'a>, entry: &Entry) -> Decision<'a> {
+    pub(in crate::checkpoint) fn of_entry<'a>(&'a self, outer: Decision<'a>, entry: &Entry) -> Decision<'a> {
         self.below(outer, &entry.path, entry.kind == Kind::Directory)
     }
 

@@ -7,7 +7,7 @@ mod structure;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use super::listing::{Entry, Peek, extension_of};
+use crate::checkpoint::listing::{Entry, Peek, extension_of};
 pub(super) use containers::table;
 use containers::{Verdict, hdf5, no_zeros, safetensors, torch, zip};
 pub(super) use structure::{constant, pickle};

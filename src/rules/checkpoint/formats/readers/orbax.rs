@@ -4,9 +4,9 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::checkpoint::ends::json;
+use crate::checkpoint::formats::ends::json;
+use crate::checkpoint::formats::units::Case;
 use crate::checkpoint::listing::join;
-use crate::checkpoint::units::Case;
 
 const METADATA: &str = "_CHECKPOINT_METADATA";
 const COMMIT: &str = "commit_success.txt";
@@ -24,7 +24,7 @@ struct Metadata {
 }
 
 /// Nothing is being written, it was committed where its neighbours were, and each item that the metadata names is there.
-pub(in super::super) fn items(case: &Case) -> Result<(), String> {
+pub(in crate::checkpoint) fn items(case: &Case) -> Result<(), String> {
     let (listing, unit) = (case.scan.listing, case.unit());
     if let Some(part) = listing.below(&unit.path).iter().find(|entry| entry.name().contains(TEMPORARY)) {
         return Err(format!("{} is still being written", part.path));

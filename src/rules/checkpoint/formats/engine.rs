@@ -9,12 +9,12 @@ use std::sync::LazyLock;
 use regex::RegexSet;
 
 use super::exclude::Decision;
-use super::history::History;
 use super::layouts::{Format, LAYOUTS, Layout, MARKER, NUMBERED, Step, expression, pattern};
-use super::listing::{Entry, Kind, around, end_of, join, name_of, parent_of};
 use super::units::{Case, Partition, Root, Scan, Unit, UnitState};
 use super::verdict::judge;
 use super::{ends, rest};
+use crate::checkpoint::history::History;
+use crate::checkpoint::listing::{Entry, Kind, around, end_of, join, name_of, parent_of};
 
 /// Divides a walk into roots, the rest and what is excluded. `history` has taken the walk in.
 pub fn partition<'a>(scan: &Scan<'a>, history: &History) -> Partition<'a> {

@@ -5,12 +5,12 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use crate::checkpoint::ends;
+use crate::checkpoint::formats::ends;
+use crate::checkpoint::formats::units::Case;
 use crate::checkpoint::listing::name_of;
-use crate::checkpoint::units::Case;
 
 /// The index is there with its end, and every data file.
-pub(in super::super) fn complete(case: &Case) -> Result<(), String> {
+pub(in crate::checkpoint) fn complete(case: &Case) -> Result<(), String> {
     let path = format!("{}.index", case.unit().key);
     let index = case.file(&path).ok_or_else(|| format!("{path} is not there yet"))?;
     ends::table(case.scan.peek, index).map_err(|why| format!("{}: {why}", index.path))?;
@@ -32,7 +32,7 @@ fn shard(path: &str) -> Option<(u32, u32)> {
 }
 
 /// Whether a state file names this checkpoint among the finished ones.
-pub(in super::super) fn names(text: &str, key: &str) -> bool {
+pub(in crate::checkpoint) fn names(text: &str, key: &str) -> bool {
     #[expect(clippy::unwrap_used, reason = "a constant expression, compiled by a test")]
     static PATH: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r#"\ball_model_checkpoint_paths\s*:\s*"((?:[^"\\]|\\.)*)""#).unwrap());

@@ -15,7 +15,7 @@ pub(super) const TABLE_MAGIC: u64 = 0xdb47_7524_8b80_fb57;
 pub(super) const HDF5_SIGNATURE: &[u8] = b"\x89HDF\r\n\x1a\n";
 
 /// Errors: why it is not whole, in one clause.
-pub(in super::super) type Verdict = Result<(), String>;
+pub(in crate::checkpoint) type Verdict = Result<(), String>;
 
 /// A machine that crashes may leave zeros of what it had not written to its disk.
 pub(super) fn no_zeros(peek: &dyn Peek, file: &Entry) -> Verdict {
@@ -137,7 +137,7 @@ fn hdf5_end(head: &[u8]) -> Option<(u64, u64)> {
 }
 
 /// A TensorFlow table: the magic number is its last word.
-pub(in super::super) fn table(peek: &dyn Peek, file: &Entry) -> Verdict {
+pub(in crate::checkpoint) fn table(peek: &dyn Peek, file: &Entry) -> Verdict {
     let tail = peek.read(&file.path, file.size.saturating_sub(8), 8).ok_or("it cannot be read")?;
     let whole = tail.len() == 8 && le(&tail, 0, 8) == TABLE_MAGIC;
     if whole { Ok(()) } else { Err("it does not end as a TensorFlow index does: cut short".to_owned()) }

@@ -79,7 +79,7 @@ fn last_byte(peek: &dyn Peek, file: &Entry) -> Option<u8> {
 }
 
 /// One or more pickles, the last of which ends where the file does. What does not start as a pickle is not judged.
-pub(in super::super) fn pickle(peek: &dyn Peek, file: &Entry) -> Verdict {
+pub(in crate::checkpoint) fn pickle(peek: &dyn Peek, file: &Entry) -> Verdict {
     let mut cursor = Cursor::new(peek, file);
     if !cursor.ahead(1).starts_with(&[0x80]) {
         return no_zeros(peek, file);
@@ -179,6 +179,6 @@ fn arrays(cursor: &mut Cursor) -> Result<(), Stop> {
 
 /// The compiled form of a constant expression for bytes, in which `.` is any byte.
 #[expect(clippy::unwrap_used, reason = "constant expressions, compiled by every test")]
-pub(in super::super) fn constant(expression: &str) -> Regex {
+pub(in crate::checkpoint) fn constant(expression: &str) -> Regex {
     RegexBuilder::new(expression).unicode(false).dot_matches_new_line(true).build().unwrap()
 }

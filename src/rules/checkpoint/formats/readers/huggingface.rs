@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
-use crate::checkpoint::ends::json;
+use crate::checkpoint::formats::ends::json;
+use crate::checkpoint::formats::units::{Case, Scan};
 use crate::checkpoint::listing::{join, name_of};
-use crate::checkpoint::units::{Case, Scan};
 
 #[derive(Deserialize)]
 struct State {
@@ -14,7 +14,7 @@ struct State {
 }
 
 /// The trainer's state, where it is there, is of the step in the directory's name.
-pub(in super::super) fn state(case: &Case) -> Result<(), String> {
+pub(in crate::checkpoint) fn state(case: &Case) -> Result<(), String> {
     let Some(file) = case.file("trainer_state.json") else { return Ok(()) };
     if file.size > json::LIMIT {
         return Ok(());
@@ -34,7 +34,7 @@ struct Index {
 }
 
 /// Every file that the index names is there. What is no index of this kind is not judged.
-pub(in super::super) fn indexed(scan: &Scan, home: &str, name: &str) -> Result<(), String> {
+pub(in crate::checkpoint) fn indexed(scan: &Scan, home: &str, name: &str) -> Result<(), String> {
     let path = join(home, name);
     let Some(file) = scan.listing.file(&path) else { return Ok(()) };
     let Some(index) = json::read::<Index>(scan.peek, file) else { return Ok(()) };
@@ -46,7 +46,7 @@ pub(in super::super) fn indexed(scan: &Scan, home: &str, name: &str) -> Result<(
 }
 
 /// The name at the end of the path under this key of a JSON file, such as the best checkpoint's.
-pub(in super::super) fn named(scan: &Scan, path: &str, field: &str) -> Option<String> {
+pub(in crate::checkpoint) fn named(scan: &Scan, path: &str, field: &str) -> Option<String> {
     let value: serde_json::Value = json::read(scan.peek, scan.listing.file(path)?)?;
     Some(name_of(value.get(field)?.as_str()?.trim_end_matches('/')).to_owned())
 }

@@ -15,32 +15,32 @@ pub struct Layout {
     /// For `--checkpoint-format`, the manifest and logs.
     pub name: &'static str,
     /// Files below a root, any of which makes it one.
-    pub(super) telltale: &'static [&'static str],
+    pub(in crate::checkpoint) telltale: &'static [&'static str],
     /// A file that must lie in the root as well.
-    pub(super) beside: Option<&'static str>,
+    pub(in crate::checkpoint) beside: Option<&'static str>,
     /// What of a root is of a unit: files, or directories with all below them. The capture is the unit's name.
-    pub(super) unit: &'static [&'static str],
+    pub(in crate::checkpoint) unit: &'static [&'static str],
     /// What must be there, from the unit's directory, or from the root where a unit is files.
-    pub(super) members: &'static [Member],
+    pub(in crate::checkpoint) members: &'static [Member],
     /// What proves that a save is finished.
-    pub(super) proof: Proof,
+    pub(in crate::checkpoint) proof: Proof,
     /// Where the step comes from.
-    pub(super) step: Step,
+    pub(in crate::checkpoint) step: Step,
     /// Files and links in the root that name the newest unit.
-    pub(super) pointers: &'static [&'static str],
+    pub(in crate::checkpoint) pointers: &'static [&'static str],
     /// Names in a root that its library writes for a time and that are no checkpoints.
-    pub(super) ignored: &'static [&'static str],
+    pub(in crate::checkpoint) ignored: &'static [&'static str],
     /// Which units go with the newest one.
-    pub(super) also: &'static [Also],
+    pub(in crate::checkpoint) also: &'static [Also],
     /// Whether each save writes the same names as the one before.
-    pub(super) again: bool,
+    pub(in crate::checkpoint) again: bool,
     /// A directory whose files only look like telltales.
-    pub(super) never: Option<&'static str>,
+    pub(in crate::checkpoint) never: Option<&'static str>,
 }
 
 /// What must hold of the files of a unit.
 #[derive(Debug)]
-pub(super) enum Member {
+pub(in crate::checkpoint) enum Member {
     /// One file matches.
     AnyOf(&'static [&'static str]),
     /// No file matches.
@@ -61,7 +61,7 @@ pub(super) enum Member {
 
 /// What proves that a save is finished.
 #[derive(Debug)]
-pub(super) enum Proof {
+pub(in crate::checkpoint) enum Proof {
     /// The unit has its final name, which it gets by a rename, or is one file with an end.
     Itself,
     /// One of these files of the unit is written last. Messages name the first.
@@ -75,7 +75,7 @@ pub(super) enum Proof {
 
 /// Where the step of a unit comes from.
 #[derive(Debug)]
-pub(super) enum Step {
+pub(in crate::checkpoint) enum Step {
     /// The capture in the unit's name.
     Name(&'static str),
     /// A number in a JSON file of the unit.
@@ -84,7 +84,7 @@ pub(super) enum Step {
 
 /// Which other unit is committed with the newest one.
 #[derive(Debug)]
-pub(super) enum Also {
+pub(in crate::checkpoint) enum Also {
     /// The unit that a text in a JSON file of the newest names by its path.
     Named { file: &'static str, field: &'static str },
     /// The newest complete one whose name matches.
@@ -266,7 +266,7 @@ const MEGATRON: Layout = Layout {
 };
 
 /// `--marker NAME`: the directories beside the first that holds the marker. The engine adds the name.
-pub(super) static MARKER: Layout = Layout { name: "marker", ..ROW };
+pub(in crate::checkpoint) static MARKER: Layout = Layout { name: "marker", ..ROW };
 
 const NUMBERED_FILE: &str =
     "re:((?:step|global_step|iter|epoch|checkpoint|ckpt|model|state|snapshot)[-_=]?[0-9]+(?:\\.[A-Za-z0-9_.]*)?)";
@@ -274,7 +274,7 @@ const NUMBERED_DIRECTORY: &str =
     "re:((?:step|global_step|iter|epoch|checkpoint|ckpt|model|state|snapshot)[-_=]?[0-9]+)/";
 
 /// Entries of one series in the checkpoint directory. It has no proof: a unit is ready when a rest would be.
-pub(super) static NUMBERED: Layout = Layout {
+pub(in crate::checkpoint) static NUMBERED: Layout = Layout {
     name: "numbered",
     unit: &[NUMBERED_FILE, NUMBERED_DIRECTORY],
     proof: Proof::Nothing,
@@ -328,7 +328,7 @@ pub fn format_names() -> impl Iterator<Item = &'static str> {
 }
 
 /// The regular expression of a pattern, without anchors.
-pub(super) fn expression(pattern: &str) -> String {
+pub(in crate::checkpoint) fn expression(pattern: &str) -> String {
     match pattern.strip_prefix("re:") {
         Some(raw) => raw.to_owned(),
         None => pattern.replace('.', "\\.").replace('*', "[^/]*").replace("<n>", "[0-9]+"),
@@ -337,7 +337,7 @@ pub(super) fn expression(pattern: &str) -> String {
 
 /// The compiled whole match of a pattern of the table, kept from its first use on.
 #[expect(clippy::unwrap_used, reason = "constant patterns, compiled by every test")]
-pub(super) fn pattern(text: &'static str) -> &'static Regex {
+pub(in crate::checkpoint) fn pattern(text: &'static str) -> &'static Regex {
     static ALL: LazyLock<Mutex<HashMap<&'static str, &'static Regex>>> = LazyLock::new(Mutex::default);
     let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
     let compiled = || Regex::new(&format!("^(?:{})$", expression(text))).unwrap();

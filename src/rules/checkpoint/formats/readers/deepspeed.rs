@@ -3,20 +3,20 @@
 
 use std::collections::BTreeSet;
 
+use crate::checkpoint::formats::units::{Case, Scan};
 use crate::checkpoint::listing::{join, name_of};
-use crate::checkpoint::units::{Case, Scan};
 
 /// The head of the model's states is read up to here: it names each tensor, in some hundred bytes.
 const HEAD: u64 = 4 << 20;
 /// More ranks than there ever are.
 const MOST_RANKS: u64 = 1 << 20;
 
-pub(in super::super) fn is_state(name: &str) -> bool {
+pub(in crate::checkpoint) fn is_state(name: &str) -> bool {
     name.ends_with("_optim_states.pt") || name.ends_with("_model_states.pt")
 }
 
 /// States are in the unit. [`whole`] looks into them.
-pub(in super::super) fn any_states(case: &Case) -> Result<(), String> {
+pub(in crate::checkpoint) fn any_states(case: &Case) -> Result<(), String> {
     if case.files().any(|(_, path)| is_state(name_of(path))) {
         return Ok(());
     }
@@ -24,7 +24,7 @@ pub(in super::super) fn any_states(case: &Case) -> Result<(), String> {
 }
 
 /// The pointer `latest` within a unit names a directory beside it that holds states.
-pub(in super::super) fn named(scan: &Scan, home: &str) -> Result<(), String> {
+pub(in crate::checkpoint) fn named(scan: &Scan, home: &str) -> Result<(), String> {
     let path = join(home, "latest");
     let tag = scan.text(&path).unwrap_or_default();
     let is_there = !tag.trim().is_empty() && scan.listing.within(&join(home, tag.trim())).any(|e| is_state(e.name()));
@@ -33,7 +33,7 @@ pub(in super::super) fn named(scan: &Scan, home: &str) -> Result<(), String> {
 
 /// Every rank's states are in the directory. With ZeRO each data rank has a shard of the optimizer, and from stage 3 on a part
 /// of the model.
-pub(in super::super) fn whole(scan: &Scan, home: &str) -> Result<(), String> {
+pub(in crate::checkpoint) fn whole(scan: &Scan, home: &str) -> Result<(), String> {
     // Whether it is of the model, its data rank where it is a shard or part, its model rank.
     let mut found: BTreeSet<(bool, Option<u64>, u64)> = BTreeSet::new();
     let mut data_ranks = None;

@@ -6,20 +6,20 @@ use std::sync::LazyLock;
 
 use regex::bytes::Regex;
 
-use crate::checkpoint::ends;
-use crate::checkpoint::layouts::pattern;
+use crate::checkpoint::formats::ends;
+use crate::checkpoint::formats::layouts::pattern;
+use crate::checkpoint::formats::units::{Case, Scan};
 use crate::checkpoint::listing::join;
-use crate::checkpoint::units::{Case, Scan};
 
 /// The metadata is read up to here.
 const METADATA_LIMIT: u64 = 64 << 20;
 
-pub(in super::super) fn is_shard(name: &str) -> bool {
+pub(in crate::checkpoint) fn is_shard(name: &str) -> bool {
     pattern("__<n>_<n>.distcp").is_match(name) || name == ".metadata"
 }
 
 /// Lightning's last file, `meta.pt`, is there in its checkpoints, and where another unit of the root has one.
-pub(in super::super) fn lightnings(case: &Case) -> Result<(), String> {
+pub(in crate::checkpoint) fn lightnings(case: &Case) -> Result<(), String> {
     let unit = case.unit();
     let has_meta = |path: &str| case.scan.listing.file(&join(path, "meta.pt")).is_some();
     let is_lightnings = unit.key.ends_with(".ckpt") && (unit.key.contains("step=") || unit.key.starts_with("last"));
@@ -30,7 +30,7 @@ pub(in super::super) fn lightnings(case: &Case) -> Result<(), String> {
 }
 
 /// The metadata in this directory is there, with every shard that it names.
-pub(in super::super) fn whole(scan: &Scan, home: &str) -> Result<(), String> {
+pub(in crate::checkpoint) fn whole(scan: &Scan, home: &str) -> Result<(), String> {
     static SHARD: LazyLock<Regex> = LazyLock::new(|| ends::constant(r"__[0-9]+_[0-9]+\.distcp"));
     let path = join(home, ".metadata");
     let metadata = scan.listing.file(&path).ok_or_else(|| format!("{path} is not there yet"))?;

@@ -1,0 +1,34 @@
+//! JSON files of a listing.
+
+use serde::de::{DeserializeOwned, IgnoredAny};
+
+use super::containers::Verdict;
+use crate::checkpoint::listing::{Entry, Peek};
+use crate::text::python_json;
+
+/// Longer files are judged by their last bytes: reading them at each look would take too long.
+pub(in crate::checkpoint) const LIMIT: u64 = 16 << 20;
+
+/// The value in a JSON file. `None` if the file cannot be read, is too long or is not such a value.
+pub(in crate::checkpoint) fn read<T: DeserializeOwned>(peek: &dyn Peek, file: &Entry) -> Option<T> {
+    python_json::from_slice(&content(peek, file)?).ok()
+}
+
+fn content(peek: &dyn Peek, file: &Entry) -> Option<Vec<u8>> {
+    if file.size > LIMIT { None } else { peek.read(&file.path, 0, file.size as usize) }
+}
+
+/// JSON to the end. Of what is too long, or no one value (a line after the other), only the last byte is looked at.
+pub(in crate::checkpoint) fn json(peek: &dyn Peek, file: &Entry) -> Verdict {
+    let cut = || Err("its JSON is cut short".to_owned());
+    if file.size <= LIMIT {
+        match python_json::from_slice::<IgnoredAny>(&content(peek, file).ok_or("it cannot be read")?) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.is_eof() => return cut(),
+            Err(_) => {}
+        }
+    }
+    let tail = peek.read(&file.path, file.size.saturating_sub(64), 64).ok_or("it cannot be read")?;
+    let last = tail.iter().rev().find(|byte| !byte.is_ascii_whitespace());
+    if matches!(last, Some(b'}' | b']')) { Ok(()) } else { cut() }
+}
