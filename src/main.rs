@@ -28,8 +28,8 @@ pub unsafe extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int 
     // No file of trainit may become a standard stream, and a child must still find descriptors closed that were closed.
     stdio::hold_closed();
     // SAFETY: argv has argc entries; the check comes before the read.
-    let is_run = argc > 1 && unsafe { CStr::from_ptr(*argv.add(1)) } == c"run";
-    let mask = is_run.then(signals::block_all);
+    let starts_commands = argc > 1 && command::STARTS_COMMANDS.contains(&unsafe { CStr::from_ptr(*argv.add(1)) });
+    let mask = starts_commands.then(signals::block_all);
     let code = std::panic::catch_unwind(|| {
         // SAFETY: both blocks are NULL-terminated arrays of C strings, and nothing has changed them yet.
         let (argv, environment) = unsafe { (strings(argv), strings(environ)) };

@@ -20,7 +20,7 @@ use subs::{SUBS, Sub, as_flags};
 
 use crate::rules::text::safe_text::printable;
 use crate::settings::Complaint;
-use crate::settings::defs::{MOST_USED, Setting, Takes, all, find, on};
+use crate::settings::defs::{MOST_USED, Setting, Takes, find, on};
 use crate::settings::reader::switch_value;
 use crate::settings::suggest::nearest;
 
@@ -98,7 +98,7 @@ fn parse_with_clap(mut argv: Vec<OsString>) -> Result<Parsed, Refusal> {
 /// the `--`).
 fn misplaced_values(sub: &Sub, argv: &mut Vec<OsString>) -> Vec<Complaint> {
     let mut mistakes = Vec::new();
-    let ours = |name: &str| find(name).filter(|setting| setting.on & sub.on != 0);
+    let ours = |name: &str| sub.settings().find(|setting| setting.name == name);
     let is_flag = |word: &str| {
         word.strip_prefix("--").is_some_and(|name| {
             let name = name.split('=').next().unwrap_or(name);
@@ -161,8 +161,9 @@ fn correct(sub: &Sub, error: &clap::Error, argv: &mut Vec<OsString>) -> Option<C
     let word = |at: &OsString| at.to_str().is_some_and(|w| w.split('=').next() == Some(flag.as_str()));
     let at = argv.iter().take_while(|a| *a != "--").position(word)?;
     let value = argv[at].to_str()?.split_once('=').map(|(_, value)| value.to_owned());
-    let known: Vec<&str> = all().filter(|s| s.on & sub.on != 0).map(|s| s.name).collect();
+    let known: Vec<&str> = sub.settings().map(|s| s.name).collect();
     let nearest = flag.strip_prefix("--").and_then(|name| nearest(name, &known));
+    let find = |name: &str| sub.settings().find(|setting| setting.name == name);
     argv.remove(at);
     // The next word is its value, unless it can be an operand.
     let is_value = !argv.get(at).is_none_or(|next| next.as_encoded_bytes().starts_with(b"-"))
@@ -199,7 +200,7 @@ fn build(sub: &Sub, help: bool) -> Command {
     let most_used: &[&str] = if sub.on == on::RUN { &MOST_USED } else { &[] };
     let is_most_used = |setting: &&Setting| most_used.contains(&setting.name);
     let first = most_used.iter().filter_map(|name| find(name));
-    for setting in first.chain(all().filter(|s| s.on & sub.on != 0 && !is_most_used(s))) {
+    for setting in first.chain(sub.settings().filter(|s| !is_most_used(s))) {
         let heading = if is_most_used(&setting) { "Most used" } else { setting.topic };
         let mut arg = Arg::new(setting.name)
             .long(setting.name)
@@ -241,7 +242,7 @@ fn collect(sub: &'static Sub, matches: &ArgMatches) -> Parsed {
         .collect();
     let mut parsed = Parsed::of(sub, operands);
     parsed.config = matches.try_get_one::<OsString>("config").ok().flatten().cloned();
-    for setting in all().filter(|s| s.on & sub.on != 0) {
+    for setting in sub.settings() {
         if setting.takes == Takes::Switch {
             if matches.get_flag(setting.name) {
                 parsed.flags.insert(setting.name, vec!["true".to_owned()]);
@@ -331,6 +332,7 @@ fn step_as_operand(error: &clap::Error, wanted: Option<&Sub>) -> Option<String> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::defs::all;
 
     fn parsed(line: &str) -> Parsed {
         parse(line.split(' ').map(OsString::from).collect()).expect(line)

@@ -11,9 +11,10 @@ pub mod licenses;
 pub mod man;
 pub mod report_metric;
 pub mod run;
+pub mod simulate;
 pub mod status;
 
-use std::ffi::OsString;
+use std::ffi::{CStr, OsString};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -31,16 +32,23 @@ use crate::rules::process::exit;
 use crate::settings::layers::unknown_variables;
 use crate::settings::reader::unquoted;
 use crate::settings::{Complaint, ConfigFile, Values, platform};
+use crate::supervisor::simulate::keeper;
 
 /// The limit for reading the configuration file.
 const CONFIG_LIMIT: Duration = Duration::from_secs(5);
 
 const DEFAULT_CONFIG: &str = "/etc/trainit/config.toml";
 
+/// The subcommands that start commands, and so block every signal before anything else.
+pub const STARTS_COMMANDS: [&CStr; 3] = [c"run", c"simulate", c"simulated-replica"];
+
 /// Executes the command line and returns the exit code. `mask` is the signal mask before trainit's own, for `run`.
 pub fn dispatch(argv: Vec<OsString>, env: Env, mask: Option<Mask>) -> u8 {
     if argv.get(1).is_some_and(|word| word == gpu_probe::SUBCOMMAND) {
         gpu_probe::main(&argv, &env);
+    }
+    if let (Some(mask), true) = (mask, argv.get(1).is_some_and(|word| word == keeper::SUBCOMMAND)) {
+        return keeper::main(argv.get(2..).unwrap_or_default(), &env, mask);
     }
     let parsed = match cli::parse(argv) {
         Ok(parsed) => parsed,
@@ -49,6 +57,7 @@ pub fn dispatch(argv: Vec<OsString>, env: Env, mask: Option<Mask>) -> u8 {
     };
     match (parsed.command, mask) {
         ("run", Some(mask)) => run::main(parsed, env, mask),
+        ("simulate", Some(mask)) => simulate::main(&parsed, env, mask),
         ("report-metric", _) => report_metric::main(&parsed, &env),
         ("status", _) => status::main(&parsed, &env),
         ("gpus", _) => gpus::main(&parsed, &env),

@@ -16,6 +16,7 @@ pub mod model;
 pub mod platform;
 pub mod reader;
 pub mod run;
+pub mod simulate;
 pub mod suggest;
 pub mod units;
 pub mod unused;

@@ -12,6 +12,7 @@ pub mod output;
 mod peers;
 mod perform;
 mod preemption_watch;
+pub mod simulate;
 mod status;
 mod timers;
 

@@ -371,6 +371,7 @@ impl Performer {
             new_session: self.job.policy.signal_target == Target::Group && !self.terminal_stop.shares(),
             terminal: self.terminal_stop.hand_on(),
             death_signal: self.job.death_signal.filter(|_| spawn::own_pid() != 1),
+            stdin: None,
             stdout: ends.stdout,
             stderr: ends.stderr,
         })?);

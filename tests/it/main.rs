@@ -64,6 +64,7 @@ mod restarts;
 mod resume;
 mod scraped_metrics;
 mod shipping;
+mod simulate;
 mod spoilt_answers;
 mod states_page;
 mod status;

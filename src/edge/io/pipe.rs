@@ -6,7 +6,9 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 
 use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, tee};
-use nix::unistd::pipe2;
+use nix::unistd::{dup2_stdin, pipe2};
+
+use crate::edge::io::stdio::STDIN;
 
 /// The default of /proc/sys/fs/pipe-max-size, which is the limit for an unprivileged process.
 const ROOM_BYTES: i32 = 1 << 20;
@@ -22,6 +24,15 @@ pub fn pair() -> io::Result<(Reader, OwnedFd)> {
     // A smaller buffer is only slower.
     let _ = fcntl(&read, FcntlArg::F_SETPIPE_SZ(ROOM_BYTES));
     Ok((Reader(File::from(read)), write))
+}
+
+/// Standard input as a reader of our own, which no child inherits; /dev/null takes its place. Errors: as dup(2) and
+/// open(2).
+pub fn take_stdin() -> io::Result<Reader> {
+    let ours = STDIN.try_clone_to_owned()?;
+    fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    dup2_stdin(File::open("/dev/null")?)?;
+    Ok(Reader(File::from(ours)))
 }
 
 impl Reader {

@@ -4,5 +4,6 @@ pub mod free_port;
 pub mod gang;
 pub mod http;
 pub mod http_server;
+pub mod metadata_server;
 pub mod status_socket;
 pub mod tcp_connect;

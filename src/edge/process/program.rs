@@ -57,6 +57,11 @@ pub fn is_in_path(name: &str, path: Option<&[u8]>) -> bool {
     executables(OsStr::new(name), path).next().is_some()
 }
 
+/// Whether the command names an executable file, by PATH or by its own path.
+pub fn exists(program: &OsStr, path: Option<&[u8]>) -> bool {
+    executables(program, path).next().is_some()
+}
+
 /// The file that was executed for a command, and how it begins.
 pub fn beginning(program: &OsStr, path: Option<&[u8]>) -> Option<(String, Vec<u8>)> {
     let file = executables(program, path).next()?;

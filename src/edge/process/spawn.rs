@@ -44,6 +44,8 @@ pub struct Launch<'a> {
     pub terminal: Option<BorrowedFd<'static>>,
     /// What the child gets when trainit dies.
     pub death_signal: Option<Signal>,
+    /// The child's standard input, if not ours.
+    pub stdin: Option<OwnedFd>,
     /// The child's standard output, if not ours.
     pub stdout: Option<OwnedFd>,
     /// The child's standard error, if not ours.
@@ -131,7 +133,12 @@ extern "C" fn child(plan: *mut c_void) -> c_int {
             }
         }
         let mut is_ready = true;
-        for (from, to) in [(&launch.stdout, libc::STDOUT_FILENO), (&launch.stderr, libc::STDERR_FILENO)] {
+        let standard = [
+            (&launch.stdin, libc::STDIN_FILENO),
+            (&launch.stdout, libc::STDOUT_FILENO),
+            (&launch.stderr, libc::STDERR_FILENO),
+        ];
+        for (from, to) in standard {
             if let Some(from) = from {
                 is_ready &= libc::dup2(from.as_raw_fd(), to) >= 0;
             }

@@ -1,14 +1,23 @@
 //! A Kubernetes Indexed Job: `JOB_COMPLETION_INDEX`, with the number of nodes from the user. The index alone means an
 //! array job, which is more common.
 
-use super::Platform;
 use super::input::{Input, count};
 use super::signs::Signs;
 use super::spec::{ClusterError, PlatformName, Reading, Warning, role_of_rank};
+use super::written::{Job, Limit, Notice, Permanent, Replica, Restarts, Simulated, Success};
+use super::{EXPLICIT, Platform};
 
 const NAME: PlatformName = PlatformName("k8s_indexed");
 
 pub(super) const K8S_INDEXED: Platform = Platform {
+    simulated: Some(Simulated {
+        name: NAME.0,
+        write,
+        other_roles: &[],
+        restarts: Restarts { whole_job: false, limit: Limit::Together(6), permanent: Permanent::None },
+        success: Success::OfAll,
+        notice: Notice::Signal,
+    }),
     // Kubeflow's TrainJob for XGBoost gives each node an index, but counts workers; a node with several GPUs has
     // several workers.
     signs: &[Signs {
@@ -21,6 +30,16 @@ pub(super) const K8S_INDEXED: Platform = Platform {
     }],
     ..Platform::of(&[NAME], &["JOB_COMPLETION_INDEX"], "JOB_COMPLETION_INDEX, and --nnodes or TRAINIT_NNODES", read)
 };
+
+/// The index, and what the manifest of the job gives (docs/examples/indexed-job.yaml).
+fn write(job: &Job, replica: &Replica) -> Vec<(&'static str, String)> {
+    let [nnodes, _, leader] = EXPLICIT;
+    vec![
+        ("JOB_COMPLETION_INDEX", job.rank(replica).to_string()),
+        (nnodes, job.training().count().to_string()),
+        (leader, format!("{}:{}", job.leader_host(), job.rendezvous_port)),
+    ]
+}
 
 /// Reads the index if the number of nodes is given.
 fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {

@@ -13,6 +13,7 @@ mod launcher;
 pub mod pools;
 pub mod signs;
 pub mod spec;
+pub mod written;
 
 mod aws_batch;
 mod jax_env;
@@ -34,6 +35,7 @@ use first::First;
 use input::Input;
 use signs::Signs;
 use spec::{ClusterError, ClusterSpec, Fact, PlatformName, Reading, Warning};
+use written::Simulated;
 
 /// Reads a source; `None` if its variables are not set.
 pub type Read = fn(&Input<'_>, &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError>;
@@ -60,6 +62,8 @@ pub struct Platform {
     pub signs: &'static [Signs],
     /// The variables that hold other facts about the job, whichever platform is used.
     pub facts: &'static [(Fact, &'static str)],
+    /// How `trainit simulate` imitates it, if it can.
+    pub simulated: Option<Simulated>,
 }
 
 impl Platform {
@@ -80,6 +84,7 @@ impl Platform {
             first: First::Unknown,
             signs: &[],
             facts: &[],
+            simulated: None,
         }
     }
 }
@@ -116,7 +121,7 @@ pub fn fact_variable(fact: Fact, env: &Env) -> Option<(&'static str, &str)> {
 }
 
 /// trainit's own variables of the cluster. A blank one counts as unset, like a source's.
-const EXPLICIT: [&str; 3] = ["TRAINIT_NNODES", "TRAINIT_NODE_RANK", "TRAINIT_LEADER"];
+pub const EXPLICIT: [&str; 3] = ["TRAINIT_NNODES", "TRAINIT_NODE_RANK", "TRAINIT_LEADER"];
 
 /// The result of a detection.
 #[derive(Debug)]

@@ -19,6 +19,7 @@ use super::json;
 use super::pools::workers;
 use super::signs::Signs;
 use super::spec::{ClusterError, Leader, Nproc, PlatformName, Reading, Role, Traits, Warning, quote};
+use super::written::{Job, Limit, Notice, Permanent, Replica, Restarts, Simulated, Success};
 use crate::process::env::Env;
 
 const RESOURCES: &str = "/opt/ml/input/config/resourceconfig.json";
@@ -52,6 +53,14 @@ const NAME: PlatformName = PlatformName("sagemaker");
 
 pub(super) const SAGEMAKER: Platform = Platform {
     first: First::Name(["SM_CURRENT_HOST", "SM_HOSTS"]),
+    simulated: Some(Simulated {
+        name: NAME.0,
+        write,
+        other_roles: &[],
+        restarts: Restarts { whole_job: true, limit: Limit::None, permanent: Permanent::All },
+        success: Success::OfAll,
+        notice: Notice::Signal,
+    }),
     signs: &[Signs { launcher: "SageMaker", counts: &["SM_HOSTS"], places: &["SM_CURRENT_HOST"], ..Signs::NODES }],
     ..Platform::of(
         &[NAME],
@@ -66,6 +75,19 @@ pub(super) const SAGEMAKER: Platform = Platform {
         read,
     )
 };
+
+/// The toolkit's variables. The hosts are addresses, because names such as algo-1 resolve on SageMaker only; the
+/// rendezvous port is a variable, because all hosts are one machine.
+fn write(job: &Job, replica: &Replica) -> Vec<(&'static str, String)> {
+    let hosts: Vec<&str> = job.training().map(|replica| replica.address.host.as_str()).collect();
+    vec![
+        (PLACE[0], Value::from(hosts).to_string()),
+        (PLACE[1], replica.address.host.clone()),
+        (PLACE[2], "lo".to_owned()),
+        ("TRAINING_JOB_ARN", format!("arn:aws:sagemaker:local:0:training-job/{}", job.number)),
+        ("MASTER_PORT", job.rendezvous_port.to_string()),
+    ]
+}
 
 /// Whether this is a SageMaker container, according to its variables.
 pub fn is_here(env: &Env) -> bool {

@@ -11,6 +11,7 @@ use super::input::{Input, rank, within};
 use super::pools::workers;
 use super::signs::Signs;
 use super::spec::{ClusterError, Leader, PlatformName, Process, Reading, Role, Traits, Warning, quote};
+use super::written::{Job, Limit, Notice, Permanent, Replica, Restarts, Simulated, Success};
 use crate::process::env::Env;
 use crate::process::signal::Signal;
 
@@ -30,6 +31,14 @@ const NAME: PlatformName = PlatformName("slurm");
 
 pub(super) const SLURM: Platform = Platform {
     first: First::Rank(&[&["SLURM_PROCID"]]),
+    simulated: Some(Simulated {
+        name: NAME.0,
+        write,
+        other_roles: &[],
+        restarts: Restarts { whole_job: true, limit: Limit::None, permanent: Permanent::All },
+        success: Success::OfAll,
+        notice: Notice::Signal,
+    }),
     signs: &[
         Signs {
             launcher: "Slurm",
@@ -68,6 +77,29 @@ pub(super) const SLURM: Platform = Platform {
         read,
     )
 };
+
+/// The variables of srun's task, one for each node. The port follows from the job's number.
+fn write(job: &Job, replica: &Replica) -> Vec<(&'static str, String)> {
+    let hosts: Vec<&str> = job.training().map(|replica| replica.address.host.as_str()).collect();
+    let (rank, nodes, list) = (job.rank(replica).to_string(), hosts.len().to_string(), hosts.join(","));
+    vec![
+        ("SLURM_JOB_ID", job.number.to_string()),
+        ("SLURM_PROCID", rank.clone()),
+        ("SLURM_NODEID", rank),
+        ("SLURM_LOCALID", "0".to_owned()),
+        ("SLURM_NTASKS", nodes.clone()),
+        ("SLURM_NNODES", nodes.clone()),
+        ("SLURM_JOB_NUM_NODES", nodes.clone()),
+        ("SLURM_JOB_NODELIST", list.clone()),
+        (STEP[0], "0".to_owned()),
+        (STEP[3], nodes.clone()),
+        ("SLURM_STEP_NUM_NODES", nodes.clone()),
+        ("SLURM_STEP_TASKS_PER_NODE", format!("1(x{nodes})")),
+        (LISTS[0], list),
+        ("SLURMD_NODENAME", replica.address.host.clone()),
+        ("SLURM_RESTART_COUNT", job.restarts.to_string()),
+    ]
+}
 
 /// Reads the place of the task.
 fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {

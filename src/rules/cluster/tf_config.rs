@@ -17,6 +17,7 @@ use super::pools::{
     Pool, RENDEZVOUS_PORT, Replicas, Task, check_task, many_evaluators, read_cluster, read_task, refuse_duplicates,
 };
 use super::spec::{ClusterError, ClusterOptions, Leader, PlatformName, Reading, Role, Traits, Warning};
+use super::written::{Job, Limit, Notice, Permanent, Replica, Restarts, Simulated, Success};
 use crate::process::env::Env;
 
 const VARIABLE: &str = "TF_CONFIG";
@@ -29,8 +30,25 @@ const AI_PLATFORM: PlatformName = PlatformName("ai_platform");
 pub(super) const TF_CONFIG: Platform = Platform {
     is_frameworks: true,
     first: First::Task(VARIABLE),
+    // Kubeflow's TFJob with restartPolicy ExitCode.
+    simulated: Some(Simulated {
+        name: NAME.0,
+        write,
+        other_roles: &[Role::Ps, Role::Evaluator],
+        restarts: Restarts { whole_job: false, limit: Limit::None, permanent: Permanent::Below128 },
+        success: Success::OfChief,
+        notice: Notice::Signal,
+    }),
     ..Platform::of(&[AI_PLATFORM, NAME], &["TF_CONFIG"], "TF_CONFIG with a cluster", read)
 };
+
+/// The variable of a replica. Evaluators are outside of the cluster, as TensorFlow wants it.
+fn write(job: &Job, replica: &Replica) -> Vec<(&'static str, String)> {
+    let roles = [Role::Chief, Role::Worker, Role::Ps].map(|role| (role, role.word()));
+    let task = serde_json::json!({ "type": replica.seat.role().word(), "index": replica.seat.index });
+    let config = serde_json::json!({ "cluster": job.cluster(&roles), "task": task, "environment": "cloud" });
+    vec![(VARIABLE, config.to_string())]
+}
 
 /// Reads the variable, if it is set and has a cluster.
 fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
@@ -77,9 +95,11 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
 }
 
 fn platform(env: &Env, options: &ClusterOptions) -> PlatformName {
+    // The metrics file is set elsewhere, too: cloudml-hypertune reads it on every platform.
+    let is_its = |name: &str| name.strip_prefix("CLOUD_ML_").is_some_and(|rest| rest != "HP_METRIC_FILE");
     match options.platform {
         Some(named @ (AI_PLATFORM | NAME)) => named,
-        _ if env.iter().any(|(name, value)| name.starts_with("CLOUD_ML_") && !value.trim().is_empty()) => AI_PLATFORM,
+        _ if env.iter().any(|(name, value)| is_its(name) && !value.trim().is_empty()) => AI_PLATFORM,
         _ => NAME,
     }
 }

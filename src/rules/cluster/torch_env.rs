@@ -13,6 +13,7 @@ use super::pools::workers;
 use super::signs::{Signs, bare, count, quotes};
 use super::slurm;
 use super::spec::{ClusterError, Leader, PlatformName, Process, Reading, Warning, quote, role_of_rank};
+use super::written::{Job, Limit, Notice, Permanent, Replica, Restarts, Simulated, Success};
 
 /// The usual port of TensorFlow's server.
 const TENSORFLOW_PORT: u16 = 2222;
@@ -22,6 +23,15 @@ const NAME: PlatformName = PlatformName("torch_env");
 pub(super) const TORCH_ENV: Platform = Platform {
     read_launcher: one_of_several,
     first: First::Host(&["PET_NODE_RANK"]),
+    // Kubeflow's PyTorchJob with restartPolicy ExitCode.
+    simulated: Some(Simulated {
+        name: NAME.0,
+        write,
+        other_roles: &[],
+        restarts: Restarts { whole_job: false, limit: Limit::None, permanent: Permanent::Below128 },
+        success: Success::OfChief,
+        notice: Notice::Signal,
+    }),
     signs: &[
         Signs {
             launcher: "torchrun",
@@ -64,6 +74,21 @@ pub(super) const TORCH_ENV: Platform = Platform {
         read,
     )
 };
+
+/// The variables of a replica, as the operator sets them.
+fn write(job: &Job, replica: &Replica) -> Vec<(&'static str, String)> {
+    let (rank, world, port) = (job.rank(replica), job.training().count(), job.rendezvous_port.to_string());
+    vec![
+        ("MASTER_ADDR", job.leader_host().to_owned()),
+        ("MASTER_PORT", port.clone()),
+        ("WORLD_SIZE", world.to_string()),
+        ("RANK", rank.to_string()),
+        ("PET_NNODES", world.to_string()),
+        ("PET_NODE_RANK", rank.to_string()),
+        ("PET_MASTER_ADDR", job.leader_host().to_owned()),
+        ("PET_MASTER_PORT", port),
+    ]
+}
 
 /// Reads either pair.
 fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {

@@ -16,6 +16,7 @@ use super::pools::{
     Pool, RENDEZVOUS_PORT, Replicas, check_task, many_evaluators, read_cluster, read_task, refuse_duplicates,
 };
 use super::spec::{ClusterError, Fact, Leader, PlatformName, Reading, Role, Traits, Warning};
+use super::written::{Job, Limit, Notice, Permanent, Replica, Restarts, Simulated, Success};
 
 const VARIABLE: &str = "CLUSTER_SPEC";
 const POOLS: [&str; 4] = ["workerpool0", "workerpool1", "workerpool2", "workerpool3"];
@@ -29,6 +30,14 @@ pub(super) const VERTEX: Platform = Platform {
         (Fact::CheckpointStore, "AIP_CHECKPOINT_DIR"),
         (Fact::ModelStore, "AIP_MODEL_DIR"),
     ],
+    simulated: Some(Simulated {
+        name: NAME.0,
+        write,
+        other_roles: &[Role::Ps, Role::Evaluator],
+        restarts: Restarts { whole_job: false, limit: Limit::Each(5), permanent: Permanent::None },
+        success: Success::OfChief,
+        notice: Notice::Cloud("gce"),
+    }),
     ..Platform::of(&[NAME], &[VARIABLE], VARIABLE, read)
 };
 
@@ -97,4 +106,24 @@ fn read_as_vertex(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Opti
 
 fn addresses(pool: &Pool) -> Vec<super::address::Address> {
     pool.tasks.values().cloned().collect()
+}
+
+/// The variables of a replica of a custom job. Vertex AI fixes the rendezvous port for one machine each; on one machine
+/// for all replicas it is a variable.
+fn write(job: &Job, replica: &Replica) -> Vec<(&'static str, String)> {
+    let roles = [Role::Chief, Role::Worker, Role::Ps, Role::Evaluator];
+    let names: Vec<(Role, &str)> = roles.into_iter().zip(POOLS).collect();
+    let pool = names.iter().find(|(role, _)| *role == replica.seat.role()).map_or(POOLS[0], |(_, pool)| pool);
+    let task = serde_json::json!({ "type": pool, "index": replica.seat.index, "trial": "" });
+    let cluster = job.cluster(&names);
+    let spec = serde_json::json!({ "cluster": cluster, "environment": "cloud", "task": task, "job": "{}" });
+    let place = |name: &str| format!("file://{}/{name}/", job.shared);
+    vec![
+        (VARIABLE, spec.to_string()),
+        ("CLOUD_ML_JOB_ID", job.number.to_string()),
+        ("AIP_CHECKPOINT_DIR", place("checkpoints")),
+        ("AIP_MODEL_DIR", place("model")),
+        ("AIP_TENSORBOARD_LOG_DIR", place("logs")),
+        ("MASTER_PORT", job.rendezvous_port.to_string()),
+    ]
 }

@@ -12,7 +12,10 @@ mod metrics;
 mod output;
 mod preemption;
 mod restarting;
+mod simulate;
 mod stopping;
+
+pub use simulate::SETTINGS as SIMULATE;
 
 /// The subcommands a setting belongs to, as bits.
 pub mod on {

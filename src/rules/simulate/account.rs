@@ -1,0 +1,83 @@
+//! Where the time of a replica goes, by cause.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// What a replica does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each is its own word")]
+pub enum Cause {
+    /// From the start of its processes to its first step.
+    Start,
+    /// Without processes.
+    Waiting,
+    /// Steps that no earlier life had done.
+    Training,
+    /// Steps that an earlier life had done already.
+    Repeated,
+    /// Standing still, or after its last step.
+    Stopped,
+}
+
+/// Seconds by cause.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[allow(missing_docs, reason = "each is its cause")]
+pub struct Seconds {
+    pub start: f64,
+    pub waiting: f64,
+    pub training: f64,
+    pub repeated: f64,
+    pub stopped: f64,
+}
+
+impl Seconds {
+    fn of(&mut self, cause: Cause) -> &mut f64 {
+        match cause {
+            Cause::Start => &mut self.start,
+            Cause::Waiting => &mut self.waiting,
+            Cause::Training => &mut self.training,
+            Cause::Repeated => &mut self.repeated,
+            Cause::Stopped => &mut self.stopped,
+        }
+    }
+
+    /// All of it.
+    pub fn total(&self) -> f64 {
+        self.start + self.waiting + self.training + self.repeated + self.stopped
+    }
+
+    /// The part that brought the job forward; `None` for no time at all.
+    pub fn goodput(&self) -> Option<f64> {
+        (self.total() > 0.0).then(|| self.training / self.total())
+    }
+
+    /// Adds another replica's.
+    pub fn add(&mut self, other: &Seconds) {
+        self.start += other.start;
+        self.waiting += other.waiting;
+        self.training += other.training;
+        self.repeated += other.repeated;
+        self.stopped += other.stopped;
+    }
+}
+
+/// The account of one replica.
+#[derive(Debug, Clone, Default)]
+pub struct Account {
+    seconds: Seconds,
+    since: Duration,
+}
+
+impl Account {
+    /// The time since the last entry belongs to this cause.
+    pub fn book(&mut self, now: Duration, cause: Cause) {
+        *self.seconds.of(cause) += now.saturating_sub(self.since).as_secs_f64();
+        self.since = now;
+    }
+
+    /// The sums so far.
+    pub fn seconds(&self) -> Seconds {
+        self.seconds
+    }
+}

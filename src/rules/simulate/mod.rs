@@ -1,0 +1,53 @@
+//! A training platform on one machine: which replicas a job has, what goes wrong and when, what the platform does about
+//! it, and what came of it.
+//!
+//! [`Simulation::step`] decides everything; time is an argument. The variables of each platform are in its file of
+//! `rules/cluster`. Deliberately absent: processes, sockets and directories, which `supervisor/simulate` touches.
+
+pub mod account;
+pub mod environment;
+pub mod fault;
+pub mod machine;
+pub mod metadata;
+pub mod progress;
+pub mod replica;
+pub mod report;
+pub mod seats;
+
+use std::time::Duration;
+
+pub use machine::{Action, Event, Simulation};
+
+use crate::cluster::PLATFORMS;
+use crate::cluster::written::{Notice, Simulated};
+use crate::gang::seat::Seat;
+use fault::Fault;
+
+/// What is simulated.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The platform.
+    pub platform: &'static Simulated,
+    /// How preemptions are announced.
+    pub notice_by: Notice,
+    /// The replicas: chief, workers, parameter servers, evaluators.
+    pub seats: Vec<Seat>,
+    /// What goes wrong.
+    pub faults: Vec<Fault>,
+    /// The time from a notice, or from the end of the job, to SIGKILL.
+    pub notice: Duration,
+    /// A replica that the platform has ended comes back without the content of its disk.
+    pub lose_disk: bool,
+    /// The time until a replica that has ended is started again.
+    pub replace_after: Duration,
+    /// The time limit of the job.
+    pub limit: Duration,
+}
+
+/// Every platform that can be simulated.
+pub fn platforms() -> impl Iterator<Item = &'static Simulated> {
+    PLATFORMS.iter().filter_map(|platform| platform.simulated.as_ref())
+}
+
+/// The metadata servers of a platform's clouds, in the words of `--preemption`.
+pub const CLOUDS: [&str; 3] = ["gce", "aws", "azure"];

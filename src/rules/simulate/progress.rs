@@ -1,0 +1,61 @@
+//! The step and the loss in a line that a trainer prints, in the common forms `step=12 loss=0.5`, `step 12`, `loss: 0.5`;
+//! and the generation in trainit's own log line.
+
+/// What a line says.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Said {
+    /// The step.
+    pub step: Option<u64>,
+    /// The loss.
+    pub loss: Option<f64>,
+    /// The generation of the gang.
+    pub generation: Option<u64>,
+}
+
+/// Reads a line. Only a step beside a loss counts: a line about a checkpoint names a step, too.
+pub fn read(line: &str) -> Said {
+    let loss = value(line, "loss").and_then(|text| text.parse::<f64>().ok());
+    let step = value(line, "step").and_then(|text| text.parse().ok()).filter(|_| loss.is_some());
+    let generation = value(line, "generation").and_then(|text| text.parse().ok());
+    Said { step, loss: loss.filter(|_| step.is_some()), generation }
+}
+
+/// The number after a word.
+fn value<'a>(line: &'a str, word: &str) -> Option<&'a str> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let found = line.match_indices(word).find_map(|(at, _)| {
+        let (before, after) = (&line[..at], &line[at + word.len()..]);
+        if before.ends_with(is_part) || after.starts_with(is_part) {
+            return None;
+        }
+        let rest = after.trim_start_matches(['=', ':', ' ', '"', '\'']);
+        let is_number = |c: char| c.is_ascii_digit() || matches!(c, '.' | '-' | '+' | 'e' | 'E');
+        let end = rest.find(|c| !is_number(c)).unwrap_or(rest.len());
+        (end > 0).then(|| rest[..end].trim_end_matches('.'))
+    });
+    found.filter(|text| !text.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_common_forms_are_read_and_other_lines_say_nothing() {
+        let said = |line| (read(line).step, read(line).loss);
+        for line in [
+            "step=12 loss=0.5",
+            "INFO step 12 loss 0.5",
+            "step: 12, loss: 0.5.",
+            "{\"step\": 12, \"loss\": 0.5}",
+            "step=12 loss=5e-1 lr=3",
+        ] {
+            assert_eq!(said(line), (Some(12), Some(0.5)), "{line}");
+        }
+        for line in ["checkpoint step=10 file=x", "footstep=12 loss=1", "step=x loss=0.5", "", "done step=12", "loss=2"]
+        {
+            assert_eq!(said(line), (None, None), "{line}");
+        }
+        assert_eq!(read("generation 3 of the gang starts").generation, Some(3));
+    }
+}

@@ -1,0 +1,92 @@
+//! One replica of a simulated job: its lives, its steps, its time.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::account::{Account, Cause};
+
+/// One replica.
+#[derive(Debug, Clone, Default)]
+pub struct Replica {
+    pub(super) phase: Phase,
+    /// The platform has ended it, or is about to.
+    pub(super) is_struck: bool,
+    /// SIGKILL comes then.
+    pub(super) kill_at: Option<Duration>,
+    /// It stands still until then.
+    pub(super) frozen_until: Option<Duration>,
+    /// How often it was started.
+    pub starts: u32,
+    /// The exit codes of its lives.
+    pub exits: Vec<u8>,
+    /// The verdicts of its lives, as far as it wrote some.
+    pub verdicts: Vec<Value>,
+    /// The highest step that it has reported.
+    pub step: Option<u64>,
+    /// The last loss that it has reported.
+    pub loss: Option<f64>,
+    /// Steps that it reported although an earlier life had reported them.
+    pub repeated_steps: u64,
+    /// Where its time went.
+    pub account: Account,
+}
+
+/// Whether it has processes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Without processes; started when the others have ended, too.
+    #[default]
+    Down,
+    /// Without processes; started then.
+    DownUntil(Duration),
+    /// With processes. It has reported a step in this life, or not yet.
+    Up { has_stepped: bool },
+    /// It needs no further start.
+    Done,
+}
+
+impl Replica {
+    pub(super) fn is_up(&self) -> bool {
+        matches!(self.phase, Phase::Up { .. })
+    }
+
+    pub(super) fn stepped(&mut self, now: Duration, step: u64, loss: Option<f64>) {
+        let is_repeated = self.step.is_some_and(|best| step <= best);
+        match self.phase {
+            Phase::Up { has_stepped: false } => self.account.book(now, Cause::Start),
+            Phase::Up { .. } if is_repeated => self.account.book(now, Cause::Repeated),
+            _ => self.account.book(now, Cause::Training),
+        }
+        self.phase = Phase::Up { has_stepped: true };
+        self.repeated_steps += u64::from(is_repeated);
+        self.step = self.step.max(Some(step));
+        self.loss = loss.or(self.loss);
+    }
+
+    /// Books the time since the last step or start of this life.
+    pub(super) fn book_life(&mut self, now: Duration) {
+        let cause = match self.phase {
+            _ if self.frozen_until.is_some() => Cause::Stopped,
+            Phase::Up { has_stepped: false } => Cause::Start,
+            Phase::Up { .. } => Cause::Training,
+            _ => Cause::Waiting,
+        };
+        self.account.book(now, cause);
+    }
+
+    pub(super) fn thaw(&mut self, now: Duration) {
+        self.account.book(now, Cause::Stopped);
+        self.frozen_until = None;
+    }
+
+    /// Whether the platform has ended it.
+    pub(super) fn ended(&mut self, now: Duration, code: u8, verdict: Option<Value>) -> bool {
+        let cause = if self.phase == (Phase::Up { has_stepped: false }) { Cause::Start } else { Cause::Stopped };
+        self.account.book(now, cause);
+        (self.kill_at, self.frozen_until, self.phase) = (None, None, Phase::Down);
+        self.exits.push(code);
+        self.verdicts.extend(verdict);
+        self.is_struck
+    }
+}

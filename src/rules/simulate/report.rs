@@ -1,0 +1,249 @@
+//! What came of a simulated job: one value for the JSON file, and the table for people.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::account::Seconds;
+use super::machine::{Outcome, Simulation};
+use super::replica::Replica;
+use super::seats::name;
+use crate::gang::seat::Seat;
+
+/// The report.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// The platform's name.
+    pub platform: &'static str,
+    /// The platform calls the job succeeded.
+    pub succeeded: bool,
+    /// The user ended it.
+    pub interrupted: bool,
+    /// Why not.
+    pub why: Option<String>,
+    /// The whole time.
+    pub seconds: f64,
+    /// The time of all training replicas, by cause.
+    pub time: Seconds,
+    /// The part of it that brought the job forward.
+    pub goodput: Option<f64>,
+    /// The newest generation of the gang.
+    pub generation: Option<u64>,
+    /// What went wrong, in the order of time.
+    pub faults: Vec<Struck>,
+    /// The replicas.
+    pub replicas: Vec<ReplicaReport>,
+    /// The same job without faults.
+    pub undisturbed: Option<Box<Report>>,
+}
+
+/// A fault that struck.
+#[derive(Debug, Clone, Serialize)]
+pub struct Struck {
+    /// `preempt`, `kill` or `freeze`.
+    pub kind: &'static str,
+    /// The replica.
+    pub replica: String,
+    /// Seconds after the start.
+    pub seconds: f64,
+    /// The replica was not running.
+    pub missed: bool,
+}
+
+/// One replica.
+#[derive(Debug, Clone, Serialize)]
+pub struct ReplicaReport {
+    /// `worker-1`.
+    pub name: String,
+    /// How often it was started.
+    pub starts: u32,
+    /// Its exit codes.
+    pub exits: Vec<u8>,
+    /// The highest step that it reported.
+    pub step: Option<u64>,
+    /// Steps that it did again.
+    pub repeated_steps: u64,
+    /// The newest step in the store, by its last verdict.
+    pub committed_step: Option<u64>,
+    /// Its last loss.
+    pub loss: Option<f64>,
+    /// Where its time went.
+    pub time: Seconds,
+    /// The verdicts of its lives.
+    pub verdicts: Vec<Value>,
+}
+
+impl Report {
+    /// The report of a job that is over.
+    pub fn of(simulation: &Simulation, now: Duration) -> Report {
+        let plan = simulation.plan();
+        let why = match simulation.outcome() {
+            Some(Outcome::Succeeded) => None,
+            Some(Outcome::Failed(why)) => Some(why.clone()),
+            Some(Outcome::Interrupted) => Some("it was interrupted".to_owned()),
+            None => Some("it was not finished".to_owned()),
+        };
+        let mut time = Seconds::default();
+        let pairs = || plan.seats.iter().zip(simulation.replicas());
+        pairs().filter(|(seat, _)| seat.trains()).for_each(|(_, replica)| time.add(&replica.account.seconds()));
+        let mut faults: Vec<Struck> = simulation
+            .strikes()
+            .iter()
+            .filter_map(|strike| {
+                Some(Struck {
+                    kind: strike.fault.kind.word(),
+                    replica: name(plan.seats[strike.fault.replica]),
+                    seconds: rounded(strike.at?.as_secs_f64()),
+                    missed: strike.is_missed,
+                })
+            })
+            .collect();
+        faults.sort_by(|one, other| one.seconds.total_cmp(&other.seconds));
+        Report {
+            platform: plan.platform.name,
+            succeeded: why.is_none(),
+            interrupted: simulation.outcome() == Some(&Outcome::Interrupted),
+            why,
+            seconds: rounded(now.as_secs_f64()),
+            time: time.rounded(),
+            goodput: time.goodput().map(rounded),
+            generation: simulation.generation(),
+            faults,
+            replicas: pairs().map(|(seat, replica)| ReplicaReport::of(*seat, replica)).collect(),
+            undisturbed: None,
+        }
+    }
+
+    /// The table for people.
+    pub fn table(&self) -> String {
+        let mut text = String::new();
+        let mut rows = vec![HEADS.map(str::to_owned)];
+        rows.extend(self.replicas.iter().map(ReplicaReport::row));
+        let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..HEADS.len()).map(width).collect();
+        for row in &rows {
+            let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+            let _ = writeln!(text, "{}", cells.collect::<Vec<_>>().join("  ").trim_end());
+        }
+        let _ = writeln!(text, "\n{}", self.summary());
+        text
+    }
+
+    /// The sentences below the table.
+    pub fn summary(&self) -> String {
+        let mut lines = vec![match &self.why {
+            None => format!("{} would call this job succeeded, after {:.1}s.", self.platform, self.seconds),
+            Some(why) => format!("{} would not call this job succeeded: {why}.", self.platform),
+        }];
+        if !self.faults.is_empty() {
+            let shown = self.faults.iter().map(|fault| {
+                let missed = if fault.missed { ", missed" } else { "" };
+                format!("{} {} ({:.1}s{missed})", fault.kind, fault.replica, fault.seconds)
+            });
+            lines.push(format!("Faults: {}.", shown.collect::<Vec<_>>().join(", ")));
+        }
+        let share = |part: f64| format!("{:.0}%", 100.0 * part / self.time.total().max(f64::MIN_POSITIVE));
+        let causes = self.time.named().map(|(cause, seconds)| format!("{cause} {}", share(seconds)));
+        lines.push(format!("Time of the training replicas: {}.", causes.join(", ")));
+        if let Some(undisturbed) = &self.undisturbed {
+            let losses = |report: &Report| {
+                let of = |of: &ReplicaReport| Some(format!("{} {}", of.name, of.loss?));
+                let losses: Vec<String> = report.replicas.iter().filter_map(of).collect();
+                if losses.is_empty() { "none reported".to_owned() } else { losses.join(", ") }
+            };
+            lines.push(format!("Final losses: {}.", losses(self)));
+            lines.push(format!("Undisturbed, in {:.1}s: {}.", undisturbed.seconds, losses(undisturbed)));
+        }
+        lines.join("\n")
+    }
+
+    /// A page for a browser. It holds all that it needs.
+    pub fn page(&self) -> String {
+        let cells = |cells: &[String], tag: &str| {
+            let cells: String = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect();
+            format!("<tr>{cells}</tr>\n")
+        };
+        let rows: String = self.replicas.iter().map(|replica| cells(&replica.row(), "td")).collect();
+        let sentences: String = self.summary().lines().map(|line| format!("<p>{}</p>\n", escaped(line))).collect();
+        format!(
+            "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>trainit simulate</title>\n\
+             <style>body{{font-family:sans-serif;margin:2em}}td,th{{text-align:left;padding:.2em 1em .2em 0}}</style>\n\
+             <h1>trainit simulate: {}</h1>\n{sentences}<table>\n{}{rows}</table>\n</html>\n",
+            escaped(self.platform),
+            cells(&HEADS.map(str::to_owned), "th"),
+        )
+    }
+}
+
+const HEADS: [&str; 8] = ["replica", "starts", "exits", "step", "repeated", "committed", "loss", "last verdict"];
+
+impl ReplicaReport {
+    fn of(seat: Seat, replica: &Replica) -> ReplicaReport {
+        let committed = |verdict: &Value| verdict.get("committed_step").and_then(Value::as_u64);
+        ReplicaReport {
+            name: name(seat),
+            starts: replica.starts,
+            exits: replica.exits.clone(),
+            step: replica.step,
+            repeated_steps: replica.repeated_steps,
+            committed_step: replica.verdicts.iter().filter_map(committed).max(),
+            loss: replica.loss,
+            time: replica.account.seconds().rounded(),
+            verdicts: replica.verdicts.clone(),
+        }
+    }
+
+    fn row(&self) -> [String; 8] {
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let exits: Vec<String> = self.exits.iter().map(u8::to_string).collect();
+        let reason = self.verdicts.last().and_then(|verdict| verdict.get("reason")?.as_str().map(str::to_owned));
+        [
+            self.name.clone(),
+            self.starts.to_string(),
+            or_dash((!exits.is_empty()).then(|| exits.join(" "))),
+            or_dash(self.step.map(|step| step.to_string())),
+            self.repeated_steps.to_string(),
+            or_dash(self.committed_step.map(|step| step.to_string())),
+            or_dash(self.loss.map(|loss| loss.to_string())),
+            or_dash(reason),
+        ]
+    }
+}
+
+impl Seconds {
+    fn named(&self) -> [(&'static str, f64); 5] {
+        let Seconds { start, waiting, training, repeated, stopped } = *self;
+        [("training", training), ("repeated", repeated), ("start", start), ("waiting", waiting), ("stopped", stopped)]
+    }
+
+    fn rounded(self) -> Seconds {
+        Seconds {
+            start: rounded(self.start),
+            waiting: rounded(self.waiting),
+            training: rounded(self.training),
+            repeated: rounded(self.repeated),
+            stopped: rounded(self.stopped),
+        }
+    }
+}
+
+/// To milliseconds.
+fn rounded(number: f64) -> f64 {
+    (number * 1000.0).round() / 1000.0
+}
+
+fn escaped(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            c => safe.push(c),
+        }
+    }
+    safe
+}

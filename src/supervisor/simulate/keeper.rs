@@ -1,0 +1,200 @@
+//! The keeper of a simulated replica: a process between the simulator and the replica's command, as a container's runtime
+//! is. It starts the command, sends it signals, stops, continues and kills all that the command has started, and ends
+//! with the command's exit code when nothing is left.
+//!
+//! Orders are single bytes on standard input. Its end is the death of the simulator, in whatever way: then everything is
+//! killed. The keeper is a subreaper, so no process of the replica leaves it.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use crate::edge::clock::Clock;
+use crate::edge::io::pipe;
+use crate::edge::io::{eventfd, stdio};
+use crate::edge::process::descendants;
+use crate::edge::process::reaper::{self, Wait};
+use crate::edge::process::signals::{Mask, SignalFd};
+use crate::edge::process::spawn::{self, Launch, NotLaunched};
+use crate::rules::process::env::{Changes, Env};
+use crate::rules::process::exit::{self, End};
+use crate::rules::process::signal::Signal;
+
+/// The hidden subcommand.
+pub const SUBCOMMAND: &str = "simulated-replica";
+
+/// The pause between two rounds of signals to all processes.
+const ROUND: Duration = Duration::from_millis(2);
+/// A process that SIGKILL does not end within this time is stuck in the kernel, and is left.
+const TO_DIE: Duration = Duration::from_secs(10);
+/// Rounds of SIGSTOP: a process may start another while it is stopped.
+const ROUNDS_OF_STOP: usize = 50;
+/// Children that are reaped in one turn.
+const ENDS_A_TURN: usize = 64;
+/// The code of a container that was killed.
+const KILLED: u8 = 137;
+
+/// What the simulator orders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Send the command this signal.
+    Signal(Signal),
+    /// Kill everything.
+    Kill,
+    /// Stop everything.
+    Freeze,
+    /// Continue everything.
+    Thaw,
+}
+
+impl Order {
+    /// Signals are their numbers.
+    pub(super) fn byte(self) -> u8 {
+        match self {
+            Order::Signal(signal) => signal.number() as u8,
+            Order::Kill => 101,
+            Order::Freeze => 102,
+            Order::Thaw => 103,
+        }
+    }
+
+    fn read(byte: u8) -> Option<Order> {
+        let others = [Order::Kill, Order::Freeze, Order::Thaw];
+        others.into_iter().find(|order| order.byte() == byte).or_else(|| Signal::new(byte.into()).map(Order::Signal))
+    }
+}
+
+/// Keeps the command until nothing of it is left. Returns the exit code.
+pub fn main(command: &[OsString], env: &Env, mask: Mask) -> u8 {
+    match keep(command, env, mask) {
+        Ok(code) => code,
+        Err(error) => {
+            stdio::complain(&format!("trainit: error: the simulated replica cannot be kept: {error}"));
+            exit::NOT_STARTED
+        }
+    }
+}
+
+fn keep(command: &[OsString], env: &Env, mask: Mask) -> io::Result<u8> {
+    let mut orders = pipe::take_stdin()?;
+    let signals = SignalFd::open()?;
+    spawn::become_subreaper()?;
+    let launched = spawn::launch(Launch {
+        argv: command,
+        env: env.with(&Changes::default()),
+        mask,
+        ignore_chld: false,
+        new_session: true,
+        terminal: None,
+        // Should this keeper be killed, the simulator kills what the command leaves.
+        death_signal: Some(Signal::KILL),
+        stdin: None,
+        stdout: None,
+        stderr: None,
+    });
+    let main = match launched {
+        Ok(pid) => pid,
+        Err(NotLaunched::NoExec(error)) => {
+            let program = command.first().map(|word| word.to_string_lossy()).unwrap_or_default();
+            stdio::complain(&format!("trainit: error: cannot execute {program}: {error}"));
+            let is_missing = error.kind() == io::ErrorKind::NotFound;
+            return Ok(if is_missing { exit::NOT_FOUND } else { exit::NOT_EXECUTABLE });
+        }
+        Err(NotLaunched::NoProcess(error)) => return Err(error),
+    };
+    loop {
+        eventfd::wait_readable(&[signals.as_raw_fd(), orders.as_raw_fd()], None);
+        for arrival in signals.next_batch() {
+            if arrival.signal != Signal::CHLD {
+                let _ = spawn::kill(main, arrival.signal);
+            }
+        }
+        if let Some(end) = reap(main) {
+            kill_all(main);
+            return Ok(end.code());
+        }
+        let mut bytes = [0; 16];
+        let count = match orders.read(&mut bytes) {
+            Ok(None) => continue,
+            Ok(Some(count)) => count,
+            Err(_) => 0,
+        };
+        if count == 0 {
+            kill_all(main);
+            return Ok(KILLED);
+        }
+        for order in bytes[..count].iter().filter_map(|byte| Order::read(*byte)) {
+            match order {
+                Order::Signal(signal) => spawn::kill(main, signal)?,
+                Order::Freeze => freeze(),
+                Order::Thaw => to_all(Signal::CONT),
+                Order::Kill => {
+                    kill_all(main);
+                    return Ok(KILLED);
+                }
+            }
+        }
+    }
+}
+
+/// Reaps what has ended; returns the end of the command.
+fn reap(main: i32) -> Option<End> {
+    for _ in 0..ENDS_A_TURN {
+        match reaper::wait() {
+            Wait::Ended { pid, end } if pid == main => return Some(end),
+            Wait::Ended { .. } | Wait::Stopped { .. } => {}
+            Wait::Nothing | Wait::Empty => break,
+        }
+    }
+    None
+}
+
+fn to_all(signal: Signal) {
+    for process in descendants::all(|_| false).unwrap_or_default() {
+        let _ = descendants::send(&process, signal);
+    }
+}
+
+fn freeze() {
+    for _ in 0..ROUNDS_OF_STOP {
+        let running: Vec<_> =
+            descendants::all(|_| false).unwrap_or_default().into_iter().filter(|process| !process.is_stopped).collect();
+        if running.is_empty() {
+            return;
+        }
+        for process in running {
+            let _ = descendants::send(&process, Signal::STOP);
+        }
+        std::thread::sleep(ROUND);
+    }
+}
+
+/// Kills everything that is left and waits until wait(2) says that nothing is.
+fn kill_all(main: i32) {
+    let clock = Clock::start();
+    loop {
+        // Without a usable /proc, at least the command's process group.
+        let _ = spawn::kill(-main, Signal::KILL);
+        to_all(Signal::KILL);
+        while let Wait::Ended { .. } | Wait::Stopped { .. } = reaper::wait() {}
+        if !reaper::has_children() || clock.now() > TO_DIE {
+            return;
+        }
+        std::thread::sleep(ROUND);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_is_read_as_it_was_written() {
+        let signals = (1..=64).filter_map(Signal::new).map(Order::Signal);
+        for order in signals.chain([Order::Kill, Order::Freeze, Order::Thaw]) {
+            assert_eq!(Order::read(order.byte()), Some(order));
+        }
+        assert_eq!((Order::read(0), Order::read(200)), (None, None));
+    }
+}
