@@ -163,7 +163,7 @@ fn link_all(from: &Path, to: &Path) {
 }
 
 #[test]
-fn of_many_small_files_only_those_that_changed_are_sent_again_and_an_archive_stays_while_one_of_its_files_is_needed() {
+fn only_changed_small_files_are_sent_again_and_an_archive_stays_while_a_file_in_it_is_needed() {
     let bucket = Bucket::start();
     let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
     let (local, going) = (place.local(), run(&place, &["--keep-last", "1"]));
@@ -297,7 +297,7 @@ fn an_archive_that_cannot_be_read_and_is_listed_whole_is_no_reason_for_an_older_
 }
 
 #[test]
-fn what_the_bucket_only_says_that_it_took_is_not_committed() {
+fn data_that_a_bucket_confirms_and_does_not_keep_is_not_committed() {
     let bucket = Bucket::start();
     let place = google(&bucket);
     save(&place.local(), 1, FEW + 1);

@@ -52,7 +52,7 @@ fn a_torn_save_is_moved_away_although_a_link_names_the_complete_one() {
 }
 
 #[test]
-fn what_lies_under_a_name_that_is_only_saved_to_once_is_moved_away() {
+fn an_interrupted_save_under_a_new_name_is_moved_away() {
     for torn in ["half", "whole"] {
         let torn = |step: u64| format!("{torn} >$(path {step} .dirty); die ;;");
         expect(&Place::new(), NVRX, &format!("1) {} 2) save 4 ;;", torn(4)), "1 from\n2 from\n");

@@ -193,7 +193,7 @@ fn verify_goes_on_after_an_object_that_cannot_be_read() {
 }
 
 #[test]
-fn what_the_newest_commit_holds_is_not_pushed_again() {
+fn files_in_the_newest_commit_are_not_pushed_again() {
     let place = Place::new();
     place.save_and_push(1..=3);
     let before = census(&place.store());
@@ -252,7 +252,7 @@ fn a_dry_pull_goes_as_far_as_the_real_one_would_and_writes_nothing() {
 }
 
 #[test]
-fn what_a_pull_moved_aside_is_named() {
+fn pull_names_the_files_that_it_moved_aside() {
     let place = Place::new();
     place.save(1);
     place.push();
@@ -341,7 +341,7 @@ fn the_help_says_how_each_deed_ends() {
 }
 
 #[test]
-fn of_hundreds_of_checkpoints_the_newest_is_found_in_no_more_time_than_each_of_them_takes() {
+fn the_newest_of_hundreds_of_checkpoints_is_found_quickly() {
     let place = Place::new();
     for step in 1..=700 {
         let unit = place.local().join(format!("checkpoint_{step}"));

@@ -125,7 +125,7 @@ fn a_trainer_that_saves_nothing_any_more_is_stopped_too_when_a_newer_run_takes_o
 }
 
 #[test]
-fn what_is_committed_is_no_failure_where_the_store_is_gone_at_the_end() {
+fn a_committed_run_does_not_fail_if_the_store_is_gone_at_the_end() {
     let place = Place::new();
     place.save(100);
     place.push();

@@ -25,7 +25,7 @@ fn linked() -> Place {
 const FOLLOW: [&str; 1] = ["--follow-symlinks"];
 
 #[test]
-fn what_a_link_out_of_the_checkpoint_leads_to_is_copied_where_that_was_asked_for() {
+fn targets_of_links_out_of_the_checkpoint_are_copied_with_follow_symlinks() {
     let place = linked();
     let done = place.checkpoint("push").output().expect_code(0);
     let told =
@@ -78,7 +78,7 @@ fn a_link_to_the_checkpoints_own_root_stays_a_link() {
 }
 
 #[test]
-fn what_was_copied_through_links_is_neither_pushed_nor_fetched_again() {
+fn files_copied_through_links_are_neither_pushed_nor_fetched_again() {
     let place = linked();
     place.checkpoint("push").args(FOLLOW).output().expect_code(0);
     let before = tree(&place.local());

@@ -52,7 +52,7 @@ fn nodes_that_share_a_directory_each_know_what_is_theirs_in_it() {
 }
 
 #[test]
-fn what_another_job_left_in_the_directory_is_not_gone_on_from() {
+fn a_checkpoint_of_another_job_is_not_resumed() {
     let place = Place::new();
     run(&place, &[], &saves(10)).expect_code(0);
     let other = format!("file://{}", place.path("another store").display());
@@ -307,7 +307,7 @@ fn a_number_that_was_used_is_not_used_again_although_its_claim_is_gone() {
 }
 
 #[test]
-fn what_was_pulled_by_hand_and_trained_on_is_gone_on_from() {
+fn a_checkpoint_pulled_by_hand_and_trained_further_is_resumed() {
     let place = Place::new();
     run(&place, &[], &saves(10)).expect_code(0);
     fs::remove_dir_all(place.local()).unwrap();

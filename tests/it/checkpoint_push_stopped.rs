@@ -49,7 +49,7 @@ fn a_push_that_is_stopped_takes_back_what_it_sent_and_leaves_with_the_signals_co
 }
 
 #[test]
-fn what_the_store_took_and_has_not_said_so_is_taken_back_too() {
+fn objects_whose_put_was_not_confirmed_are_removed_too() {
     type Which = fn(&Request) -> bool;
     let answers: [(&str, Which); 2] = [
         ("/weights.bin", |r| r.method == "PUT" && r.key.ends_with("/weights.bin")),

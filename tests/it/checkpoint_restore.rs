@@ -262,7 +262,7 @@ fn the_largest_attempt_and_sequence_is_the_newest_not_the_largest_step() {
 }
 
 #[test]
-fn what_is_there_already_is_left_as_it_is() {
+fn existing_files_are_left_unchanged() {
     let place = Place::new();
     place.save(1);
     place.push();

@@ -199,7 +199,7 @@ async fn life(book: Rc<RefCell<Book>>, number: u32, dir: PathBuf, store: PathBuf
                     assert!(by.number > attempt);
                     return;
                 }
-                // As above: it was deleted before anybody looked, and the one before is in the store.
+                // As above: it was deleted before a look, and the previous one is in the store.
                 Outcome::Changed { .. } | Outcome::Empty | Outcome::Waiting { .. } | Outcome::UpToDate { .. }
                     if time < SPOILT => {}
                 other => panic!("attempt {attempt}: {other:?}"),
@@ -351,7 +351,7 @@ async fn schedule(seed: u64) {
 }
 
 #[test]
-fn what_no_time_is_left_for_is_not_taken_for_committed_because_the_one_before_is() {
+fn a_save_without_time_left_does_not_count_as_committed() {
     let place = tempfile::tempdir().unwrap();
     let (dir, store) = (place.path().join("checkpoints"), place.path().join("store"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -97,7 +97,7 @@ fn a_node_whose_corner_of_the_store_is_empty_takes_nothing_from_one_that_restore
 }
 
 #[test]
-fn what_killed_restores_left_is_swept_and_what_living_ones_have_is_not() {
+fn leftovers_of_killed_restores_are_removed_and_files_of_running_ones_are_kept() {
     let place = committed(false);
     let there = place.path("there");
     let living = stopped_pull(&place, &there, 22);
@@ -121,7 +121,7 @@ fn what_killed_restores_left_is_swept_and_what_living_ones_have_is_not() {
 }
 
 #[test]
-fn what_is_taken_away_before_anybody_is_told_of_it_is_restored_again() {
+fn files_that_are_removed_before_the_restore_is_reported_are_restored_again() {
     let place = committed(false);
     let there = place.path("there");
     let pull = stopped_pull(&place, &there, 25);

@@ -105,7 +105,7 @@ fn a_format_can_be_named_and_the_tree_takes_everything() {
 }
 
 #[test]
-fn of_files_that_differ_in_numbers_only_the_newest_saves_are_taken_where_that_was_asked_for() {
+fn with_keep_saves_only_the_newest_of_numbered_files_are_committed() {
     let place = Place::new();
     let dir = place.local();
     let script = r#"mkdir "$D/net"; for n in 1 2 3 4; do echo $n >"$D/net/policy_$n.bin"; echo $n >"$D/net/value_$n.bin"
@@ -155,7 +155,7 @@ fn the_first_commit_of_a_run_tells_what_it_takes() {
 }
 
 #[test]
-fn what_was_torn_by_a_death_is_kept_and_the_last_commits_version_is_put_back() {
+fn files_torn_by_a_death_are_kept_and_the_committed_version_is_restored() {
     let place = Place::new();
     let dir = place.local();
     let script = r#"cd "$D"; if [ "$TRAINIT_ATTEMPT" = 2 ]; then cat state.json; exit 0; fi

@@ -15,7 +15,7 @@ const COMMIT_POINTS: std::ops::RangeInclusive<u32> = 1..=12;
 const COMMITTED: u32 = 9;
 
 #[test]
-fn what_was_pushed_comes_back_bit_for_bit_with_modes_times_links_and_empty_directories() {
+fn pull_returns_the_pushed_bytes_modes_times_links_and_empty_directories() {
     let place = Place::new();
     place.save(7);
     let unit = place.local().join("step-7");

@@ -87,7 +87,7 @@ fn a_read_only_store_is_204_in_one_line() {
 }
 
 #[test]
-fn what_lies_in_the_place_of_our_corner_of_the_checkpoint_directory_is_named() {
+fn a_file_in_place_of_the_state_directory_is_named() {
     for is_link in [false, true] {
         let place = Place::new();
         place.save(1);
@@ -128,7 +128,7 @@ fn a_mount_at_the_very_path_of_a_checkpoint_is_named_as_what_is_in_the_way() {
 }
 
 #[test]
-fn what_is_not_whole_needs_no_space() {
+fn an_incomplete_checkpoint_needs_no_space() {
     let place = Place::new();
     place.save(1);
     place.push();
@@ -247,7 +247,7 @@ fn without_the_right_to_pin_a_checkpoint_is_committed_and_one_deleted_meanwhile_
 }
 
 #[test]
-fn what_may_not_be_read_or_written_is_named_in_one_line() {
+fn a_path_without_permission_is_named_in_one_line() {
     if !is_root(&Place::new()) {
         return;
     }
@@ -301,7 +301,7 @@ fn a_directory_that_can_only_be_read_can_be_pushed_and_a_run_that_would_restore_
 }
 
 #[test]
-fn what_may_not_be_read_beside_the_checkpoints_is_no_hindrance_and_the_commits_are() {
+fn unreadable_files_beside_the_checkpoints_do_not_hinder_a_start_and_unreadable_commits_do() {
     let Some(place) = pushed_by_other_user() else { return };
     // As at the root of a disk.
     fs::create_dir(place.store().join("lost+found")).unwrap();
@@ -398,7 +398,7 @@ fn a_directory_in_the_place_of_a_pointer_is_moved_aside() {
 }
 
 #[test]
-fn what_a_name_says_to_a_terminal_is_not_shown_to_it() {
+fn control_characters_in_a_name_are_not_printed() {
     let place = Place::new();
     let name = "step-10\u{1b}[31m\nx.bin";
     fs::write(place.local().join(name), "x").unwrap();

@@ -186,7 +186,7 @@ impl Made {
     }
 }
 
-/// Each rank once over the training replicas, one chief, and everybody of one mind about world and leader.
+/// Each rank appears once over the training replicas, one replica is the chief, and all agree on world size and leader.
 fn check_world(made: &Made, replicas: Vec<(String, Resolved)>, nproc: u32) {
     let world = u32::from(made.chief) + made.workers;
     let mut ranks: Vec<u32> = Vec::new();

@@ -69,7 +69,7 @@ fn everything_that_is_wrong_with_a_start_is_told_in_one_go() {
 }
 
 #[test]
-fn what_hangs_on_something_that_could_not_be_read_is_no_mistake() {
+fn a_setting_that_needs_an_unreadable_setting_is_no_second_mistake() {
     let store = ["run", "--checkpoint-store", "file:///s"];
     let lacking = Trainit::new([&store[..], &["--", "true"]].concat()).output().expect_code(125);
     assert!(lacking.err().contains("needs --checkpoint-dir"), "{}", lacking.err());
@@ -148,7 +148,7 @@ fn a_variable_that_nothing_reads_is_told_where_something_is_deleted_too_and_once
 }
 
 #[test]
-fn what_has_no_effect_without_another_setting_is_warned_of_and_starts() {
+fn a_setting_without_effect_causes_a_warning_and_the_run_starts() {
     let done = Trainit::new(["run", "--peers", "all", "--", "true"]).env("TRAINIT_HANG_STARTUP", "5m").output();
     let said = done.expect_code(0).err();
     for (place, missing) in [("--peers", "--wait-for-peers"), ("TRAINIT_HANG_STARTUP", "--hang-timeout")] {

@@ -23,7 +23,7 @@ fn pages() -> Vec<String> {
     pages
 }
 
-/// Every command line of ours that anybody is told to use.
+/// Every trainit command line in the documentation.
 fn command_lines() -> Vec<Found> {
     let mut found = Vec::new();
     for page in pages() {

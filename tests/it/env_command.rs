@@ -70,7 +70,7 @@ fn dotenv_lines_are_one_line_each_and_read_back_by_a_shell() {
 }
 
 #[test]
-fn what_dotenv_quotes_is_nothing_to_a_shell_that_sources_it() {
+fn values_quoted_for_dotenv_have_no_effect_in_a_shell_that_sources_them() {
     let run = |format| Trainit::new(["env", "--format", format]).env("TF_CONFIG", MASTER).output().expect_code(0).out();
     let expected: Value = serde_json::from_str(&run("json")).unwrap();
     let shell =
@@ -93,7 +93,7 @@ fn a_malformed_variable_prints_nothing_to_evaluate() {
 }
 
 #[test]
-fn what_is_no_text_is_not_rewritten() {
+fn bytes_that_are_not_text_are_not_rewritten() {
     use std::os::unix::ffi::OsStrExt;
     let mut given = MASTER.as_bytes().to_vec();
     let job = given.windows(5).position(|bytes| bytes == b"quote").unwrap();
@@ -145,7 +145,7 @@ fn a_tf_config_that_explicit_values_contradict_is_left_with_a_warning() {
 }
 
 #[test]
-fn what_belongs_to_a_node_is_not_given_to_one_of_its_processes() {
+fn variables_of_a_node_are_not_given_to_one_of_its_processes() {
     let slurm = [("JOB_ID", "7"), ("PROCID", "1"), ("NTASKS", "2"), ("NNODES", "2"), ("JOB_NODELIST", "n[0-1]")];
     let names = |nproc: &[&str]| {
         let env = Trainit::new([&["env", "--format", "json"], nproc].concat());

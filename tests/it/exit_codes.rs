@@ -45,7 +45,7 @@ fn a_missing_command_is_127_and_says_what_to_do() {
 }
 
 #[test]
-fn what_cannot_be_executed_is_126() {
+fn a_file_that_cannot_be_executed_gives_126() {
     let dir = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str, mode: u32| {
         use std::os::unix::fs::PermissionsExt;

@@ -176,7 +176,7 @@ fn a_file_that_is_damaged_throughout_costs_one_warning_and_no_memory() {
 }
 
 #[test]
-fn what_was_there_before_the_run_is_not_reported() {
+fn metrics_from_before_the_run_are_not_reported() {
     let place = Place::new();
     fs::create_dir(place.at("logs")).unwrap();
     place.golden("logs/tfevents.old", TENSORBOARDX);
@@ -215,7 +215,7 @@ fn a_file_of_records_is_followed_as_it_appears_grows_is_emptied_and_is_renamed()
 }
 
 #[test]
-fn what_of_a_file_of_records_cannot_be_read_is_told_once_for_each_reason() {
+fn unreadable_records_are_reported_once_for_each_reason() {
     let place = Place::new();
     let running = place.waiting(&["--metric-file", "log"]);
     let bad = [&b"\xff acc=9\nloss=1,234.5 step=2\nstep=1,000 loss=9\n"[..], &vec![b'x'; 2 << 20], b"\n"].concat();
@@ -355,7 +355,7 @@ fn a_run_answers_while_the_last_of_a_file_cannot_be_read_and_waits_for_it() {
 }
 
 #[test]
-fn what_is_saved_on_a_stop_is_committed_while_the_last_of_a_file_cannot_be_read() {
+fn a_save_on_a_stop_is_committed_although_a_metric_file_cannot_be_read() {
     let (place, checkpoints) = (Place::new(), crate::support::checkpoints::Place::new());
     let script = "trap 'echo loss=0.5 >log; mkdir tmp; echo w >tmp/model.bin; mv tmp $TRAINIT_CHECKPOINT_DIR/step-7; exit' TERM; \
                   echo ready; while :; do sleep 0.01; done";

@@ -101,7 +101,7 @@ fn a_trainer_that_is_killed_stops_all_and_all_start_the_next_generation() {
 }
 
 #[test]
-fn a_replica_whose_agent_is_killed_is_replaced_and_all_start_again_whoever_it_was() {
+fn a_replica_whose_agent_is_killed_is_replaced_and_all_start_again() {
     for lost in [1, 0] {
         let cluster = Cluster::of_workers(2);
         let mut replicas = cluster.workers(2, TRAINS);
@@ -254,7 +254,7 @@ fn where_the_platform_restarts_all_they_leave_together_after_a_notice_to_one() {
 }
 
 #[test]
-fn the_status_shows_the_members_to_the_leader_and_who_is_waited_for() {
+fn the_leaders_status_shows_the_members_and_the_missing_ones() {
     let cluster = Cluster::of_workers(2);
     let leader = cluster.replica("worker", 0, TRAINS).start();
     eventually("the missing replica is named", || {

@@ -34,7 +34,7 @@ fn an_xid_that_takes_the_gpu_away_stops_the_trainer_and_leaves_with_202() {
 }
 
 #[test]
-fn what_takes_the_gpu_away_is_told_once_though_the_trainer_dies_of_it() {
+fn the_loss_of_a_gpu_is_reported_once_although_the_trainer_dies_of_it() {
     let fake = FakeNvml::new(&[]);
     let running = run(&fake, &[], &format!("trap 'exit 7' TERM; echo ready; {LOOP}")).start();
     running.after_line("ready");
@@ -89,7 +89,7 @@ fn a_gpu_that_is_gone_at_a_restart_is_noticed_at_once() {
 }
 
 #[test]
-fn what_is_wrong_with_the_gpus_at_the_start_is_told() {
+fn gpu_problems_at_the_start_are_reported() {
     let fake = FakeNvml::new(&["nvmlDeviceGetHandleByIndex_v2@1 return 15"]);
     let running = run(&fake, &[], &format!("trap 'exit 0' USR1; echo ready; {LOOP}")).start();
     running.after_line("ready");

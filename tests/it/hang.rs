@@ -21,7 +21,7 @@ fn a_silent_trainer_is_ended_as_hung_with_what_it_waits_in_on_the_log() {
 }
 
 #[test]
-fn what_sigabrt_does_not_end_is_not_said_to_have_had_the_stop_grace() {
+fn a_process_that_survives_sigabrt_is_not_said_to_have_had_the_stop_grace() {
     let script = "trap '' ABRT; while :; do sleep 1000; done";
     let done = watched("300ms", &["--stop-grace", "1h"], script).output().expect_code(201);
     assert!(done.err().contains("SIGABRT did not end all processes"), "{}", done.err());

@@ -76,7 +76,7 @@ fn a_stop_while_the_place_of_the_store_is_unknown_ends_the_run() {
 }
 
 #[test]
-fn what_does_not_answer_at_the_start_is_named_and_a_stop_is_heard() {
+fn a_peer_that_does_not_answer_at_the_start_is_named_and_a_stop_works() {
     let place = Place::new();
     fs::create_dir(place.path("far")).unwrap();
     let _hung = or_skip!(Hung::over(&place.path("far")));

@@ -42,7 +42,7 @@ impl Drop for Freezer {
 }
 
 #[test]
-fn what_not_even_sigkill_ends_is_named_and_left_behind_within_its_bound() {
+fn a_process_that_survives_sigkill_is_named_and_left_within_the_limit() {
     let Some(freezer) = Freezer::new() else {
         eprintln!("skipped: a process stuck in the kernel (no loop device here, or no mkfs.ext4)");
         return;

@@ -139,7 +139,7 @@ fn each_process_of_a_node_is_listed_with_what_differs() {
 }
 
 #[test]
-fn what_each_of_several_processes_is_given_has_a_heading_and_one_alone_is_given_what_is_set() {
+fn variables_of_several_processes_have_headings_and_one_process_has_none() {
     let headings = |nproc| {
         let text = Trainit::new(["inspect", "--nproc", nproc]).output().expect_code(0).out();
         let headings = text.lines().filter(|line| line.starts_with("process "));
@@ -168,7 +168,7 @@ fn a_secret_in_job_is_in_no_error() {
 }
 
 #[test]
-fn what_run_refuses_inspect_refuses_in_the_same_words() {
+fn inspect_refuses_the_same_settings_as_run_with_the_same_text() {
     let elastic = ["--nnodes", "3", "--node-rank", "1", "--leader", "a:1"];
     let mut all_peers = vec!["--wait-for-peers", "5s", "--peers", "all"];
     all_peers.extend(elastic);
@@ -219,7 +219,7 @@ mod checkpoints {
     use crate::support::checkpoints::Place;
 
     #[test]
-    fn what_lies_in_the_directory_and_what_a_start_would_resume_from_is_shown() {
+    fn list_shows_the_local_checkpoints_and_the_commit_that_a_start_would_restore() {
         let place = Place::new();
         place.save(10);
         place.save(20);

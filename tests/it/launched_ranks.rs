@@ -151,7 +151,7 @@ fn after_a_kill_on_an_empty_machine_every_process_goes_on_at_the_committed_step(
 }
 
 #[test]
-fn what_the_first_process_leaves_alone_the_others_leave_alone_too() {
+fn files_that_the_first_process_ignores_are_ignored_by_the_others() {
     let place = Place::new();
     save_in(&place.path("elsewhere"), 30);
     place.checkpoint_in("push", &place.path("elsewhere")).output().expect_code(0);

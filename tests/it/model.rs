@@ -319,7 +319,7 @@ fn one_is_whole_in_the_end(bucket: &Bucket, waits_at: &'static str) {
 }
 
 #[test]
-fn of_two_copies_at_once_the_one_that_ends_last_is_whole() {
+fn with_two_copies_at_once_the_one_that_ends_last_is_complete() {
     one_is_whole_in_the_end(&Bucket::start(), "/saved_model.pb");
 }
 

@@ -74,7 +74,7 @@ print(os.environ["MASTER_PORT"], os.environ["JAX_COORDINATOR_ADDRESS"], os.envir
 }
 
 #[test]
-fn what_is_only_shown_has_the_port_that_it_always_has() {
+fn shown_variables_have_a_stable_port() {
     let shown = || Trainit::new(["env", "--nproc", "2"]).output().expect_code(0).out();
     assert!(shown().contains("MASTER_PORT='29500'") && shown() == shown());
 }
@@ -144,7 +144,7 @@ fn gpu_is_one_process_for_each_that_cuda_may_use() {
 }
 
 #[test]
-fn of_several_instances_of_a_gpu_each_process_sees_its_own() {
+fn each_process_sees_its_own_instance_of_a_gpu() {
     let fake = FakeNvml::new(&["gpus 1", "gpu0.mig 1"]);
     let show = "echo $LOCAL_RANK $CUDA_VISIBLE_DEVICES $JAX_LOCAL_DEVICE_IDS";
     let seen = |count: &str, list: &str| {
@@ -223,7 +223,7 @@ fn the_first_to_die_is_the_story_and_the_others_are_stopped_with_their_trees() {
 }
 
 #[test]
-fn of_several_deaths_at_once_the_first_counts_and_not_the_lowest_rank() {
+fn with_several_deaths_at_once_the_first_counts_and_not_the_lowest_rank() {
     // While trainit is stopped, rank 2 dies, then rank 0: when it goes on, both wait to be reaped.
     let (dir, _) = folder();
     let script = "echo pid $$; while [ ! -e \"$DIR/$RANK\" ]; do sleep 0.01; done; exit 4$RANK";

@@ -196,7 +196,7 @@ fn ends(bucket: &Bucket, rule: impl Fn(&Request) -> Option<Fault> + Send + Sync 
 }
 
 #[test]
-fn what_comes_damaged_or_is_not_kept_at_the_end_is_sent_again() {
+fn objects_that_are_damaged_or_lost_are_sent_again() {
     for (what, fault) in [("/step-1/", Fault::Flip), ("/step-1/", Fault::Pretend), ("/commits/", Fault::Pretend)] {
         let (bucket, fault) = (Bucket::start(), Mutex::new(Some(fault)));
         let (place, going) = ends(&bucket, move |request| {
@@ -209,7 +209,7 @@ fn what_comes_damaged_or_is_not_kept_at_the_end_is_sent_again() {
 }
 
 #[test]
-fn what_is_never_kept_at_the_end_is_sent_some_times_and_what_is_denied_once() {
+fn an_object_that_is_always_lost_is_sent_a_few_times_and_a_denied_one_once() {
     let bucket = Bucket::start();
     let (_place, going) = ends(&bucket, |r| is_data(r).then_some(Fault::Pretend));
     let done = going.finish().expect_code(204);

@@ -52,7 +52,7 @@ pub(crate) fn fails(done: Finished, words: &[&str]) {
 }
 
 #[test]
-fn what_was_pushed_into_a_bucket_comes_back_bit_for_bit() {
+fn a_push_to_a_bucket_comes_back_bit_for_bit() {
     each(|bucket, place| {
         place.save(7);
         let unit = place.local().join("step-7");
@@ -449,7 +449,7 @@ fn a_manifest_that_the_bucket_only_pretends_to_hold_is_no_commit() {
 }
 
 #[test]
-fn what_is_wrong_with_a_bucket_is_one_line_with_the_way_out() {
+fn a_bucket_error_is_one_line_with_the_way_out() {
     let bucket = Bucket::start();
     for (url, env) in [("gs://no-such-bucket/x", bucket.as_google()), ("s3://no-such-bucket/x", bucket.as_amazon())] {
         let place = Place::with_store(url, env);

@@ -86,7 +86,7 @@ fn the_leader_and_a_single_node_do_not_wait_for_peers() {
 }
 
 #[test]
-fn of_all_peers_it_is_enough_that_the_others_answer() {
+fn with_peers_all_the_other_nodes_must_answer() {
     let slurm = |rank: &str| {
         Trainit::run(["echo", "started"])
             .env("SLURM_JOB_ID", "7")

@@ -221,7 +221,7 @@ fn tag_trial_and_file_are_taken_from_the_flag_then_from_the_variable() {
 }
 
 #[test]
-fn what_is_typed_holds_against_what_a_variable_says() {
+fn a_flag_beats_a_variable() {
     let (_dir, file) = folder();
     let run = |args: &[&str]| {
         let run = report(&file, args).env("TRAINIT_TAG", "other").env("TRAINIT_VALUE", "9").env("TRAINIT_STEP", "5");
@@ -326,7 +326,7 @@ fn a_relative_path_without_a_folder_is_in_the_working_directory() {
 }
 
 #[test]
-fn what_a_tuner_would_refuse_is_written_with_a_warning() {
+fn values_that_a_tuner_would_refuse_are_written_with_a_warning() {
     let (_dir, file) = folder();
     let done = report(&file, ["a b", "1", "--step", "-5"]).output().expect_code(0);
     assert!(done.err().contains("white space") && done.err().contains("-5 is negative"), "{}", done.err());

@@ -82,7 +82,7 @@ fn a_save_that_was_cut_off_is_not_left_in_the_way_of_a_trainer_that_takes_the_hi
 }
 
 #[test]
-fn what_a_save_was_cut_off_in_is_out_of_the_way_at_the_start() {
+fn an_interrupted_save_is_moved_away_at_the_start() {
     for was_ours in [true, false] {
         let place = Place::new();
         save_sharded(&place.local().join("step_8"), 1_000);
@@ -116,7 +116,7 @@ fn another_number_of_processes_goes_on_from_what_the_one_before_has_saved() {
 }
 
 #[test]
-fn what_is_passed_over_for_one_of_the_same_name_in_another_folder_stays_passed_over() {
+fn a_checkpoint_skipped_for_one_of_the_same_name_elsewhere_stays_skipped() {
     let place = Place::new();
     let (first, then) = (place.local().join("step-2"), place.local().join("runs/a/step-2"));
     save_sharded(&then, 10);

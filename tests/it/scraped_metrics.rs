@@ -59,7 +59,7 @@ fn a_log_line_after_a_progress_bar_that_was_cut_off_stands_on_a_line_of_its_own(
 }
 
 #[test]
-fn of_several_trainits_on_a_node_the_first_reports_and_another_says_that_it_does_not() {
+fn the_first_trainit_of_a_node_reports_and_the_others_say_that_they_do_not() {
     let (_dir, file) = folder();
     let rank = |rank: &str, patterns: &[&str]| {
         let run = trainer(&file, patterns, "echo loss: 0.5").env("CLOUD_ML_TRIAL_ID", "7");
@@ -180,7 +180,7 @@ fn a_flood_of_metrics_is_counted_whole() {
 }
 
 #[test]
-fn what_an_orphan_still_writes_is_passed_on() {
+fn output_of_an_orphan_is_passed_on() {
     let (_dir, file) = folder();
     let script = "(sleep 0.2; echo 'loss: 0.125') & echo leaving";
     let done = trainer(&file, &[LOSS], &format!("trap '' TERM; {script}")).output().expect_code(0);
@@ -293,7 +293,7 @@ fn a_slow_reader_slows_the_trainer_and_fills_no_memory() {
 }
 
 #[test]
-fn what_a_tuner_waits_for_in_vain_is_warned_of() {
+fn a_metric_that_the_tuner_waits_for_in_vain_causes_a_warning() {
     let (_dir, file) = folder();
     let run = |script: &str| {
         let run = trainer(&file, &["loss=loss: (?<value>\\S+) at (?<step>\\d+)"], script);
@@ -347,7 +347,7 @@ fn a_value_that_is_not_finite_is_found_by_a_pattern_of_digits_written_and_warned
 }
 
 #[test]
-fn what_stands_around_a_number_does_not_belong_to_it_and_what_is_none_is_told_once() {
+fn punctuation_around_a_number_is_ignored_and_a_value_that_is_none_is_reported_once() {
     let (_dir, file) = folder();
     let script =
         "echo 'loss: 0.5, acc: (93.2%) f1: np.float64(0.25)'; echo loss: n/a; echo loss: 1,234; echo device=cuda";
@@ -375,7 +375,7 @@ fn the_step_stands_behind_the_name_that_is_given() {
 }
 
 #[test]
-fn what_a_trainer_that_reports_by_itself_owes_its_tuner_is_warned_of() {
+fn a_trainer_that_reports_by_itself_and_misses_the_metric_causes_a_warning() {
     let (_dir, file) = folder();
     let report = |args: &str| format!("{} report-metric {args}", crate::support::binary().display());
     let run = |script: &str, rank: &str| {

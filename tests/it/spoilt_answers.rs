@@ -58,7 +58,7 @@ fn one_spoilt_answer_is_asked_for_again_and_the_newest_is_restored() {
 }
 
 #[test]
-fn what_cannot_be_read_and_is_listed_whole_is_no_reason_for_an_older_checkpoint() {
+fn unreadable_data_with_a_complete_listing_does_not_cause_an_older_restore() {
     each(|bucket, place| {
         two_commits(&place);
         let there = place.path("elsewhere");
@@ -82,7 +82,7 @@ fn what_cannot_be_read_and_is_listed_whole_is_no_reason_for_an_older_checkpoint(
 }
 
 #[test]
-fn what_came_in_full_and_does_not_match_gives_way_to_an_older_checkpoint() {
+fn data_that_arrives_in_full_and_does_not_match_causes_an_older_restore() {
     let bucket = Bucket::start();
     let place = amazon(&bucket);
     two_commits(&place);

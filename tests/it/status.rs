@@ -192,7 +192,7 @@ print('up', flush=True)";
 }
 
 #[test]
-fn what_a_killed_run_left_behind_is_recognised_and_cleared() {
+fn leftovers_of_a_killed_run_are_recognised_and_removed() {
     if !is_root() {
         eprintln!("skipped: needs root to hide other runs");
         return;

@@ -133,7 +133,7 @@ fn a_ca_that_shows_its_own_certificate_is_trusted_where_that_is_named_and_its_na
 }
 
 #[test]
-fn what_no_metadata_server_says_is_no_credential() {
+fn an_answer_that_no_metadata_server_gives_is_not_a_credential() {
     for role in ["a role", "<html>", "ro\x01le"] {
         let server = Metadata::start(move |request, _| match request.path.as_str() {
             "/latest/api/token" => ok("AQAE=="),
@@ -305,7 +305,7 @@ fn whatever_a_server_repeats_of_what_it_was_sent_is_not_printed() {
 }
 
 #[test]
-fn what_is_wrong_with_a_key_is_said_of_the_key() {
+fn a_mistake_in_a_key_names_the_key() {
     let bucket = Bucket::start();
     let without = |name: &str| -> Vec<_> { bucket.as_amazon().into_iter().filter(|(n, _)| *n != name).collect() };
     let place = |scheme: &str, env| Place::with_store(&format!("{scheme}://{NAME}/x"), env).checkpoint("list").output();

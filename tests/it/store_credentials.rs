@@ -297,7 +297,7 @@ fn expired_credentials_without_new_ones_are_reported_with_both_causes() {
 }
 
 #[test]
-fn what_came_too_slowly_is_sent_again_alone() {
+fn parts_that_arrive_too_slowly_are_sent_again_alone() {
     each(|bucket, place| {
         place.save(1);
         let late = AtomicU32::new(0);

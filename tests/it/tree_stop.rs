@@ -76,7 +76,7 @@ while True: time.sleep(0.05)
 }
 
 #[test]
-fn what_a_daemon_starts_to_flush_has_its_time() {
+fn a_program_that_a_daemon_starts_to_flush_has_its_time() {
     let daemon =
         "#!/bin/sh\ntrap 'sh -c \"sleep 1; echo flushed\"; exit' TERM\necho up\nwhile :; do sleep 0.05; done\n";
     for pid1 in [false, true] {
@@ -232,7 +232,7 @@ fn a_plain_process_that_is_left_behind_costs_no_time() {
 }
 
 #[test]
-fn what_is_killed_at_the_deadline_is_named_and_so_is_the_shell_that_kept_the_signal_from_it() {
+fn processes_killed_at_the_deadline_are_named_and_so_is_the_shell_that_kept_the_signal() {
     let script =
         "#!/bin/sh\ntrap 'echo trapped' TERM\npython3 train.py &\necho \"trainer $!\"\nwhile :; do wait; done\n";
     let dir = programs(&[("train.sh", script), ("train.py", &listener("pass"))]);

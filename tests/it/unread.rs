@@ -74,7 +74,7 @@ fn a_deadline_is_kept_where_the_command_itself_waits_for_a_reader() {
 }
 
 #[test]
-fn what_is_saved_on_a_stop_is_committed() {
+fn a_save_on_a_stop_is_committed() {
     let place = crate::support::checkpoints::Place::new();
     let local = place.local();
     let script = "trap 'mkdir tmp && echo w >tmp/model.bin && mv tmp step-7; exit 0' TERM; : >../ready; \

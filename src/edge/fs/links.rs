@@ -170,7 +170,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn what_lies_at_the_ends_takes_the_place_of_the_links() {
+    fn the_targets_replace_the_links() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let at = |name: &str| dir.path().join(name);
         fs::create_dir_all(at("root/unit")).expect("mkdir");

@@ -250,8 +250,8 @@ impl MetricsFile {
     fn send(&self, kind: FileType, lines: &[u8]) -> Result<Vec<Note>, Error> {
         let flags = OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_NONBLOCK;
         let mut file = trusted_open::open(&self.path, flags).map_err(|error| {
-            let nobody = kind.is_fifo() && error.raw_os_error() == Some(libc::ENXIO);
-            self.error("open")(if nobody { io::Error::other("nobody reads this FIFO") } else { error })
+            let no_reader = kind.is_fifo() && error.raw_os_error() == Some(libc::ENXIO);
+            self.error("open")(if no_reader { io::Error::other("no process reads this FIFO") } else { error })
         })?;
         let mut rest = lines;
         let mut patience = Patience::new(self.patience);

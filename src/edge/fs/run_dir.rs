@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_a_killed_run_left_is_cleared_and_one_in_use_is_not() {
+    fn a_directory_of_a_killed_run_is_removed_and_one_in_use_is_kept() {
         let place = tempfile::tempdir().expect("a directory");
         let name = |pid: u32| place.path().join(format!("trainit-{}-{pid}", own_uid()));
         let (alive, dead, foreign, new) = (name(1), name(2), name(3), name(4));
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_gone_is_made_anew_under_its_names_and_what_lies_in_its_place_is_left_alone() {
+    fn a_missing_directory_is_created_again_and_a_file_in_its_place_is_kept() {
         let place = tempfile::tempdir().expect("a directory");
         let path = place.path().join("trainit-0-1");
         fs::create_dir(&path).expect("a directory");

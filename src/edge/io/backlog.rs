@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_reads_holds_nobody_up_and_what_was_lost_is_told_in_its_place() {
+    fn unread_output_blocks_nothing_and_lost_lines_are_reported_in_their_place() {
         let (mut reader, room, backlog) = full();
         let line = format!("{}\n", "y".repeat(999));
         let kept = ROOM_BYTES / line.len();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_is_told_though_nothing_is_said_any_more() {
+    fn lost_lines_are_reported_although_no_line_follows() {
         let (mut reader, room, backlog) = full();
         backlog.put("y".repeat(ROOM_BYTES));
         backlog.put("z".to_owned());
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_is_waited_for_while_somebody_may_read_it() {
+    fn the_last_line_is_waited_for_while_a_reader_exists() {
         let (mut reader, room, backlog) = full();
         let reading = std::thread::spawn(move || next(&mut reader, room + "last\n".len()));
         backlog.put_last("last\n".to_owned(), Duration::from_secs(60));

@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_that_hangs_is_silent_to_the_last_of_many_who_ask() {
+    fn a_run_that_hangs_answers_none_of_many_callers() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("socket");
         let _listener = Listener::bind(&path).expect("a socket");
@@ -232,7 +232,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(10);
 
     #[test]
-    fn who_asks_is_told_and_the_socket_is_its_owners_from_the_start() {
+    fn a_caller_gets_the_status_and_the_socket_belongs_to_its_owner_from_the_start() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("socket");
         let listener = Listener::bind(&path).expect("a socket");
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_never_reads_holds_nobody_up() {
+    fn a_caller_that_never_reads_blocks_nothing() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("socket");
         let listener = Listener::bind(&path).expect("a socket");

@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_kill_left_half_written_is_swept_and_nothing_else() {
+    fn half_written_files_of_a_killed_run_are_removed_and_nothing_else() {
         with_store(async |root, store| {
             put(&store, "u/x", b"1").await;
             for name in ["u/y#1", "time#1", "notes#1"] {

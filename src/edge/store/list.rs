@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_server_tells_twice_is_there_once() {
+    fn an_entry_that_a_server_lists_twice_appears_once() {
         let mut objects = ["b", "a", "b", "b", "a"];
         let mut listed = objects.to_vec();
         once(&mut listed, |key| key);

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn of_deaths_at_about_the_same_time_a_gpu_is_rather_the_cause_than_an_exit_code() {
+    fn among_deaths_at_about_the_same_time_a_gpu_outranks_an_exit_code() {
         let falls = [fall(100, 1, Class::Code, None), fall(140, 2, Class::Gpu, None)];
         assert_eq!(first(&falls).unwrap().seat.index, 2);
     }

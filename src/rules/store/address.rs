@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused_and_a_secret_in_it_not_repeated() {
+    fn text_that_is_not_an_address_is_refused_without_repeating_a_secret() {
         for url in [
             "",
             "/a/b",

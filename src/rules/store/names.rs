@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_exactly_a_name_is_none() {
+    fn text_that_is_not_exactly_a_name_is_none() {
         let good = "0000000007-000003-000000001200-0123456789abcdef";
         let commit = |name: &str| CommitName::from_key(&format!(".trainit/commits/{name}.json"));
         assert!(commit(good).is_some());

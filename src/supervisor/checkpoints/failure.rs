@@ -27,7 +27,7 @@ impl Failure {
         Failure { message, code: exit::STORE }
     }
 
-    /// For people who ask the store by hand.
+    /// For a subcommand, such as `checkpoint list`.
     pub fn asking(error: &StoreError) -> Failure {
         let way_out = match error.trouble {
             Trouble::NoDirectory | Trouble::Absent => "see that this is the store that the run was given",
@@ -126,8 +126,8 @@ pub(crate) enum Refusal {
 }
 
 impl Config {
-    /// The line for a store that does not answer as it must. A run claims its store and restores from it; a person who asks by
-    /// hand has no training that hangs on the answer.
+    /// The line for a store that does not answer as it must. A run claims its store and restores from it; a
+    /// subcommand has no training that depends on the answer.
     pub(crate) fn away(&self, error: &StoreError) -> Failure {
         match self.role == Role::Keeps {
             true => Failure::store(format!(

@@ -33,15 +33,15 @@ impl TerminalStop {
         terminal
     }
 
-    /// The child, named `who`, was stopped by `signal`.
-    pub(in crate::supervisor) fn stopped(&mut self, child: i32, who: &str, signal: Signal) {
+    /// The child with this name was stopped by `signal`.
+    pub(in crate::supervisor) fn stopped(&mut self, child: i32, name: &str, signal: Signal) {
         let Some(terminal) = self.terminal else {
             if self.follows {
                 self.suspend(true);
             } else if matches!(signal, Signal::TTIN | Signal::TTOU) && !std::mem::replace(&mut self.told, true) {
                 tracing::warn!(
                     pid = child,
-                    "{who} was stopped by {signal}, as a background process that uses the terminal: it stays \
+                    "{name} was stopped by {signal}, as a background process that uses the terminal: it stays \
                      stopped until a SIGCONT arrives; ranks share no terminal, so start trainit without \
                      one (setsid -w, </dev/null)"
                 );

@@ -52,7 +52,7 @@ pub enum Fault {
     LosePage,
     /// Answers 200 with this, and does nothing.
     Say(&'static str),
-    /// Answers with this status and these words, and babbles on while anybody listens.
+    /// Answers with this status and this text, and then sends more text until the client closes.
     Endless(&'static str, &'static str),
 }
 
@@ -186,7 +186,7 @@ impl Bucket {
         self.state().objects.get(key).map(|o| o.bytes.clone())
     }
 
-    /// Puts something there behind everybody's back.
+    /// Puts an object there without a request.
     pub fn place(&self, key: &str, bytes: &[u8]) {
         self.state().put(key, bytes.to_vec());
     }
@@ -526,7 +526,7 @@ pub(super) fn get(state: &State, request: &Request) -> Answer {
     Answer { headers, body: object.bytes[from..end].to_vec(), ..answer("206 Partial Content") }
 }
 
-/// Three keys a page, so that everybody turns pages.
+/// Three keys a page, so that every client must ask for more pages.
 fn list(state: &State, query: &BTreeMap<String, String>) -> Answer {
     const PAGE: usize = 3;
     assert_eq!(query.get("list-type").map(String::as_str), Some("2"));

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn of_files_that_were_there_it_says_how_much_is_old() {
+    fn the_size_of_files_from_before_is_reported_as_old() {
         let (dir, _) = place();
         append(&dir.path().join("tfevents"), "old");
         let mut folder = Folder::new(dir.path().to_owned(), |_| true);

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_before_the_first_look_is_passed_over() {
+    fn content_from_before_the_first_look_is_skipped() {
         let (_dir, path) = place();
         append(&path, "a,b\n1,2\n");
         let mut named = Named::new(path.clone());
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_and_is_written_anew_is_told_though_it_is_the_same() {
+    fn content_that_is_rewritten_is_reported_although_it_is_equal() {
         let (_dir, path) = place();
         append(&path, "one\n");
         let mut named = Named::new(path.clone());
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_regular_file_is_an_error_and_holds_nobody_up() {
+    fn a_path_that_is_not_a_regular_file_is_an_error_and_blocks_nothing() {
         let (dir, path) = place();
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::from_bits_truncate(0o600)).expect("mkfifo");
         assert!(Named::new(path).look(|_| ()).is_err());

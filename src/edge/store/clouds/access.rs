@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_secret_is_never_shown() {
+    fn secrets_are_never_shown() {
         let pairs =
             [("AWS_SECRET_ACCESS_KEY", "hunter2hunter2"), ("AZURE_STORAGE_SAS_TOKEN", "sv=2024&sig=abcdefghij%3D")];
         let access = Access::new(Env::from_pairs(pairs), false, TIMEOUT);

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_that_names_somebody_without_keys_is_useless() {
+    fn a_profile_without_keys_is_useless() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let file = dir.path().join("config");
         let config = "[profile role]\nrole_arn = arn:x\nsource_profile = a\n[profile sso]\nsso_session = s\n\

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_sent_as_a_secret_is_known_wherever_it_was() {
+    fn a_secret_that_was_sent_is_recognised_anywhere() {
         let request = hyper::Request::post("http://h/p?prefix=harmless&sig=abcdefgh%2Bijk%3D")
             .header("authorization", "AWS4-HMAC-SHA256 Credential=AK/x, SignedHeaders=host, Signature=0123456789abcdef")
             .header("x-amz-security-token", "of-the-session")

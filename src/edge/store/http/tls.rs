@@ -43,8 +43,8 @@ impl Roots {
     }
 }
 
-/// Also takes a root that a server shows as its own certificate: `openssl req -x509` makes such, and whoever named its file
-/// meant this server. The other tools of the field take it, webpki does not.
+/// Also accepts a root that a server presents as its own certificate, as `openssl req -x509` makes it. The user named its
+/// file and so trusts this server. The other tools of the field accept it, webpki does not.
 #[derive(Debug)]
 struct Verifier {
     roots: Arc<RootCertStore>,

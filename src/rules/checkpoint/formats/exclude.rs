@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_glob_is_refused_with_its_text() {
+    fn text_that_is_not_a_glob_is_refused_and_repeated() {
         for (glob, why) in [("a[", "\"a[\""), ("/", "matches nothing")] {
             assert!(Exclusions::new(&[glob.to_owned()], &[], None).expect_err("is no glob").contains(why));
         }

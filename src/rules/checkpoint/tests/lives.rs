@@ -216,7 +216,7 @@ fn texts_never_hold_a_commit_back_and_are_committed_when_they_lie_still() {
 }
 
 #[test]
-fn what_cannot_be_copied_is_left_out_with_the_reason() {
+fn files_that_cannot_be_copied_are_omitted_with_the_reason() {
     let mut dir = Dir::new();
     dir.save("run/model.pt");
     let mut entries = dir.listing().entries().to_vec();

@@ -134,7 +134,7 @@ fn a_death_is_told_with_its_age_even_after_the_connection_was_away() {
 }
 
 #[test]
-fn what_was_surveyed_before_another_agent_had_the_seat_is_surveyed_anew() {
+fn a_survey_from_before_another_agent_had_the_seat_is_repeated() {
     let mut member = member(Role::Worker);
     member.step(at(0), Event::TreeEmpty(offer(&[])));
     member.step(at(1), Event::Linked);

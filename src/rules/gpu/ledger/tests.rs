@@ -132,7 +132,7 @@ fn an_unclear_xid_with_a_dead_trainer_restarts_once_and_then_leaves() {
 }
 
 #[test]
-fn of_several_gpus_at_a_death_the_worst_decides() {
+fn the_worst_of_several_gpus_at_a_death_decides() {
     for (first, second) in [(94, 79), (79, 94)] {
         let mut ledger = ledger(true);
         ledger.xid(SECOND, 0, first, None);

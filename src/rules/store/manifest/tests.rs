@@ -28,7 +28,7 @@ fn altered(change: impl FnOnce(&mut Value)) -> Result<Manifest, String> {
 }
 
 #[test]
-fn what_was_written_reads_back_and_its_keys_are_sorted() {
+fn a_written_manifest_reads_back_with_sorted_keys() {
     let (some, text) = (Some("1".to_owned()), "1".to_owned());
     let mut full = Manifest {
         attempt_tag: Some(1),
@@ -91,7 +91,7 @@ fn paths_that_lead_outside_or_cannot_be_written_are_refused() {
 }
 
 #[test]
-fn what_does_not_fit_together_is_refused() {
+fn contradictions_are_refused() {
     let (long, zeros) = ("x\n".repeat(100_000), "0".repeat(7));
     let chunks = |size: u64, sums: &[&str]| json!({"size": size, "crc32c": sums});
     refused(&[
@@ -200,7 +200,7 @@ fn an_archive_is_as_long_as_its_files_need_and_another_object_as_its_file() {
 }
 
 #[test]
-fn what_an_earlier_version_committed_is_one_part() {
+fn a_commit_of_an_earlier_version_is_one_part() {
     for schema in [ONE_UNIT, ONE_UNIT_WITH_ARCHIVES] {
         let earlier = altered(|v| {
             v["schema"] = json!(schema);

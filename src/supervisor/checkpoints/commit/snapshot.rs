@@ -175,7 +175,7 @@ impl Mirror {
         Outcome::UpToDate { step: plan.step }
     }
 
-    /// What the look saw, for the log and for a person who asks.
+    /// Records the result of a look, for the log and for `checkpoint explain`.
     fn note_look(&mut self, look: &Look) {
         self.seen.parts.clone_from(&look.parts);
         if look.plan.is_none() && waiting(look).is_some() {

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_yields_to_an_order_is_cut_off_and_what_does_not_goes_on() {
+    async fn a_task_that_yields_to_an_order_is_cancelled_and_another_goes_on() {
         for (yields, is_through) in [(TO_NONE, true), (TO_A_FLUSH, false)] {
             let (orders, mut received) = unbounded_channel();
             let mut queue = OrderQueue::new(Clock::start(), None, Rc::default());

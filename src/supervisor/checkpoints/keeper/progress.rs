@@ -112,7 +112,7 @@ pub(crate) fn log_lines(what: &'static str) -> Hear {
     lines(what, |line| tracing::info!("{line}"))
 }
 
-/// For a person who waits: a bar on a terminal, else a line now and then, on standard error.
+/// Progress of a subcommand on standard error: a bar on a terminal, else a line now and then.
 pub(crate) fn shown(what: &'static str) -> Hear {
     if !stdio::is_terminal(libc::STDERR_FILENO) {
         return lines(what, |line| stdio::complain(&format!("trainit: {line}")));
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_takes_long_is_said_to_go_on_as_long_as_it_moves() {
+    async fn a_long_transfer_is_reported_as_long_as_it_progresses() {
         let (looks, said, is_enough) = (Cell::new(0), Cell::new(0), tokio::sync::Notify::new());
         let moves = || {
             looks.set(looks.get() + 1);

@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_moved_and_what_is_equal_or_excluded_stays() {
+    fn different_files_are_moved_and_equal_or_excluded_files_stay() {
         let manifest = |paths: &[&str]| {
             let file = |path: &&str| serde_json::json!({"path": path, "type": "file"});
             let files: Vec<_> = paths.iter().map(file).collect();

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_lacks_its_data_is_bad_and_what_is_let_go_while_it_is_verified_is_not() {
+    async fn a_commit_without_its_data_is_bad_and_one_pruned_during_verify_is_not() {
         let place = tempfile::tempdir().expect("temporary directory");
         let mirror = two_commits(place.path()).await;
         let is_there = Cell::new(true);

@@ -132,7 +132,7 @@ fn a_whole_file_passes_and_none_that_is_cut_anywhere_or_goes_on() {
 }
 
 #[test]
-fn what_is_unlike_the_usual_passes_or_is_refused_with_the_reason() {
+fn an_unusual_manifest_passes_or_is_refused_with_the_reason() {
     let (zip, zip64) = (zip_of(b"weights", b""), zip64_of(b"weights"));
     let tensors = |header: &str| safetensors_of(header, &[0; 8]);
     let two = [array("<f4", "(2,)", 8), array("<i8", "(1,)", 8)].concat();
