@@ -358,7 +358,7 @@ fn archives_take_no_more_memory_than_the_cgroup_can_spare() {
 }
 
 #[test]
-fn a_commit_that_looks_for_its_files_beyond_an_archives_end_is_passed_over_for_the_one_before() {
+fn a_commit_that_looks_for_its_files_beyond_an_archives_end_is_skipped_for_the_one_before() {
     let place = Place::new();
     place.save(1);
     place.push();

@@ -50,7 +50,7 @@ fn a_store_alone_is_enough_to_list_verify_and_prune_it() {
 }
 
 #[test]
-fn a_store_that_is_not_there_is_told_of_without_the_words_of_a_run() {
+fn a_store_that_is_not_there_is_reported_without_the_words_of_a_run() {
     let place = Place::new();
     let (local, url) = (place.local(), format!("{}-mistyped", place.url()));
     for deed in ["list", "verify", "prune", "pull"] {

@@ -27,7 +27,7 @@ fn hashes(manifest: &Value) -> BTreeMap<String, Value> {
 }
 
 #[test]
-fn each_file_has_its_hash_where_that_was_asked_for_and_none_otherwise() {
+fn each_file_has_its_hash_on_request_and_none_otherwise() {
     let place = Place::new();
     let wanted = saved(&place);
     place.push();

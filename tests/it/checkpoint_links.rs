@@ -43,7 +43,7 @@ fn targets_of_links_out_of_the_checkpoint_are_copied_with_follow_symlinks() {
 }
 
 #[test]
-fn a_checkpoint_that_is_itself_a_link_out_of_the_directory_is_told_of_and_copied_where_that_was_asked_for() {
+fn a_checkpoint_that_is_itself_a_link_out_of_the_directory_is_reported_and_copied_on_request() {
     let place = Place::new();
     place.save(1);
     save_in(&place.path("scratch"), 7);

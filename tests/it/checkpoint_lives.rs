@@ -110,7 +110,7 @@ fn a_restart_in_a_run_from_scratch_does_not_wake_an_older_runs_commit() {
 }
 
 #[test]
-fn after_a_crash_that_left_nothing_whole_the_commit_is_fetched_again() {
+fn after_a_crash_that_left_nothing_complete_the_commit_is_fetched_again() {
     let place = Place::new();
     let store = place.store();
     let script = format!(
@@ -251,7 +251,7 @@ fn a_restart_whose_newest_commit_is_no_good_any_more_goes_on_from_the_one_before
 }
 
 #[test]
-fn a_restart_for_which_no_commit_is_whole_is_204_and_never_from_scratch() {
+fn a_restart_for_which_no_commit_is_complete_is_204_and_never_from_scratch() {
     let place = Place::new();
     run(&place, &[], &saves(10)).expect_code(0);
     let script = format!(
@@ -263,7 +263,7 @@ fn a_restart_for_which_no_commit_is_whole_is_204_and_never_from_scratch() {
 }
 
 #[test]
-fn a_store_that_is_gone_is_not_made_anew_on_the_disk_below() {
+fn a_store_that_is_gone_is_not_created_on_the_disk_below() {
     let place = Place::new();
     let (store, away) = (place.store(), place.path("away"));
     let script = format!(

@@ -44,7 +44,7 @@ fn an_empty_checkpoint_directory_is_a_mistake_in_one_line() {
 }
 
 #[test]
-fn a_restore_that_is_asked_for_without_a_checkpoint_directory_starts_nothing() {
+fn a_restore_that_is_requested_without_a_checkpoint_directory_starts_nothing() {
     let asked: [(&[&str], &str); 4] = [
         (&["--restore", "required"], "--restore:"),
         (&["--restore-step", "5"], "--restore-step:"),
@@ -90,7 +90,7 @@ fn a_commit_that_vanishes_while_it_is_looked_at_gives_way_to_a_newer_one_not_to_
 }
 
 #[test]
-fn a_torn_newest_commit_is_passed_over_for_the_next_older_one_with_the_reason() {
+fn a_torn_newest_commit_is_skipped_for_the_next_older_one_with_the_reason() {
     type Damage = fn(&Place);
     let damages: [(&str, Damage); 5] = [
         ("missing from the store", |p| {
@@ -162,7 +162,7 @@ fn a_required_checkpoint_that_is_not_there_is_204() {
 }
 
 #[test]
-fn hostile_manifests_write_nothing_outside_and_are_passed_over() {
+fn hostile_manifests_write_nothing_outside_and_are_skipped() {
     let place = Place::new();
     place.save(1);
     place.push();

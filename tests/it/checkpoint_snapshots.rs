@@ -118,7 +118,7 @@ fn with_keep_saves_only_the_newest_of_numbered_files_are_committed() {
 }
 
 #[test]
-fn each_path_is_told_with_the_rule_that_decides_about_it() {
+fn each_path_is_reported_with_the_rule_that_decides_about_it() {
     let place = Place::new();
     save(&place, "run", 10);
     for path in ["train.log", "extra.bin"] {

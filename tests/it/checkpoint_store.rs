@@ -416,7 +416,7 @@ fn names_that_are_not_ours_are_no_hindrance_and_stay() {
 }
 
 #[test]
-fn young_data_of_no_commit_goes_where_it_is_asked_for_and_a_commits_never() {
+fn young_data_without_a_commit_is_deleted_on_request_and_committed_data_never() {
     let place = Place::new();
     let saved = place.save(1);
     place.checkpoint("push").env("TRAINIT_TEST_FAULT", "8").output().expect_code(137);

@@ -412,7 +412,7 @@ fn control_characters_in_a_name_are_not_printed() {
 }
 
 #[test]
-fn a_trainer_whose_only_checkpoint_never_lies_still_is_told_once_what_stands_and_what_to_do() {
+fn a_checkpoint_that_never_settles_causes_one_warning_with_the_way_out() {
     const RENAMED: &str = r#"save() { echo "w $1" >"$D/tmp"; mv "$D/tmp" "$D/model.pt"; }"#;
     const IN_PLACE: &str = r#"save() { echo "w $1" >"$D/model.pt"; }"#;
     let nothing = "this run has committed nothing yet";

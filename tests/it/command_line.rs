@@ -35,7 +35,7 @@ fn help_and_version_are_words_as_well_as_flags() {
 }
 
 #[test]
-fn everything_that_is_wrong_with_a_start_is_told_in_one_go() {
+fn everything_that_is_wrong_with_a_start_is_reported_in_one_go() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("config.toml");
     std::fs::write(&file, "stop-grace = \"soon\"\nnodes = 3\n").unwrap();
@@ -131,7 +131,7 @@ fn a_configuration_fifo_without_a_writer_does_not_block_a_run_for_long() {
 }
 
 #[test]
-fn a_variable_that_nothing_reads_is_told_where_something_is_deleted_too_and_once_in_a_run() {
+fn an_unknown_variable_is_reported_by_prune_too_and_once_in_a_run() {
     let dir = tempfile::tempdir().unwrap();
     let store = format!("file://{}", dir.path().display());
     let prune = ["checkpoint", "prune", "--checkpoint-store", &store];

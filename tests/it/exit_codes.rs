@@ -246,7 +246,7 @@ fn a_verdict_file_that_is_a_fifo_without_a_reader_does_not_block() {
 }
 
 #[test]
-fn a_verdict_file_that_cannot_be_written_is_told_with_what_to_do() {
+fn a_verdict_file_that_cannot_be_written_is_reported_with_what_to_do() {
     let done = Trainit::new(["run", "--verdict-file", "/proc/nobodys/verdict.json", "--", "true"]).output();
     let said = done.expect_code(0).err();
     assert!(said.contains("make it writable for this user, or name another --verdict-file"), "{said}");

@@ -249,7 +249,7 @@ fn a_table_has_its_names_in_its_header_also_where_that_was_there_before_the_run_
 }
 
 #[test]
-fn a_table_that_is_written_anew_with_one_more_column_tells_no_row_twice() {
+fn a_table_that_is_rewritten_with_one_more_column_reports_no_row_twice() {
     let place = Place::new();
     let running = place.waiting(&["--metric-file", "metrics.csv"]);
     fs::write(place.at("metrics.csv"), "step,loss\n1,0.5\n2,0.25\n").unwrap();

@@ -197,7 +197,7 @@ fn a_replica_with_another_token_is_told_so_and_leaves_with_203() {
 }
 
 #[test]
-fn a_stranger_at_the_port_is_told_of_and_hinders_nobody() {
+fn a_stranger_at_the_port_is_reported_and_blocks_nothing() {
     let cluster = Cluster::of_workers(2);
     let leader = cluster.replica("worker", 0, TRAINS).start();
     leader.after_log("leads the gang");

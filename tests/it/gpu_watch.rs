@@ -216,7 +216,7 @@ fn a_driver_that_counts_without_end_or_never_waits_does_not_keep_the_watch_busy(
 }
 
 #[test]
-fn an_event_channel_that_fails_is_told_once_and_blames_no_gpu_that_answers() {
+fn an_event_channel_that_fails_is_reported_once_and_blames_no_gpu_that_answers() {
     for line in [
         "nvmlEventSetWait_v2 return 999",
         "nvmlEventSetWait_v2 return 2",

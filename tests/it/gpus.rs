@@ -18,7 +18,7 @@ pub fn problem(object: &Value) -> &str {
 }
 
 #[test]
-fn a_healthy_driver_is_told_in_full() {
+fn a_healthy_driver_is_reported_in_full() {
     let fake = FakeNvml::new(&["gpu1.name Fake H100", "gpu1.links 4", "gpu1.mig 0", "gpu1.recovery 0", "gpu1.minor 7"]);
     let object = fake.gpus();
     assert_eq!(object["source"], "nvml");

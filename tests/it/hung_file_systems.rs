@@ -103,7 +103,7 @@ fn a_peer_that_does_not_answer_at_the_start_is_named_and_a_stop_works() {
 }
 
 #[test]
-fn a_store_that_hangs_is_told_of_and_a_crash_is_followed_by_an_attempt_from_what_is_here() {
+fn a_store_that_hangs_is_reported_and_a_crash_is_followed_by_an_attempt_from_local_files() {
     let place = Place::new();
     let going = one_committed(&place, &["--max-restarts", "3", "--store-timeout", "2s"]);
     let hung = or_skip!(Hung::over(&place.store()));

@@ -142,7 +142,7 @@ fn without_a_counter_of_oom_kills_the_verdict_says_null() {
 }
 
 #[test]
-fn a_pool_of_workers_drains_when_its_master_is_told() {
+fn a_pool_of_workers_drains_when_its_master_gets_the_signal() {
     let script = "
 import multiprocessing, signal, sys, time
 def work(n):

@@ -94,7 +94,7 @@ fn the_explicit_values_complain_with_the_contracts_codes() {
 }
 
 #[test]
-fn a_platform_that_was_asked_for_and_is_not_there_says_all_that_it_needs() {
+fn a_platform_that_was_requested_and_is_not_there_says_all_that_it_needs() {
     for (platform, given, needed) in [
         ("k8s_indexed", "JOB_COMPLETION_INDEX", "--nnodes"),
         ("slurm", "SLURM_JOB_ID", "SLURM_PROCID"),
@@ -204,7 +204,7 @@ fn inspect_refuses_the_same_settings_as_run_with_the_same_text() {
 }
 
 #[test]
-fn a_demand_that_is_not_met_is_told_beside_all_else_and_is_125() {
+fn a_demand_that_is_not_met_is_reported_beside_all_else_and_is_125() {
     let done = Trainit::new(["inspect", "--json", "--require-gpus", "4096"]).output().expect_code(125);
     let object = object(&done);
     let warnings = object["warnings"].as_array().unwrap();

@@ -340,7 +340,7 @@ fn a_file_that_comes_damaged_or_is_not_kept_is_sent_again() {
 }
 
 #[test]
-fn a_copy_that_is_broken_off_is_told_with_its_place_and_the_way_out() {
+fn a_copy_that_is_interrupted_is_reported_with_its_place_and_the_way_out() {
     let bucket = Bucket::start();
     let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
     bucket.misbehave(|_| Some(Fault::Hang));

@@ -107,7 +107,7 @@ fn a_store_that_is_away_for_a_while_at_the_end_gets_the_last_checkpoint_all_the_
 }
 
 #[test]
-fn a_stop_while_the_store_is_away_is_told_and_waits_no_longer_than_for_an_answer() {
+fn a_stop_while_the_store_is_away_is_reported_and_waits_only_for_one_answer() {
     let stopped = |rule: fn(&Request) -> Option<Fault>, interval: &str| {
         let bucket = Bucket::start();
         let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
@@ -343,7 +343,7 @@ fn a_store_that_is_away_for_some_seconds_at_the_start_is_waited_for() {
 }
 
 #[test]
-fn a_store_that_takes_no_claim_is_told_of_and_given_up_after_about_a_minute() {
+fn a_store_that_takes_no_claim_is_reported_and_given_up_after_about_a_minute() {
     let refuses: fn(&Request) -> Option<Fault> = |_| Some(Fault::Refuse("500 Internal Server Error", "InternalError"));
     let takes_nothing: fn(&Request) -> Option<Fault> =
         |r| (r.method == "PUT").then_some(Fault::Refuse("500 Internal Server Error", "InternalError"));

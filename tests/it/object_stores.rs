@@ -383,7 +383,7 @@ fn bytes_that_change_on_the_way_are_never_committed_nor_restored() {
 }
 
 #[test]
-fn an_answer_that_breaks_off_is_asked_for_again() {
+fn an_answer_that_breaks_off_is_requested_again() {
     each(|bucket, place| {
         place.save(1);
         place.push();
@@ -587,7 +587,7 @@ fn a_commit_that_another_deletes_while_it_is_pruned_needs_nothing() {
 }
 
 #[test]
-fn names_of_others_that_can_be_no_keys_are_passed_over_and_stay() {
+fn foreign_names_that_cannot_be_keys_are_skipped_and_kept() {
     each(|bucket, place| {
         let saved = place.save(1);
         place.push();

@@ -153,7 +153,7 @@ fn new_checkpoints_are_committed_while_training_goes_on() {
 }
 
 #[test]
-fn a_torn_commit_is_passed_over_for_the_one_before_it() {
+fn a_torn_commit_is_skipped_for_the_one_before_it() {
     let job = Job::new();
     let running = job.start();
     running.after_line("step=12 ");
@@ -214,7 +214,7 @@ fn without_a_store_the_next_attempt_goes_on_from_the_newest_local_checkpoint() {
 }
 
 #[test]
-fn without_a_store_too_the_checkpoint_directory_is_made_and_where_it_cannot_be_the_way_out_is_told() {
+fn the_checkpoint_directory_is_created_without_a_store_too_or_the_way_out_is_reported() {
     let root = tempfile::tempdir().unwrap();
     let run = |dir: &str, script: &str| {
         let run = Trainit::new(["run", "--max-restarts", "1", "--restart-backoff", "1ms", "--checkpoint-dir", dir]);

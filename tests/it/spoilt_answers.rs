@@ -40,7 +40,7 @@ fn two_commits(place: &Place) {
 }
 
 #[test]
-fn one_spoilt_answer_is_asked_for_again_and_the_newest_is_restored() {
+fn one_spoilt_answer_is_requested_again_and_the_newest_is_restored() {
     each(|bucket, place| {
         two_commits(&place);
         let saved = tree(&place.local().join("step-2"));

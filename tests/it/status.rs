@@ -284,7 +284,7 @@ fn restarts_and_a_stop_are_told_while_they_last_and_are_healthy() {
 }
 
 #[test]
-fn the_last_commit_and_what_a_death_would_lose_are_told() {
+fn the_last_commit_and_the_work_that_a_death_would_lose_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let (ck, store) = (dir.path().join("ck"), format!("file://{}", dir.path().join("store").display()));
     std::fs::create_dir(&ck).unwrap();
@@ -326,7 +326,7 @@ fn a_newest_commit_without_a_step_is_called_by_its_name_and_the_step_before_is_n
 }
 
 #[test]
-fn metrics_gpus_samples_and_xids_are_told() {
+fn metrics_gpus_samples_and_xids_are_reported() {
     let fake = FakeNvml::new(&["gpu1.name Fake H100", "gpu1.util 55"]);
     let dir = tempfile::tempdir().unwrap();
     let script = format!("echo socket=$TRAINIT_SOCKET; echo loss=0.25; {LOOP}");

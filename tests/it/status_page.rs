@@ -117,7 +117,7 @@ fn a_scraper_sees_where_the_run_stands_and_the_metrics_of_the_trainer() {
 }
 
 #[test]
-fn commits_are_counted_and_failures_by_their_cause_and_what_waits_is_told_in_steps() {
+fn commits_failures_and_uncommitted_steps_are_counted() {
     let dir = tempfile::tempdir().unwrap();
     let (ck, store) = (dir.path().join("ck"), dir.path().join("store"));
     fs::create_dir(&ck).unwrap();
@@ -203,7 +203,7 @@ fn there_is_an_answer_between_two_attempts_and_while_the_command_is_being_stoppe
 }
 
 #[test]
-fn there_is_an_answer_while_a_store_that_says_nothing_is_asked_for_the_checkpoint() {
+fn the_status_answers_while_a_restore_waits_for_a_silent_store() {
     let mute = TcpListener::bind("127.0.0.1:0").unwrap();
     let dir = tempfile::tempdir().unwrap();
     let flags = ["--checkpoint-dir", dir.path().to_str().unwrap(), "--checkpoint-store", "s3://bucket/job"];

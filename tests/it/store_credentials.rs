@@ -188,7 +188,7 @@ fn is_data(request: &Request) -> bool {
 }
 
 #[test]
-fn credentials_that_a_store_no_longer_believes_are_asked_for_anew() {
+fn credentials_that_a_store_refuses_are_requested_again() {
     for way in &WAYS {
         let now = Now::new(1.into());
         let (bucket, place, keys) = way.start(&now);
@@ -312,7 +312,7 @@ fn parts_that_arrive_too_slowly_are_sent_again_alone() {
 }
 
 #[test]
-fn a_bucket_in_another_region_is_told_of_with_that_region() {
+fn a_bucket_in_another_region_is_reported_with_that_region() {
     for status in ["301 Moved Permanently", "307 Temporary Redirect"] {
         let s3 = Metadata::start(move |_, _| {
             Reply::Answer(status, vec![("x-amz-bucket-region", "eu-west-1".to_owned())], String::new())

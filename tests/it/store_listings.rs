@@ -21,7 +21,7 @@ fn run_afresh(place: &Place) -> Finished {
 }
 
 #[test]
-fn an_answer_that_is_no_listing_is_asked_for_again() {
+fn an_answer_that_is_no_listing_is_requested_again() {
     const ERROR: &str =
         "<?xml version='1.0'?><Error><Code>InternalError</Code><Message>Please try again.</Message></Error>";
     for fault in [|| Fault::Say(ERROR), || Fault::Say("<html>Sign in</html>"), || Fault::Say(""), || Fault::Half] {

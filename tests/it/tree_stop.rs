@@ -198,7 +198,7 @@ while True: time.sleep(0.01)
 }
 
 #[test]
-fn behind_a_shell_with_a_trap_that_does_not_forward_the_trainer_is_told_in_the_last_third() {
+fn behind_a_shell_with_a_trap_that_does_not_forward_the_trainer_gets_sigterm_in_the_last_third() {
     let script = "#!/bin/sh\ntrap 'echo trapped' TERM\npython3 train.py &\nwhile kill -0 $!; do wait; done\nexit 5\n";
     let dir = programs(&[("train.sh", script), ("train.py", &listener("sys.exit(0)"))]);
     let running = start(dir.path(), &["--stop-grace", "6s"], &["./train.sh"]);

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_are_told_of_another_key() {
+    fn both_sides_report_another_key() {
         let (leader, member) = block_on(both("k", "other"));
         assert!(matches!((leader, member), (Err(NoLink::OtherKey), Err(NoLink::OtherKey))));
     }

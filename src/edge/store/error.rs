@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_told_in_its_code_and_its_first_line() {
+    fn a_refusal_is_reported_in_its_code_and_its_first_line() {
         let text = "Server returned non-2xx status code: 403 Forbidden: <?xml version='1.0'?><Error>\
             <Code>SignatureDoesNotMatch</Code><Message>The request signature does not match\nmore</Message>\
             <StringToSign>AKIA secret</StringToSign></Error>";

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_file_that_has_the_inode_of_one_passed_over_is_not_passed_over() {
+    fn a_new_file_with_the_inode_of_a_skipped_one_is_read() {
         for text in ["new", "longer"] {
             let (dir, _) = place();
             let (one, two) = (dir.path().join("tfevents.1"), dir.path().join("tfevents.2"));

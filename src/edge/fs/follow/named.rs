@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shortened_file_is_read_anew_even_if_it_is_longer_again() {
+    fn a_shortened_file_is_read_again_even_if_it_is_longer_again() {
         let (_dir, path) = place();
         let mut named = Named::new(path.clone());
         assert_eq!(look(&mut named), "");
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_replaced_by_a_longer_one_goes_on_and_by_another_begins_anew() {
+    fn a_file_that_is_replaced_by_a_longer_one_goes_on_and_by_another_begins_again() {
         let (dir, path) = place();
         let mut named = Named::new(path.clone());
         assert_eq!(look(&mut named), "");

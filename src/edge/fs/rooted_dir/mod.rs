@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replaced_file_is_whole_and_leaves_no_neighbour() {
+    fn a_replaced_file_is_complete_and_leaves_no_neighbour() {
         let (dir, beneath) = fixture();
         beneath.replace("p", b"one", 0o644).expect("writes");
         fs::write(dir.path().join("p.trainit-new"), "left by a kill").expect("write");

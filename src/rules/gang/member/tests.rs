@@ -120,7 +120,7 @@ fn go_starts_nothing_that_is_not_armed_or_of_another_generation() {
 }
 
 #[test]
-fn a_death_is_told_with_its_age_even_after_the_connection_was_away() {
+fn a_death_is_reported_with_its_age_even_after_the_connection_was_away() {
     let mut member = training();
     member.step(at(1_000), Event::Unlinked { silent: false });
     member.step(at(1_010), Event::Fell(failure()));
