@@ -72,7 +72,7 @@ fn parse_with_clap(mut argv: Vec<OsString>) -> Result<Parsed, Refusal> {
             Ok(parsed) => break parsed,
             Err(error) => error,
         };
-        if let Some(mistake) = wanted.and_then(|sub| correct(sub, &error, &mut argv)) {
+        if let Some(mistake) = wanted.and_then(|sub| remove_unknown(sub, &error, &mut argv)) {
             mistakes.push(mistake);
             continue;
         }
@@ -151,34 +151,27 @@ fn read(wanted: Option<&'static Sub>, argv: &[OsString]) -> Result<Parsed, clap:
     }
 }
 
-/// Removes an unknown flag from the command line, or replaces it by the nearest known one, so that the rest can be
-/// read; `None` for another mistake.
-fn correct(sub: &Sub, error: &clap::Error, argv: &mut Vec<OsString>) -> Option<Complaint> {
+/// Removes an unknown flag and its value from the command line, so that the rest can be read; `None` for another mistake.
+/// The nearest flag is named only: a guess must not set anything (`--heartbeat-file` is not `--verdict-file`).
+fn remove_unknown(sub: &Sub, error: &clap::Error, argv: &mut Vec<OsString>) -> Option<Complaint> {
     let flag = match (error.kind(), error.get(ContextKind::InvalidArg)?) {
         (ErrorKind::UnknownArgument, ContextValue::String(flag)) if flag.starts_with('-') => flag.clone(),
         _ => return None,
     };
     let word = |at: &OsString| at.to_str().is_some_and(|w| w.split('=').next() == Some(flag.as_str()));
     let at = argv.iter().take_while(|a| *a != "--").position(word)?;
-    let value = argv[at].to_str()?.split_once('=').map(|(_, value)| value.to_owned());
     let known: Vec<&str> = sub.settings().map(|s| s.name).collect();
     let nearest = flag.strip_prefix("--").and_then(|name| nearest(name, &known));
-    let find = |name: &str| sub.settings().find(|setting| setting.name == name);
-    argv.remove(at);
+    let nearest = sub.settings().find(|setting| Some(setting.name) == nearest);
+    let has_value = argv.remove(at).as_encoded_bytes().contains(&b'=');
+    let is_switch = nearest.is_some_and(|setting| setting.takes == Takes::Switch);
     // The next word is its value, unless it can be an operand.
-    let is_value = !argv.get(at).is_none_or(|next| next.as_encoded_bytes().starts_with(b"-"))
-        && ((sub.operands)().is_empty() || argv[at + 1..].iter().any(|a| a == "--"));
-    match (nearest.and_then(find), value) {
-        (Some(setting), Some(value)) if setting.takes != Takes::Switch => {
-            argv.insert(at, format!("--{}={value}", setting.name).into());
-        }
-        (Some(setting), _) => argv.insert(at, format!("--{}", setting.name).into()),
-        (None, None) if is_value => {
-            argv.remove(at);
-        }
-        (None, _) => {}
+    let may_be_value = (sub.operands)().is_empty() || argv[at..].iter().skip(1).any(|a| a == "--");
+    let is_value = |next: &OsString| !next.as_encoded_bytes().starts_with(b"-");
+    if !has_value && !is_switch && may_be_value && argv.get(at).is_some_and(is_value) {
+        argv.remove(at);
     }
-    let hint = nearest.map_or(String::new(), |name| format!("; did you mean --{name}?"));
+    let hint = nearest.map_or(String::new(), |setting| format!("; did you mean --{}?", setting.name));
     Some(Complaint { place: flag, message: format!("trainit {} has no such flag{hint}", sub.name) })
 }
 
@@ -406,14 +399,12 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_flag_is_one_line_with_the_nearest_one() {
-        for (line, value) in [("run --stop-grac 1 -- true", "1"), ("run --stop_grace=2 true", "2")] {
+    fn an_unknown_flag_sets_nothing_and_is_one_line_with_the_nearest_one() {
+        for line in ["run --stop-grac 1 -- true", "run --stop_grace=2 true", "run --strong-has -- true"] {
             let parsed = parsed(&format!("trainit {line}"));
             let [mistake] = parsed.mistakes.as_slice() else { panic!("{parsed:?}") };
-            assert!(mistake.message.ends_with("did you mean --stop-grace?"), "{mistake}");
-            // The value of the corrected flag is read, so that its mistakes are reported, too.
-            assert_eq!(parsed.flags["stop-grace"], [value]);
-            assert_eq!(parsed.operands, ["true"]);
+            assert!(mistake.message.contains("has no such flag; did you mean --st"), "{mistake}");
+            assert_eq!((parsed.flags.len(), &parsed.operands[..]), (0, &["true".into()][..]), "{line}");
         }
         let error = parse(["trainit", "status", "--jsn"].map(OsString::from).to_vec());
         let Err(Refusal::Wrong(lines)) = error else { panic!("{error:?}") };

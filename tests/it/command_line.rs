@@ -90,6 +90,17 @@ fn a_malformed_cluster_hides_no_wrong_setting_and_the_other_way_round() {
 }
 
 #[test]
+fn an_unknown_flag_is_refused_and_not_taken_for_the_nearest_one() {
+    let dir = tempfile::tempdir().unwrap();
+    for args in [["--verdict-fil", "verdict.json"].as_slice(), &["--verdict-fil=verdict.json"]] {
+        let run = Trainit::new(["run"]).args(args).args(["--", "touch", "started"]).dir(dir.path());
+        let said = run.output().expect_code(125).err();
+        assert!(said.contains("trainit run has no such flag; did you mean --verdict-file?"), "{said}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "{args:?}");
+    }
+}
+
+#[test]
 fn the_first_mistakes_of_a_newcomer_are_one_line_with_the_way_out() {
     let cases: [(&[&str], &str); 15] = [
         (&["--", "true", "x"], "no subcommand given; to start a command: trainit run -- true x\n"),
