@@ -171,3 +171,16 @@ fn directories_that_another_user_made_beforehand_do_not_leave_root_without_one()
     let done = run.output().expect_code(0);
     assert!(!done.err().contains("no place"), "{}", done.err());
 }
+
+#[test]
+fn a_store_is_neither_read_nor_written_through_a_link_of_the_trainers() {
+    let Some(place) = Place::new() else { return };
+    place.trainer("ln -s .. theirs/way");
+    let store = format!("file://{}", place.at("theirs/way/store").display());
+    fs::create_dir(place.at("ckpt")).unwrap();
+    fs::write(place.at("ckpt/model-1.bin"), "x").unwrap();
+    let args = ["checkpoint", "push", "--checkpoint-dir", "ckpt", "--checkpoint-store", store.as_str()];
+    let done = Trainit::new(args).dir(place.dir.path()).output();
+    assert!(!done.status.success() && done.err().contains("way is a symbolic link of user 65534"), "{}", done.err());
+    assert!(!place.at("store").exists());
+}

@@ -18,7 +18,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat};
 use nix::sys::stat::{Mode, mkdirat};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
-use nix::unistd::geteuid;
+use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 
 /// The number of links that the kernel follows.
 const MOST_LINKS: usize = 40;
@@ -67,6 +67,31 @@ pub fn reach(path: &Path, flags: OFlag) -> io::Result<File> {
 /// The metadata of a path. Errors: as [`open`].
 pub fn metadata(path: &Path) -> io::Result<Metadata> {
     reach(path, OFlag::O_PATH)?.metadata()
+}
+
+/// Opens the directory that a path lies in, and returns the name of the last part. Errors: as [`open`]; EINVAL for a path
+/// without a name.
+pub fn parent(path: &Path) -> io::Result<(File, OsString)> {
+    let name = path.file_name().ok_or(Errno::EINVAL)?;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Ok((reach(directory, SEARCH)?, name.to_owned()))
+}
+
+/// Removes a name that is not a directory's. Errors: as [`open`], unlink(2).
+pub fn remove_file(path: &Path) -> io::Result<()> {
+    let (directory, name) = parent(path)?;
+    Ok(unlinkat(directory, name.as_os_str(), UnlinkatFlags::NoRemoveDir)?)
+}
+
+/// Removes an empty directory. Errors: as [`open`], rmdir(2).
+pub fn remove_directory(path: &Path) -> io::Result<()> {
+    let (directory, name) = parent(path)?;
+    Ok(unlinkat(directory, name.as_os_str(), UnlinkatFlags::RemoveDir)?)
+}
+
+/// Whether an error says that a link of another user was met, not that the path cannot be opened.
+pub fn is_refused(error: &io::Error) -> bool {
+    error.kind() == ErrorKind::Other
 }
 
 /// The path without any link in it. Errors: as [`open`].

@@ -1,22 +1,23 @@
 //! A store that is a directory. Writes are staged under `NAME#k` and linked into place, so its file system must have hard
-//! links (gcsfuse has none). Each operation has a thread of its own: a file system that hangs blocks nothing else.
+//! links (gcsfuse has none). Links of another user are not followed ([`trusted_open`]). Each operation has a thread of its own: a file system that hangs blocks nothing else.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
+use nix::fcntl::OFlag;
 use object_store::path::Path as Key;
 use tokio::sync::Semaphore;
 
 use super::error::{Trouble, kind_of};
 use super::list::{Object, modified, object, once, staged_for, visit};
-use super::staged::{Placing, STEP, Staged, above, is_absent, make_directory};
+use super::staged::{Placing, STEP, Staged, above, is_absent, make_directory, sync_directory};
 use crate::edge::clock;
+use crate::edge::fs::trusted_open;
 use crate::edge::store::clouds::access::Access;
 use crate::edge::store::http::progress::{Meter, Progress};
 use crate::edge::transfer::blocking::blocking;
@@ -63,7 +64,7 @@ impl Directory {
             if create {
                 make_directory(root)?;
             }
-            fs::read_dir(root).map(drop)
+            trusted_open::reach(root, OFlag::O_RDONLY | OFlag::O_DIRECTORY).map(drop)
         });
         opened.await?;
         Ok(directory)
@@ -129,9 +130,9 @@ impl Directory {
         let key = key.to_owned();
         self.run(Duration::ZERO, move |root, _| {
             let path = root.join(key);
-            fs::remove_file(&path)?;
+            trusted_open::remove_file(&path)?;
             let emptied = above(root, &path).take_while(|directory| *directory != root);
-            let _ = emptied.into_iter().try_for_each(fs::remove_dir);
+            let _ = emptied.into_iter().try_for_each(trusted_open::remove_directory);
             Ok(())
         })
         .await
@@ -142,7 +143,7 @@ impl Directory {
         let keys = keys.to_vec();
         self.run(Duration::from_secs(bytes / SLOWEST), move |root, progress| {
             if keys.len() > SYNCED_ONE_BY_ONE {
-                return Ok(nix::unistd::syncfs(File::open(root)?)?);
+                return Ok(nix::unistd::syncfs(trusted_open::reach(root, OFlag::O_RDONLY)?)?);
             }
             let paths: Vec<PathBuf> = keys.iter().map(|key| root.join(key)).collect();
             for path in &paths {
@@ -150,7 +151,7 @@ impl Directory {
                 progress.moved(0);
             }
             let directories: BTreeSet<&Path> = paths.iter().flat_map(|path| above(root, path)).collect();
-            directories.into_iter().try_for_each(|directory| File::open(directory)?.sync_all())
+            directories.into_iter().try_for_each(sync_directory)
         })
         .await
     }
@@ -158,7 +159,7 @@ impl Directory {
     /// The size of a file, as a listing has it; `None`: no file lies there. Errors: as stat(2).
     pub(super) async fn size(&self, key: &str) -> io::Result<Option<u64>> {
         let key = key.to_owned();
-        self.run(Duration::ZERO, move |root, _| match fs::metadata(root.join(key)) {
+        self.run(Duration::ZERO, move |root, _| match trusted_open::metadata(&root.join(key)) {
             Ok(there) => Ok(there.is_file().then_some(there.len())),
             Err(error) if is_absent(&error) => Ok(None),
             Err(error) => Err(error),
@@ -233,7 +234,7 @@ impl Directory {
                 progress.moved(0);
                 let is_staged = staged_for(&key).is_some_and(|key| key == TIME || is_ours(key));
                 if is_staged && entry.metadata().is_ok_and(|m| m.is_file() && modified(&m) <= before) {
-                    count += u64::from(dry || fs::remove_file(entry.path()).is_ok());
+                    count += u64::from(dry || trusted_open::remove_file(&entry.path()).is_ok());
                 }
                 Ok(())
             })?;
@@ -245,7 +246,7 @@ impl Directory {
 
 /// Opens a regular file for reading. Other files are refused: the open of a FIFO waits for a writer.
 fn open_file(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let file = trusted_open::reach(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no regular file")) }
 }
 
@@ -255,9 +256,9 @@ fn time_of_a_new_file(root: &Path) -> io::Result<Duration> {
     // The number of a process is another's too: on another machine, or in another container.
     let now = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
     let path = root.join(format!("{TIME}#{}{}", now.as_nanos(), std::process::id()));
-    let made = File::create_new(&path)?;
+    let made = trusted_open::reach(&path, OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL)?;
     let modified = made.metadata().and_then(|m| m.modified());
-    fs::remove_file(&path)?;
+    trusted_open::remove_file(&path)?;
     Ok(modified?.duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
@@ -269,6 +270,7 @@ mod tests {
     use super::*;
     use crate::rules::store::address::Address;
     use std::ffi::OsStr;
+    use std::fs;
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::symlink;
 
@@ -360,6 +362,37 @@ mod tests {
             assert_eq!(listed("same").await, "same/x", "a link that is asked for by its name");
             assert_eq!(listed("u/x").await, "");
             assert_eq!(listed("u/x/y").await, "");
+        });
+    }
+
+    #[test]
+    fn a_link_of_another_user_is_neither_read_nor_written_through_nor_listed() {
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        with_store(async |root, store| {
+            let outside = tempfile::tempdir().expect("temporary directory");
+            fs::write(outside.path().join("secret"), "precious").expect("writes");
+            for (to, link) in [(outside.path().to_owned(), "way"), (outside.path().join("secret"), "last")] {
+                symlink(to, root.join(link)).expect("symlink");
+                std::os::unix::fs::lchown(root.join(link), Some(65534), Some(65534)).expect("lchown");
+            }
+            for key in ["way/secret", "last"] {
+                let errors = [
+                    read(&store, key, 0, 8).await.map(drop).expect_err("a foreign link"),
+                    store.size(key).await.map(drop).expect_err("a foreign link"),
+                ];
+                for error in errors {
+                    assert!(error.to_string().contains("symbolic link of user 65534"), "{error}");
+                }
+            }
+            store.create("way/new", b"x".to_vec()).await.expect_err("a foreign link");
+            store.delete("way/secret").await.expect_err("a foreign link");
+            store.list("way").await.expect_err("a foreign link");
+            assert_eq!(store.list("").await.expect("lists"), []);
+            assert_eq!(fs::read_dir(outside.path()).expect("reads").count(), 1);
+            let address = Address::Directory(root.join("way"));
+            Store::open(&address, false, &Access::default()).await.expect_err("a foreign link");
         });
     }
 

@@ -5,7 +5,10 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
+use nix::fcntl::OFlag;
+
 use super::staged::is_absent;
+use crate::edge::fs::trusted_open;
 use crate::rules::checkpoint::listing::{join, name_of};
 use crate::rules::store::names::is_half_written;
 
@@ -39,7 +42,9 @@ pub(super) fn visit(
 ) -> io::Result<()> {
     let mut left = vec![from.clone()];
     while let Some(at) = left.pop() {
-        let names = match fs::read_dir(root.join(&at)) {
+        let directory = root.join(&at);
+        let opened = trusted_open::reach(&directory, OFlag::O_PATH | OFlag::O_DIRECTORY);
+        let names = match opened.and_then(|_| fs::read_dir(&directory)) {
             Err(error) if is_absent(&error) || is_denied(&error) && at != from => continue,
             names => names?,
         };
@@ -61,8 +66,8 @@ pub(super) fn visit(
 /// A file, or what a link to one leads to; `None` for anything else, and what has just been deleted.
 pub(super) fn object(key: String, entry: &DirEntry) -> io::Result<Option<Object>> {
     let metadata = match entry.metadata() {
-        // A link may lead nowhere, or to itself.
-        Ok(metadata) if metadata.is_symlink() => fs::metadata(entry.path()).ok(),
+        // A link may lead nowhere, or to itself, or be of another user.
+        Ok(metadata) if metadata.is_symlink() => trusted_open::metadata(&entry.path()).ok(),
         Ok(metadata) => Some(metadata),
         Err(error) if is_absent(&error) => None,
         Err(error) => return Err(error),

@@ -1,13 +1,19 @@
 //! A file of a store that is a directory, written under `NAME#k` beside its place and then linked or renamed into it.
+//! Links of another user are not followed ([`trusted_open`]).
 
-use std::fs::{self, File};
+use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use bytes::Bytes;
+use nix::fcntl::{AtFlags, OFlag, openat, renameat};
+use nix::sys::stat::Mode;
+use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
+use crate::edge::fs::trusted_open;
 use crate::edge::store::http::progress::Progress;
 
 /// Bytes written at a time, after each of which it is known that the file system takes them.
@@ -15,6 +21,7 @@ pub(super) const STEP: usize = 1 << 20;
 /// Names that are tried for one staged file, and how often its directory is made: another process may remove it again.
 const NAMES: u32 = 10_000;
 const MAKES: u32 = 3;
+const NEW_FILE: Mode = Mode::from_bits_truncate(0o666);
 
 /// How a file comes into its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +38,10 @@ pub(super) enum Placing {
 #[derive(Debug)]
 pub(super) struct Staged {
     file: File,
-    at: PathBuf,
+    /// The directory of both names, so that a link that takes its place later is not followed.
+    directory: File,
+    at: OsString,
+    name: OsString,
     to: PathBuf,
     /// The name may be another's by now.
     is_removed: AtomicBool,
@@ -47,7 +57,7 @@ impl Staged {
     pub(super) fn remove(&self) {
         if !self.is_removed.swap(true, Relaxed) {
             // Gone after it was placed.
-            let _ = fs::remove_file(&self.at);
+            let _ = unlinkat(&self.directory, self.at.as_os_str(), UnlinkatFlags::NoRemoveDir);
         }
     }
 
@@ -55,17 +65,24 @@ impl Staged {
         let to = root.join(key);
         let mut makes = 0..MAKES;
         for number in 1..NAMES {
-            let at = root.join(format!("{key}#{number}"));
-            match File::create_new(&at) {
-                Ok(file) => return Ok(Staged { file, at, to, is_removed: AtomicBool::new(false) }),
+            match Staged::create(&to, number) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) if is_absent(&error) && makes.next().is_some() => {
                     make_directory(to.parent().unwrap_or(root))?;
                 }
-                Err(error) => return Err(error),
+                made => return made,
             }
         }
         Err(io::ErrorKind::AlreadyExists.into())
+    }
+
+    fn create(to: &Path, number: u32) -> io::Result<Staged> {
+        let (directory, name) = trusted_open::parent(to)?;
+        let mut at = name.clone();
+        at.push(format!("#{number}"));
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let file = File::from(openat(&directory, at.as_os_str(), flags, NEW_FILE)?);
+        Ok(Staged { file, directory, at, name, to: to.to_owned(), is_removed: AtomicBool::new(false) })
     }
 
     /// Writes them from an offset on.
@@ -82,12 +99,13 @@ impl Staged {
         if how == Placing::Durably {
             self.file.sync_all()?;
         }
+        let (directory, at, name) = (&self.directory, self.at.as_os_str(), self.name.as_os_str());
         match how {
-            Placing::Over => fs::rename(&self.at, &self.to)?,
-            _ => fs::hard_link(&self.at, &self.to)?,
+            Placing::Over => renameat(directory, at, directory, name)?,
+            _ => linkat(directory, at, directory, name, AtFlags::empty())?,
         }
         if how == Placing::Durably {
-            above(root, &self.to).try_for_each(|directory| File::open(directory)?.sync_all())?;
+            above(root, &self.to).try_for_each(sync_directory)?;
         }
         Ok(())
     }
@@ -98,10 +116,15 @@ pub(super) fn above<'a>(root: &'a Path, path: &'a Path) -> impl Iterator<Item = 
     path.ancestors().skip(1).take_while(move |directory| directory.starts_with(root))
 }
 
+/// Flushes the names in a directory to the device.
+pub(super) fn sync_directory(path: &Path) -> io::Result<()> {
+    trusted_open::reach(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?.sync_all()
+}
+
 pub(super) fn make_directory(path: &Path) -> io::Result<()> {
     // mkdir(2) says of a file in a directory's place that it exists.
     let is_a_file = |error: &io::Error| error.kind() == io::ErrorKind::AlreadyExists;
-    fs::create_dir_all(path)
+    trusted_open::create_directories(path)
         .map_err(|error| if is_a_file(&error) { io::Error::from_raw_os_error(libc::ENOTDIR) } else { error })
 }
 

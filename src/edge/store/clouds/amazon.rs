@@ -184,9 +184,10 @@ fn check(access: &Access) -> Result<(), Failed> {
     if let Some(path) = access.given(CONTAINER_PATH) {
         values::address(CONTAINER_PATH, &format!("http://169.254.170.2{path}"))?;
     }
+    values::files(access, &[WEB_IDENTITY, CONTAINER_TOKEN_FILE])?;
     let file = access.given(CONTAINER_TOKEN_FILE);
     // Where it cannot be read, the crate says so.
-    if let Some((file, token)) = file.and_then(|file| Some((file, std::fs::read_to_string(file).ok()?))) {
+    if let Some((file, token)) = file.and_then(|file| Some((file, values::file(file).ok()?))) {
         values::text(&format!("the token in {file}"), &token)?;
     }
     Ok(())

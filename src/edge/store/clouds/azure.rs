@@ -106,6 +106,7 @@ pub(in crate::edge::store) async fn open(bucket: &Bucket, access: &Access) -> Re
 fn check(access: &Access, pairs: &[(AzureConfigKey, &str)]) -> Result<(), Failed> {
     values::texts(access, VARIABLES.iter().map(|(name, _)| *name).chain(TEXTS.iter().copied()))?;
     values::addresses(access, ADDRESSES)?;
+    values::files(access, &["AZURE_FEDERATED_TOKEN_FILE"])?;
     pairs.iter().try_for_each(|(key, value)| match key {
         AzureConfigKey::AccountName => values::label("the storage account's name", value),
         AzureConfigKey::AuthorityId => values::label("AZURE_TENANT_ID", value),

@@ -9,12 +9,14 @@
 //! `CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE` (gcloud's), `GOOGLE_BASE_URL` and `gcs_base_url` in that JSON are another
 //! address of the real thing.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use object_store::StaticCredentialProvider;
 use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder};
 use serde_json::Value;
 
+use crate::edge::fs::trusted_open;
 use crate::edge::store::bucket::Opened;
 use crate::edge::store::clouds::access::Access;
 use crate::edge::store::clouds::credentials::Kept;
@@ -32,6 +34,8 @@ const BASES: [&str; 2] = ["CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", "GOOGLE_BAS
 const TOKEN: &str = "GOOGLE_BEARER_TOKEN";
 const KEY: &str = "GOOGLE_SERVICE_ACCOUNT_KEY";
 const FILES: [&str; 3] = ["GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_APPLICATION_CREDENTIALS"];
+/// What `gcloud auth application-default login` writes, below the home directory.
+const LOGIN: &str = ".config/gcloud/application_default_credentials.json";
 const MACHINES: [&str; 3] = ["GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP"];
 
 pub(in crate::edge::store) async fn open(bucket: &Bucket, access: &Access) -> Result<Opened, Failed> {
@@ -105,14 +109,14 @@ struct Account {
 impl Account {
     /// The first that is named. Errors, in words where the crate would call it a decoding error: it cannot be used.
     fn read(access: &Access) -> Result<Option<Account>, Failed> {
-        let mut found = access.given(KEY).map(|text| (KEY.to_owned(), text.as_bytes().to_vec(), ""));
+        let mut found = access.given(KEY).map(|text| (KEY.to_owned(), text.to_owned(), ""));
         if let (None, Some((name, path))) = (&found, FILES.iter().find_map(|name| Some((name, access.given(name)?)))) {
             let name = format!("{name}={path}");
-            let text = std::fs::read(path).map_err(|error| unusable(&name, &format!("cannot be read: {error}")))?;
+            let text = values::file(path).map_err(|error| unusable(&name, &format!("cannot be read: {error}")))?;
             found = Some((name, text, path));
         }
-        let Some((name, text, path)) = found else { return Ok(None) };
-        let json: Value = serde_json::from_slice(&text).map_err(|_| unusable(&name, "is no JSON"))?;
+        let Some((name, text, path)) = found else { return check_login(access).map(|()| None) };
+        let json: Value = serde_json::from_str(&text).map_err(|_| unusable(&name, "is no JSON"))?;
         let kind = json["type"].as_str().unwrap_or("unknown").to_owned();
         let mut account = Account { name, json, user_file: None };
         if let Some((name, uri)) = account.address("token_uri") {
@@ -137,6 +141,18 @@ impl Account {
     /// Whether it turns authentication off, as for an emulator.
     fn needs_nobody(&self) -> bool {
         self.json["disable_oauth"] == true
+    }
+}
+
+/// The crate reads the file of a user's login itself. Errors: a link of another user is on the way to it.
+fn check_login(access: &Access) -> Result<(), Failed> {
+    let Some(home) = access.given("HOME") else { return Ok(()) };
+    let path = Path::new(home).join(LOGIN);
+    match trusted_open::metadata(&path) {
+        Err(error) if trusted_open::is_refused(&error) => {
+            Err(unusable(&path.display().to_string(), &format!("cannot be used: {error}")))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::edge::fs::trusted_open;
 use crate::edge::store::clouds::access::Access;
 use crate::edge::store::clouds::values;
 use crate::edge::store::error::Failed;
@@ -16,7 +17,7 @@ pub(in crate::edge::store) struct Profile {
     pub(in crate::edge::store) keys: Option<(String, String)>,
     pub(in crate::edge::store) token: Option<String>,
     pub(in crate::edge::store) region: Option<String>,
-    /// Why a named profile gives no keys although it should: other credentials are not the ones that it names.
+    /// Why a named profile, or a file that may not be read, gives no keys: other credentials are not those of the profile.
     pub(in crate::edge::store) useless: Option<String>,
 }
 
@@ -49,7 +50,12 @@ pub(in crate::edge::store) fn read(access: &Access) -> Result<Option<Profile>, S
         access.given(variable).map_or_else(at_home, str::to_owned)
     };
     let files = [path("AWS_SHARED_CREDENTIALS_FILE", "credentials"), path("AWS_CONFIG_FILE", "config")];
-    let texts = files.each_ref().map(|file| std::fs::read_to_string(file).unwrap_or_default());
+    let read = files.each_ref().map(|file| values::file(file));
+    let refused = files.iter().zip(&read).find_map(|(file, read)| {
+        let error = read.as_ref().err().filter(|error| trusted_open::is_refused(error))?;
+        Some(format!("{file} cannot be used: {error}"))
+    });
+    let texts = read.map(Result::unwrap_or_default);
     // The credentials' file wins over the configuration's, where sections have a prefix.
     let mut found = section(&texts[1], &format!("profile {name}"));
     if name == "default" {
@@ -57,9 +63,10 @@ pub(in crate::edge::store) fn read(access: &Access) -> Result<Option<Profile>, S
     }
     found.extend(section(&texts[0], name));
     if found.is_empty() {
-        return match named {
-            Some(name) => Err(format!("AWS_PROFILE={name} is in neither {} nor {}", files[0], files[1])),
-            None => Ok(None),
+        return match (refused, named) {
+            (Some(refused), _) => Ok(Some(Profile { useless: Some(refused), ..Profile::default() })),
+            (None, Some(name)) => Err(format!("AWS_PROFILE={name} is in neither {} nor {}", files[0], files[1])),
+            (None, None) => Ok(None),
         };
     }
     let mut take = |key: &str| found.remove(key).filter(|v| !v.is_empty());
@@ -74,7 +81,10 @@ pub(in crate::edge::store) fn read(access: &Access) -> Result<Option<Profile>, S
         }
     };
     Ok(Some(Profile {
-        useless: named.zip(why).map(|(name, why)| format!("AWS_PROFILE={name} {why}; {WAY_OUT}")),
+        useless: named
+            .zip(why)
+            .map(|(name, why)| format!("AWS_PROFILE={name} {why}; {WAY_OUT}"))
+            .or(refused.filter(|_| id.is_none())),
         keys: id.zip(secret),
         token: take("aws_session_token"),
         region: take("region"),
@@ -125,6 +135,25 @@ mod tests {
         assert_eq!((found.token, found.region), (Some("t".into()), Some("us-west-2".into())));
         assert!(read(&[("AWS_PROFILE", "absent")]).is_err_and(|why| why.contains("AWS_PROFILE=absent")));
         assert!(read(&[("HOME", "/nonexistent")]).is_ok());
+    }
+
+    #[test]
+    fn a_credentials_file_behind_a_link_of_another_user_gives_no_keys_and_says_why() {
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let (file, link) = (dir.path().join("keys"), dir.path().join("link"));
+        std::fs::write(&file, "[default]\naws_access_key_id=D\naws_secret_access_key=d\n").expect("writes");
+        std::os::unix::fs::symlink(&file, &link).expect("symlink");
+        let of_link = || {
+            let pairs = [("AWS_SHARED_CREDENTIALS_FILE", link.to_str().expect("UTF-8"))];
+            read(&Access::new(Env::from_pairs(pairs), false, TIMEOUT)).expect("reads").expect("there")
+        };
+        assert!(of_link().keys.is_some(), "a link of our own");
+        std::os::unix::fs::lchown(&link, Some(65534), None).expect("lchown");
+        let found = of_link();
+        assert!(found.keys.is_none() && found.useless.is_some_and(|why| why.contains("symbolic link of user 65534")));
     }
 
     #[test]

@@ -1,9 +1,15 @@
 //! What the environment says, as far as `object_store` can take it: it panics on an address, a header or a host name that
 //! is none, and that would end trainit. So all values pass here first; complaints repeat no value, which may be a secret.
+//! Files of credentials are opened here, too: a link of another user is not followed.
+
+use std::io;
+use std::path::Path;
 
 use hyper::Uri;
+use nix::fcntl::OFlag;
 use url::{Host, Url};
 
+use crate::edge::fs::trusted_open;
 use crate::edge::store::clouds::access::Access;
 use crate::edge::store::error::{Failed, Trouble};
 
@@ -41,6 +47,23 @@ pub(in crate::edge::store) fn text(name: &str, value: &str) -> Result<(), Failed
         return Err(unusable(name, "a line end or another control character is in it", "give it in one line"));
     }
     Ok(())
+}
+
+/// The text of a file of credentials. Errors: as open(2), read(2); a link of another user.
+pub(in crate::edge::store) fn file(path: &str) -> io::Result<String> {
+    io::read_to_string(trusted_open::open(Path::new(path), OFlag::O_RDONLY)?)
+}
+
+/// For files that the crate opens itself at each renewal. Errors: a link of another user is on the way to one of them.
+pub(in crate::edge::store) fn files(access: &Access, names: &[&str]) -> Result<(), Failed> {
+    let given = names.iter().filter_map(|name| Some((name, access.given(name)?)));
+    given.into_iter().try_for_each(|(name, path)| match trusted_open::metadata(Path::new(path)) {
+        Err(error) if trusted_open::is_refused(&error) => {
+            Err(Failed::new(Trouble::NoCredentials, format!("{name}={path} cannot be used: {error}")))
+        }
+        // What else is wrong with it, the crate says.
+        _ => Ok(()),
+    })
 }
 
 /// Errors: it cannot be a part of a host's name.
