@@ -209,7 +209,7 @@ fn unknown_place(said: &Reading, input: &Input<'_>, warnings: &[Warning]) -> Opt
     let read = PLATFORMS.iter().filter(|_| said.platform == PlatformName::NONE);
     let read = read.flat_map(|platform| platform.signs.iter().map(|signs| (signs, Some(platform.needs))));
     let mut all = read.chain(unsupported::UNSUPPORTED.iter().map(|signs| (signs, None)));
-    all.find_map(|(signs, needs)| signs.warning(needs, input.env)).or_else(|| signs::unnamed(input.env))
+    all.find_map(|(signs, needs)| signs.warning(needs, input)).or_else(|| signs::unnamed(input.env))
 }
 
 fn first_match(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<(Option<usize>, Reading), ClusterError> {

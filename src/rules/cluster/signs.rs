@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::hostlist;
+use super::input::Input;
 use super::spec::Warning;
 use crate::process::env::Env;
 
@@ -19,8 +20,11 @@ const NOT_READ: &str = "no place is read from these variables";
 pub struct Signs {
     /// Its name, in words.
     pub launcher: &'static str,
-    /// The number of nodes or processes: a number, `min:max`, or a list with an entry for each.
+    /// The number of nodes or processes: a number, `min:max`, or a list with an entry for each. A `*` in a name stands for any
+    /// text, and the values of all such variables are added: a launcher has one list for each role.
     pub counts: &'static [&'static str],
+    /// The path of a file with one line for each node or slot, which begins with the node's name.
+    pub node_files: &'static [&'static str],
     /// The index of this one, from 0. If the first of these is not set, the warning names it; the last one is the
     /// node's.
     pub places: &'static [&'static str],
@@ -34,29 +38,63 @@ pub struct Signs {
 
 impl Signs {
     /// For a launcher that starts one trainit on each node.
-    pub(super) const NODES: Signs =
-        Signs { launcher: "", counts: &[], places: &[], leaders: &[], beside: &[], of_processes: false };
+    pub(super) const NODES: Signs = Signs {
+        launcher: "",
+        counts: &[],
+        node_files: &[],
+        places: &[],
+        leaders: &[],
+        beside: &[],
+        of_processes: false,
+    };
     /// For a launcher that starts one trainit for each process.
     pub(super) const PROCESSES: Signs = Signs { of_processes: true, ..Signs::NODES };
 
     /// The warning, if these variables name more than one node or process. `needs` are the variables that a place is
     /// read from, in words; `None` if no place is read.
-    pub(super) fn warning(&self, needs: Option<&str>, env: &Env) -> Option<Warning> {
-        if !self.beside.iter().all(|name| env.given(name).is_some()) {
+    pub(super) fn warning(&self, needs: Option<&str>, input: &Input<'_>) -> Option<Warning> {
+        let env = input.env;
+        if !self.is_complete(env) {
             return None;
         }
-        let counts = || self.counts.iter().filter_map(|name| Some((*name, count(env.given(name)?)?)));
+        let counts = self.counted(input);
         let places = || self.places.iter().filter_map(|name| Some((*name, place(env.given(name)?)?)));
-        let is_several = counts().any(|(_, count)| count > 1) || places().any(|(_, place)| place > 0);
+        let is_several = counts.iter().any(|counted| counted.number > 1) || places().any(|(_, place)| place > 0);
         is_several.then(|| {
-            let counted = counts().filter(|(_, count)| *count > 1).map(|(name, count)| format!("{name} says {count}"));
+            let several = || counts.iter().filter(|counted| counted.number > 1);
+            let said = several().map(|counted| format!("{} says {}", counted.names.join(" + "), counted.number));
             let placed = places().map(|(name, place)| format!("{name} is {place}"));
-            let found: Vec<String> = counted.chain(placed).collect();
-            let (number, place) = (counts().map(|(_, count)| count).find(|count| *count > 1), places().next_back());
-            let way_out = self.way_out(number, place.map(|(_, place)| place), env);
-            let names = self.counts.iter().chain(self.places).copied();
+            let found: Vec<String> = said.chain(placed).collect();
+            // Among several roles the place is that within its own role.
+            let is_of_all = several().all(|counted| counted.names.len() == 1);
+            let place = places().next_back().filter(|_| is_of_all).map(|(_, place)| place);
+            let way_out = self.way_out(several().map(|counted| counted.number).next(), place, env);
+            let names = counts.iter().flat_map(|counted| &counted.names).copied().chain(self.places.iter().copied());
             warning(&found.join(" and "), self.launcher, &self.missing(needs, env), &way_out, quotes(names, env))
         })
+    }
+
+    /// The counts that are set.
+    fn counted<'a>(&self, input: &Input<'a>) -> Vec<Counted<'a>> {
+        let variables = self.counts.iter().filter_map(|pattern| {
+            let (mut names, mut number) = (Vec::new(), 0u32);
+            for (name, text) in matching(pattern, input.env) {
+                names.push(name);
+                number = number.saturating_add(count(text).unwrap_or(0));
+            }
+            names.sort_unstable();
+            (!names.is_empty()).then_some(Counted { names, number })
+        });
+        let files =
+            self.node_files.iter().flat_map(|pattern| matching(pattern, input.env)).filter_map(|(name, path)| {
+                let text = (input.files)(path.trim()).ok().flatten()?;
+                Some(Counted { names: vec![name], number: count_nodes(&text) })
+            });
+        variables.chain(files).collect()
+    }
+
+    fn is_complete(&self, env: &Env) -> bool {
+        self.beside.iter().all(|pattern| matching(pattern, env).next().is_some())
     }
 
     /// Why the place cannot be read.
@@ -70,7 +108,7 @@ impl Signs {
     }
 
     fn way_out(&self, count: Option<u32>, place: Option<u32>, env: &Env) -> String {
-        let leader = self.leaders.iter().find(|name| env.given(name).is_some());
+        let leader = self.leaders.iter().find_map(|pattern| matching(pattern, env).map(|(name, _)| name).min());
         let leader = leader.map_or(String::new(), |name| format!(" (the first host is in {name})"));
         if self.of_processes {
             return format!(
@@ -87,9 +125,26 @@ impl Signs {
 
     /// Whether the variables give a place other than the first.
     pub(super) fn is_another(&self, env: &Env) -> bool {
-        let is_complete = self.beside.iter().all(|name| env.given(name).is_some());
-        is_complete && self.places.iter().filter_map(|name| place(env.given(name)?)).any(|place| place > 0)
+        self.is_complete(env) && self.places.iter().filter_map(|name| place(env.given(name)?)).any(|place| place > 0)
     }
+}
+
+/// What one count says.
+struct Counted<'a> {
+    /// Its variables.
+    names: Vec<&'a str>,
+    number: u32,
+}
+
+/// The variables that are given and have this name, in which a `*` stands for any text.
+fn matching<'a>(pattern: &str, env: &'a Env) -> impl Iterator<Item = (&'a str, &'a str)> {
+    let (start, end) = pattern.split_once('*').unwrap_or((pattern, ""));
+    let is_exact = start.len() == pattern.len();
+    let is_it = move |name: &str| match is_exact {
+        true => name == start,
+        false => name.len() >= start.len() + end.len() && name.starts_with(start) && name.ends_with(end),
+    };
+    env.iter().filter(move |(name, text)| is_it(name) && !text.trim().is_empty())
 }
 
 fn warning(found: &str, launcher: &str, missing: &str, way_out: &str, quotes: Option<String>) -> Warning {
@@ -191,6 +246,12 @@ pub fn count(text: &str) -> Option<u32> {
         }
     };
     u32::try_from(entries).ok()
+}
+
+/// The number of different nodes in a file of nodes.
+fn count_nodes(text: &str) -> u32 {
+    let nodes: HashSet<&str> = text.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    u32::try_from(nodes.len()).unwrap_or(u32::MAX)
 }
 
 /// A rank. A number larger than `u32` is cut to its maximum.
@@ -362,6 +423,35 @@ mod tests {
         }
         assert_eq!(warned(&[("LSB_MCPU_HOSTS", "h1 8 h2 8"), ("LSB_HOSTS", "h1 h2")]).len(), 1);
         assert!(warned(&[("LSB_MCPU_HOSTS", "h1 16"), ("LSB_HOSTS", "h1 h1")]).is_empty());
+    }
+
+    #[test]
+    fn the_lists_of_several_roles_are_added_and_a_place_within_one_of_them_is_not_offered() {
+        let roles = [("VC_PS_HOSTS", "p0"), ("VC_TRAINER_HOSTS", "t0,t1"), ("VC_TASK_INDEX", "1"), ("VC_X_HOSTS", "")];
+        let message = warned(&roles).remove(0);
+        assert!(message.contains("VC_PS_HOSTS + VC_TRAINER_HOSTS says 3 and VC_TASK_INDEX is 1"), "{message}");
+        assert!(message.contains("--nnodes 3 --node-rank R --leader"), "{message}");
+        let one = warned(&[("VC_TRAINER_HOSTS", "t0,t1"), ("VC_TASK_INDEX", "1")]).remove(0);
+        assert!(
+            one.contains("--nnodes 2 --node-rank 1 --leader HOST:PORT (the first host is in VC_TRAINER_HOSTS)"),
+            "{one}"
+        );
+        assert!(warned(&[("VC_TRAINER_HOSTS", "t0"), ("VC_TASK_INDEX", "0")]).is_empty());
+    }
+
+    #[test]
+    fn a_file_of_several_nodes_causes_a_warning_and_one_of_a_single_node_does_not() {
+        for (name, launcher) in [("PBS_NODEFILE", "PBS"), ("OAR_NODEFILE", "OAR"), ("COBALT_NODEFILE", "Cobalt")] {
+            let warned = |content: Option<&str>| {
+                let (env, options) = (Env::from_pairs([(name, "/nodes")]), ClusterOptions::default());
+                let files = |path: &str| Ok(content.filter(|_| path == "/nodes").map(str::to_owned));
+                let found = detect(&Input { env: &env, files: &files, options: &options }, &[]).expect("no error");
+                found.warnings.into_iter().map(|warning| warning.message).collect::<Vec<_>>()
+            };
+            let several = warned(Some("n1\nn1 2\n\nn2\n"));
+            assert!(several.len() == 1 && several[0].contains(&format!("{name} says 2 ({launcher})")), "{several:?}");
+            assert!(warned(Some("n1\nn1\n")).is_empty() && warned(None).is_empty(), "{name}");
+        }
     }
 
     #[test]

@@ -56,7 +56,7 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
     let document = json::object(VARIABLE, text)?;
     let cluster = document.get("cluster").filter(|raw| json::members(raw).is_none_or(|m| !m.is_empty()));
     let Some(cluster) = cluster else {
-        warnings.extend(without_cluster(document.get("task"), &jobs_outside(&document))?);
+        warnings.extend(without_cluster(document.get("task"), misplaced(&document))?);
         return Ok(None);
     };
     let pools = read_cluster(VARIABLE, cluster, &JOBS)?;
@@ -113,7 +113,21 @@ fn role(job: &str) -> Role {
     }
 }
 
-/// The names of jobs with several replicas that were written beside "cluster" instead of inside.
+/// Where several replicas are written that TensorFlow does not read, in words.
+fn misplaced(document: &json::Members) -> Option<String> {
+    let beside = jobs_outside(document);
+    if !beside.is_empty() {
+        return Some(format!("its jobs ({}) are beside \"cluster\"", beside.join(", ")));
+    }
+    // A whole TF_CONFIG as a member of another object, perhaps as text.
+    let inner = |raw: &str| json::members(raw).or_else(|| json::object(VARIABLE, json::value(raw)?.as_str()?).ok());
+    document.iter().find_map(|(name, raw)| {
+        let cluster = json::members(inner(raw)?.get("cluster")?)?;
+        (!jobs_outside(&cluster).is_empty()).then(|| format!("its \"cluster\" is inside {name:?}"))
+    })
+}
+
+/// The names of jobs with several replicas in an object that is not "cluster".
 fn jobs_outside(document: &json::Members) -> Vec<String> {
     let replicas = |raw: &str| match json::value(raw) {
         Some(Value::Array(list)) => list.len(),
@@ -130,12 +144,11 @@ fn jobs_outside(document: &json::Members) -> Vec<String> {
 }
 
 /// A task without a cluster: TensorFlow 2 runs locally if it could be the first replica.
-fn without_cluster(task: Option<&str>, outside: &[String]) -> Result<Option<Warning>, ClusterError> {
-    let misplaced = format!(
-        "its jobs ({}) are beside \"cluster\", where TensorFlow does not read them: write {{\"cluster\": {{…}}, \"task\": {{…}}}}",
-        outside.join(", ")
-    );
-    let unplaced = (!outside.is_empty()).then(|| {
+fn without_cluster(task: Option<&str>, misplaced: Option<String>) -> Result<Option<Warning>, ClusterError> {
+    let misplaced = misplaced.map(|place| {
+        format!("{place}, where TensorFlow does not read it: write {{\"cluster\": {{…}}, \"task\": {{…}}}}")
+    });
+    let unplaced = misplaced.as_ref().map(|misplaced| {
         let message = format!(
             "TF_CONFIG: {misplaced}, or give --nnodes, --node-rank and --leader HOST:PORT; until then this process is treated as the \
              only replica, and replicas that share a checkpoint directory or store fence each other (205)"
@@ -154,14 +167,13 @@ fn without_cluster(task: Option<&str>, outside: &[String]) -> Result<Option<Warn
             "task_without_cluster",
             "TF_CONFIG: has a task but no cluster; it runs as a single process, as in TensorFlow",
         ))),
-        _ if unplaced.is_some() => {
-            Err(ClusterError::new("missing_cluster", VARIABLE, format!("has no cluster: {misplaced}")))
+        _ => {
+            let why = misplaced.map(|misplaced| format!("has no cluster: {misplaced}")).unwrap_or_else(|| {
+                "has a task but no cluster, and the task is not the first replica; list the cluster, or unset the variable"
+                    .to_owned()
+            });
+            Err(ClusterError::new("missing_cluster", VARIABLE, why))
         }
-        _ => Err(ClusterError::new(
-            "missing_cluster",
-            VARIABLE,
-            "has a task but no cluster, and the task is not the first replica; list the cluster, or unset the variable",
-        )),
     }
 }
 
@@ -196,5 +208,31 @@ fn replicas(pools: Vec<Pool>, own: Role, task: Task) -> Replicas {
         role: own,
         index: task.index,
         trial: task.trial,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::detect;
+    use super::*;
+
+    #[test]
+    fn a_tf_config_inside_another_object_causes_a_warning_or_an_error() {
+        let inner = r#"{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}"#;
+        let as_text = serde_json::json!({ "config": inner }).to_string();
+        let alone = r#"{"spec": {"cluster": {"worker": ["a:1"]}}, "environment": "cloud"}"#;
+        let found = |text: &str| {
+            let (env, options) = (Env::from_pairs([(VARIABLE, text)]), ClusterOptions::default());
+            let found = detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]);
+            found.map(|found| found.warnings.into_iter().map(|w| (w.code, w.message)).collect::<Vec<_>>())
+        };
+        for (text, name) in [(format!("{{\"spec\": {inner}}}"), "spec"), (as_text, "config")] {
+            let warnings = found(&text).expect("no error");
+            let [("node_rank_unknown", message)] = warnings.as_slice() else { panic!("{text}: {warnings:?}") };
+            assert!(message.contains(&format!("its \"cluster\" is inside {name:?}")), "{message}");
+        }
+        assert_eq!(found(alone).expect("no error"), []);
+        let second = format!("{{\"spec\": {inner}, \"task\": {{\"type\": \"worker\", \"index\": 1}}}}");
+        assert!(found(&second).is_err_and(|error| error.message.contains("inside \"spec\"")));
     }
 }

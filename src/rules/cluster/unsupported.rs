@@ -82,10 +82,10 @@ pub(super) const UNSUPPORTED: &[Signs] = &[
     },
     Signs {
         launcher: "Volcano",
-        counts: &["VC_WORKER_NUM", "VC_WORKER_HOSTS"],
+        counts: &["VC_*_HOSTS"],
         places: &["VC_TASK_INDEX", "VK_TASK_INDEX"],
-        leaders: &["VC_MASTER_HOSTS", "VC_WORKER_HOSTS"],
-        beside: &["VC_WORKER_HOSTS"],
+        leaders: &["VC_MASTER_HOSTS", "VC_*_HOSTS"],
+        beside: &["VC_*_HOSTS"],
         ..Signs::NODES
     },
     Signs {
@@ -98,10 +98,19 @@ pub(super) const UNSUPPORTED: &[Signs] = &[
     },
     Signs { launcher: "HTCondor", counts: &["_CONDOR_NPROCS"], places: &["_CONDOR_PROCNO"], ..Signs::NODES },
     Signs {
-        launcher: "Torque",
+        launcher: "PBS",
         counts: &["PBS_NUM_NODES"],
+        node_files: &["PBS_NODEFILE"],
         places: &["PBS_NODENUM"],
         leaders: &["PBS_NODEFILE"],
+        ..Signs::NODES
+    },
+    Signs { launcher: "OAR", node_files: &["OAR_NODEFILE"], leaders: &["OAR_NODEFILE"], ..Signs::NODES },
+    Signs {
+        launcher: "Cobalt",
+        counts: &["COBALT_JOBSIZE"],
+        node_files: &["COBALT_NODEFILE"],
+        leaders: &["COBALT_NODEFILE"],
         ..Signs::NODES
     },
     Signs {
@@ -109,6 +118,14 @@ pub(super) const UNSUPPORTED: &[Signs] = &[
         counts: &["NHOSTS"],
         leaders: &["PE_HOSTFILE"],
         beside: &["PE_HOSTFILE"],
+        ..Signs::NODES
+    },
+    Signs { launcher: "TorchX", places: &["TORCHX_REPLICA_IDX"], leaders: &["TORCHX_RANK0_HOST"], ..Signs::NODES },
+    Signs {
+        launcher: "accelerate",
+        counts: &["NUM_MACHINES"],
+        places: &["MACHINE_RANK"],
+        leaders: &["MAIN_PROCESS_IP", "MASTER_ADDR"],
         ..Signs::NODES
     },
     Signs {
