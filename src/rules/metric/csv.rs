@@ -9,6 +9,7 @@
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use super::pairs::pairs;
 use super::value::value;
 
 /// Longer text is a sentence, not a name.
@@ -48,6 +49,8 @@ pub(super) enum Line<'a> {
         /// The number of names.
         names: usize,
     },
+    /// Perhaps a header: most of its fields are names without a value.
+    Names,
     /// Neither a header nor a row.
     Other,
 }
@@ -82,7 +85,7 @@ impl Csv {
             }
         }
         self.candidate = new;
-        Line::Other
+        if self.candidate.as_ref().is_some_and(Header::is_of_names) { Line::Names } else { Line::Other }
     }
 
     /// The file is rewritten, perhaps with the same rows.
@@ -129,6 +132,12 @@ impl Header {
                 && sorted.len() == given.len();
             is_header.then_some(Header { separator, names })
         })
+    }
+
+    /// Whether most names have no value: `metrics/mAP_0.5:0.95` among other names is a name, too.
+    fn is_of_names(&self) -> bool {
+        let with_values = self.names.iter().filter(|name| !pairs(name).is_empty()).count();
+        with_values * 2 < self.names.len()
     }
 
     fn shares_with(&self, other: &Header) -> bool {
@@ -195,6 +204,7 @@ mod tests {
         let short = |line: Line<'_>| match line {
             Line::Header => "header".to_owned(),
             Line::Known => "known".to_owned(),
+            Line::Names => "names".to_owned(),
             Line::Other => "other".to_owned(),
             Line::Ragged { fields, names } => format!("{fields} of {names}"),
             Line::Row(row) => row.iter().map(|(name, text)| format!("{name}={text}")).collect::<Vec<_>>().join(" "),
@@ -209,39 +219,45 @@ mod tests {
 
     #[test]
     fn a_header_gives_the_fields_of_each_row_their_names() {
-        reads("epoch,step,loss\n0,10,0.5\n1,20,\n", &["other", "epoch=0 step=10 loss=0.5", "epoch=1 step=20"]);
-        reads("epoch,loss\n0,1\n1,NA\n2,nan", &["other", "epoch=0 loss=1", "epoch=1", "epoch=2 loss=nan"]);
-        reads("\u{feff}epoch;loss\n0;0.5", &["other", "epoch=0 loss=0.5"]);
-        reads("epoch\ttrain loss\n0\tnan", &["other", "epoch=0 train loss=nan"]);
-        reads("  epoch,   metrics/precision(B)\n   1,     0.25", &["other", "epoch=1 metrics/precision(B)=0.25"]);
-        reads(",loss\n0,0.5", &["other", "loss=0.5"]);
-        reads("# epoch,loss\n1,0.5", &["other", "epoch=1 loss=0.5"]);
+        reads("epoch,step,loss\n0,10,0.5\n1,20,\n", &["names", "epoch=0 step=10 loss=0.5", "epoch=1 step=20"]);
+        reads("epoch,loss\n0,1\n1,NA\n2,nan", &["names", "epoch=0 loss=1", "epoch=1", "epoch=2 loss=nan"]);
+        reads("\u{feff}epoch;loss\n0;0.5", &["names", "epoch=0 loss=0.5"]);
+        reads("epoch\ttrain loss\n0\tnan", &["names", "epoch=0 train loss=nan"]);
+        reads("  epoch,   metrics/precision(B)\n   1,     0.25", &["names", "epoch=1 metrics/precision(B)=0.25"]);
+        let yolo =
+            "   epoch,      train/box_loss,     metrics/mAP_0.5, metrics/mAP_0.5:0.95\n       0,   0.1,   0.2,   0.3";
+        let row = "epoch=0 train/box_loss=0.1 metrics/mAP_0.5=0.2 metrics/mAP_0.5:0.95=0.3";
+        reads(yolo, &["names", row]);
+        reads(",loss\n0,0.5", &["names", "loss=0.5"]);
+        reads("# epoch,loss\n1,0.5", &["names", "epoch=1 loss=0.5"]);
     }
 
     #[test]
     fn fields_may_be_in_quotes() {
-        reads("\"epoch\", \"a \"\"b\"\", c\"\n\"1\",\"0.5\"", &["other", "epoch=1 a \"b\", c=0.5"]);
-        reads("a,b\n1,\"open", &["other", "a=1 b=open"]);
+        reads("\"epoch\", \"a \"\"b\"\", c\"\n\"1\",\"0.5\"", &["names", "epoch=1 a \"b\", c=0.5"]);
+        reads("a,b\n1,\"open", &["names", "a=1 b=open"]);
     }
 
     #[test]
     fn a_repeated_header_may_have_other_names() {
-        reads("epoch,loss\n0,0.5\nepoch,loss\n0,0.25", &["other", "epoch=0 loss=0.5", "header", "epoch=0 loss=0.25"]);
-        reads("epoch,loss\n0,1\nepoch,acc,loss\n1,2,3", &["other", "epoch=0 loss=1", "header", "epoch=1 acc=2 loss=3"]);
-        reads("epoch,phase\n0,train\nbest,last", &["other", "epoch=0 phase=train", "epoch=best phase=last"]);
+        reads("epoch,loss\n0,0.5\nepoch,loss\n0,0.25", &["names", "epoch=0 loss=0.5", "header", "epoch=0 loss=0.25"]);
+        reads("epoch,loss\n0,1\nepoch,acc,loss\n1,2,3", &["names", "epoch=0 loss=1", "header", "epoch=1 acc=2 loss=3"]);
+        reads("epoch,phase\n0,train\nbest,last", &["names", "epoch=0 phase=train", "epoch=best phase=last"]);
     }
 
     #[test]
     fn text_without_a_table_has_no_rows() {
-        reads("Loading data, please wait\nready, steady\nloss=0.5, acc=0.7\n1,2", &["other"; 4]);
+        let lines = "Loading data, please wait\nready, steady\nloss=0.5, acc=0.7\n1,2";
+        reads(lines, &["names", "names", "other", "other"]);
         reads("loss: 0.5, acc: 0.7\n1,2\n3,4", &["other"; 3]);
+        reads("train:0.5,test:0.25\nround, train:0.5, test:0.25", &["other"; 2]);
         reads("a,a\n1,2", &["other"; 2]);
         reads("epoch\n1", &["other"; 2]);
     }
 
     #[test]
     fn a_row_of_another_length_is_reported() {
-        reads("a,b,c\n1,2,3\n1,2\nepoch done\n", &["other", "a=1 b=2 c=3", "2 of 3", "other"]);
+        reads("a,b,c\n1,2,3\n1,2\nepoch done\n", &["names", "a=1 b=2 c=3", "2 of 3", "other"]);
     }
 
     #[test]
@@ -250,9 +266,9 @@ mod tests {
         read(&mut csv, "step,loss\n1,0.5\n2,0.25");
         csv.start_again();
         let repeated = read(&mut csv, "step,acc,loss\n1,,0.5\n2,,0.25\n3,0.9,0.125\n1,,0.5");
-        assert_eq!(repeated, ["other", "known", "known", "step=3 acc=0.9 loss=0.125", "step=1 loss=0.5"]);
+        assert_eq!(repeated, ["names", "known", "known", "step=3 acc=0.9 loss=0.125", "step=1 loss=0.5"]);
         csv.start_again();
-        assert_eq!(read(&mut csv, "step,loss\n1,0.75\n2,0.25"), ["other", "step=1 loss=0.75", "step=2 loss=0.25"]);
+        assert_eq!(read(&mut csv, "step,loss\n1,0.75\n2,0.25"), ["names", "step=1 loss=0.75", "step=2 loss=0.25"]);
     }
 
     proptest! {

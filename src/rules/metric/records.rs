@@ -204,6 +204,7 @@ impl Reader {
                 return Ok((row.into_iter().map(|(name, text)| Entry::new(name, text)).collect(), false));
             }
             csv::Line::Header | csv::Line::Known => return Ok((Vec::new(), false)),
+            csv::Line::Names => return Ok((Vec::new(), true)),
             csv::Line::Ragged { fields, names } if pairs(line).is_empty() => {
                 return Err(format!(
                     "it has {fields} fields, but the header has {names} names; write one header for all rows"
