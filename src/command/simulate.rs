@@ -13,6 +13,8 @@ use crate::edge::process::program;
 use crate::edge::process::signals::{Mask, SignalFd};
 use crate::edge::process::spawn;
 use crate::rules::process::env::Env;
+use crate::rules::process::exit::End;
+use crate::rules::process::signal::Signal;
 use crate::rules::simulate::Plan;
 use crate::rules::simulate::report::Report;
 use crate::rules::text::safe_text::printable;
@@ -22,8 +24,6 @@ use crate::supervisor::simulate::{self, Stage};
 
 /// The platform would not call the job succeeded.
 const FAILED: u8 = 1;
-/// 128 + SIGINT.
-const INTERRUPTED: u8 = 130;
 /// A schedule is no larger.
 const SCHEDULE_BYTES: usize = 1 << 20;
 
@@ -37,6 +37,9 @@ pub fn main(parsed: &Parsed, env: Env, mask: Mask) -> u8 {
             return refuse(&settings.err().unwrap_or_default().into_iter().chain(missing).collect::<Vec<_>>());
         }
     };
+    if let Some(complaint) = unwritable(&settings) {
+        return refuse(&[complaint]);
+    }
     let place = match Place::new(&settings, &env) {
         Ok(place) => place,
         Err(complaint) => return refuse(&[complaint]),
@@ -55,10 +58,11 @@ fn simulated(parsed: &Parsed, env: Env, mask: Mask, settings: &SimulateSettings,
         env,
         mask,
         dir: place.dir.clone(),
+        temporary: place.is_temporary.then(|| place.dir.clone()),
         has_checkpoint_dir: settings.has_checkpoint_dir,
     };
     let mut report = simulate::run(settings.plan.clone(), &stage, &signals)?;
-    if settings.compare && !report.interrupted {
+    if settings.compare && report.signal.is_none() {
         stage.dir = place.dir.join("undisturbed");
         let plan = Plan { faults: Vec::new(), ..settings.plan.clone() };
         stdio::complain("simulate: the same job without faults, to compare");
@@ -78,11 +82,22 @@ fn finish(report: &Report, settings: &SimulateSettings) -> u8 {
         }
     }
     let _ = stdio::print(&format!("\n{}", report.table()));
-    match report {
-        Report { interrupted: true, .. } => INTERRUPTED,
-        Report { succeeded: true, .. } => 0,
-        _ => FAILED,
+    let signal = report.signal.or_else(|| report.undisturbed.as_ref()?.signal).and_then(Signal::new);
+    match signal {
+        Some(signal) => End::Signal(signal).code(),
+        None if report.succeeded => 0,
+        None => FAILED,
     }
+}
+
+/// A file of the report that cannot be written, before the job has run in vain.
+fn unwritable(settings: &SimulateSettings) -> Option<Complaint> {
+    [("--json", &settings.json), ("--run-report", &settings.page)].into_iter().find_map(|(place, path)| {
+        let path = path.as_ref()?;
+        let error = fs::File::options().append(true).create(true).open(path).err()?;
+        let message = format!("{} cannot be written: {error}; name another file", path.display());
+        Some(Complaint { place: place.to_owned(), message })
+    })
 }
 
 fn missing_command(parsed: &Parsed, env: &Env) -> Option<Complaint> {

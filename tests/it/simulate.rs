@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::support::{Finished, Trainit, eventually, send};
+use crate::support::{Finished, Running, Trainit, eventually, send};
 
 /// Trains to the step in $2, saves every fifth step to the directory $1, resumes from there, and saves on SIGTERM.
 const TRAINER: &str = r#"
@@ -27,12 +27,14 @@ done
 struct Job {
     dir: tempfile::TempDir,
     flags: Vec<String>,
+    /// The name of `--dir` below it, if it is given.
+    place: Option<&'static str>,
 }
 
 impl Job {
     fn new(flags: &str) -> Job {
         let flags = ["--replace-after", "0.1s", "--limit", "50s"].into_iter().chain(flags.split_whitespace());
-        Job { dir: tempfile::tempdir().unwrap(), flags: flags.map(str::to_owned).collect() }
+        Job { dir: tempfile::tempdir().unwrap(), flags: flags.map(str::to_owned).collect(), place: Some("job") }
     }
 
     fn report_path(&self) -> std::path::PathBuf {
@@ -41,10 +43,12 @@ impl Job {
 
     fn command(&self, command: &[&str]) -> Trainit {
         let json = self.report_path();
+        let place = self.place.map(|name| self.dir.path().join(name).to_str().unwrap().to_owned());
         Trainit::new(["simulate", "--json", json.to_str().unwrap()])
-            .args(["--dir", self.dir.path().join("job").to_str().unwrap()])
+            .args(place.map(|place| format!("--dir={place}")))
             .args(&self.flags)
-            .arg_list(command)
+            .args(["--"])
+            .args(command)
     }
 
     /// The trainer below `trainit run`.
@@ -64,8 +68,13 @@ impl Job {
 }
 
 impl Trainit {
-    fn arg_list(self, command: &[&str]) -> Trainit {
-        self.args(["--"]).args(command)
+    /// Interrupts the simulation when a replica has ended with this reason.
+    fn output_until_report(self, reason: &str) -> Finished {
+        let running = self.start();
+        running.after_log(&format!("trainit: {reason}: "));
+        running.after_log("ended with 143");
+        running.signal(libc::SIGTERM);
+        running.finish().expect_code(143)
     }
 }
 
@@ -102,6 +111,17 @@ fn a_preempted_worker_that_loses_its_disk_goes_on_from_the_store_and_the_job_suc
     assert_eq!(of_worker["verdicts"][0]["reason"], "preempted");
     assert_eq!((&report["succeeded"], &report["faults"][0]["kind"]), (&true.into(), &"preempt".into()));
     assert!(out.contains("k8s_indexed would call this job succeeded"), "{out}");
+}
+
+#[test]
+fn aws_and_azure_announce_the_end_in_their_own_words() {
+    for cloud in ["aws", "azure"] {
+        let job = Job::new(&format!("--platform k8s_indexed --workers 0 --notice-by {cloud} --preempt chief@step:2"));
+        job.supervised(400).env("TRAINIT_STOP_GRACE", "5s").output_until_report("preempted");
+        let verdict = &job.report()["replicas"][0]["verdicts"][0];
+        assert_eq!(verdict["reason"], "preempted");
+        assert!(verdict["detail"].as_str().is_some_and(|detail| detail.contains(cloud)), "{verdict}");
+    }
 }
 
 #[test]
@@ -164,6 +184,34 @@ fn slurm_requeues_the_whole_job_after_the_loss_of_one_node() {
 }
 
 #[test]
+fn a_gang_whose_worker_is_killed_trains_on_in_the_next_generation() {
+    let job = Job::new("--platform tf_config --no-checkpoint-dir --kill worker-0@step:4");
+    let command = ["trainit", "run", "--gang", "on", "--", "sh", "-c", TRAINER, "sh", "{own}/checkpoints", "12"];
+    let done = job.command(&command).output().expect_code(0);
+    let report = job.report();
+    assert!(report["generation"].as_u64() >= Some(2), "{report}");
+    assert_eq!((&report["replicas"][0]["starts"], &report["replicas"][1]["starts"]), (&1.into(), &2.into()));
+    assert_eq!(lines(&done.out(), "chief").iter().filter(|line| line.starts_with("starts after")).count(), 2);
+}
+
+#[test]
+fn the_losses_of_an_undisturbed_run_are_shown_beside_and_a_page_is_written() {
+    let job = Job::new("--workers 0 --compare");
+    let (page, schedule) = (job.dir.path().join("run.html"), job.dir.path().join("drill"));
+    std::fs::write(&schedule, "# one fault\nkill chief@step:3\n").unwrap();
+    let flags = ["--run-report", page.to_str().unwrap(), "--schedule", schedule.to_str().unwrap()];
+    let job = Job { flags: [job.flags, flags.map(str::to_owned).to_vec()].concat(), ..job };
+    let done = job.plain(6).output().expect_code(0);
+    assert_eq!(done.out().matches("starts after 0").count(), 3, "killed once, and undisturbed: {}", done.out());
+    let report = job.report();
+    assert_eq!(report["undisturbed"]["replicas"][0]["exits"], serde_json::json!([0]));
+    assert_eq!(report["undisturbed"]["replicas"][0]["loss"], report["replicas"][0]["loss"]);
+    assert!(done.out().contains("Final losses: chief 0.994"), "{}", done.out());
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("<td>chief</td>") && page.contains("Faults: kill chief"), "{page}");
+}
+
+#[test]
 fn a_job_that_the_platform_gives_up_is_no_success() {
     let job = Job::new("--platform torch_env");
     let done = job.command(&["sh", "-c", "[ $RANK = 1 ] && exit 3; exec sleep 1000"]).output().expect_code(1);
@@ -204,34 +252,41 @@ fn an_interrupt_ends_all_replicas_and_the_report_is_still_shown() {
 }
 
 /// Starts a job whose replicas also have a process in a session of its own; returns when all of them run.
-fn with_daemons(marker: &str) -> (Job, crate::support::Running) {
-    let job = Job::new("");
+fn with_daemons(job: &Job, marker: &str) -> Running {
     let script = format!(
         "setsid sh -c 'echo daemon of {marker}; trap \"\" TERM; while :; do sleep 1; done' & \
                           echo main of {marker}; wait"
     );
-    let running = job.command(&["trainit", "run", "--", "sh", "-c", &script]).start();
+    let command = job.command(&["trainit", "run", "--", "sh", "-c", &script]).env("TMPDIR", job.dir.path());
+    let running = command.start();
     for name in ["chief   ", "worker-0"] {
         for what in ["daemon", "main"] {
             running.after_line(&format!("{name} | {what} of {marker}"));
         }
     }
-    (job, running)
+    running
 }
 
 #[test]
 fn nothing_is_left_after_kill_9_of_the_simulator() {
     let marker = format!("trainit-simulate-test-{}-kill", std::process::id());
-    let (_job, running) = with_daemons(&marker);
-    assert!(processes(&marker).len() >= 6);
+    let job = Job { place: None, ..Job::new("") };
+    let running = with_daemons(&job, &marker);
+    let directories = || {
+        let names = std::fs::read_dir(job.dir.path()).unwrap().flatten().map(|entry| entry.file_name());
+        names.filter(|name| name.to_string_lossy().starts_with("trainit-simulate-")).count()
+    };
+    assert!(processes(&marker).len() >= 6 && directories() == 1);
     running.signal(libc::SIGKILL);
     eventually("no process of the replicas is left", || processes(&marker).is_empty());
+    eventually("no temporary directory is left", || directories() == 0);
 }
 
 #[test]
 fn a_replica_whose_keeper_is_killed_is_started_again_without_a_rest_of_the_old_one() {
     let marker = format!("trainit-simulate-test-{}-keeper", std::process::id());
-    let (job, running) = with_daemons(&marker);
+    let job = Job::new("");
+    let running = with_daemons(&job, &marker);
     let before = processes(&marker);
     let keeper = processes("simulated-replica").into_iter().find(|pid| before.contains(pid)).expect("a keeper");
     send(keeper, libc::SIGKILL);

@@ -10,6 +10,8 @@ use serde::Serialize;
 pub enum Cause {
     /// From the start of its processes to its first step.
     Start,
+    /// Within that time: fetching a checkpoint, by trainit's own verdict.
+    Restore,
     /// Without processes.
     Waiting,
     /// Steps that no earlier life had done.
@@ -25,6 +27,7 @@ pub enum Cause {
 #[allow(missing_docs, reason = "each is its cause")]
 pub struct Seconds {
     pub start: f64,
+    pub restore: f64,
     pub waiting: f64,
     pub training: f64,
     pub repeated: f64,
@@ -35,6 +38,7 @@ impl Seconds {
     fn of(&mut self, cause: Cause) -> &mut f64 {
         match cause {
             Cause::Start => &mut self.start,
+            Cause::Restore => &mut self.restore,
             Cause::Waiting => &mut self.waiting,
             Cause::Training => &mut self.training,
             Cause::Repeated => &mut self.repeated,
@@ -44,7 +48,7 @@ impl Seconds {
 
     /// All of it.
     pub fn total(&self) -> f64 {
-        self.start + self.waiting + self.training + self.repeated + self.stopped
+        self.start + self.restore + self.waiting + self.training + self.repeated + self.stopped
     }
 
     /// The part that brought the job forward; `None` for no time at all.
@@ -55,6 +59,7 @@ impl Seconds {
     /// Adds another replica's.
     pub fn add(&mut self, other: &Seconds) {
         self.start += other.start;
+        self.restore += other.restore;
         self.waiting += other.waiting;
         self.training += other.training;
         self.repeated += other.repeated;
@@ -74,6 +79,13 @@ impl Account {
     pub fn book(&mut self, now: Duration, cause: Cause) {
         *self.seconds.of(cause) += now.saturating_sub(self.since).as_secs_f64();
         self.since = now;
+    }
+
+    /// So many seconds that were booked as start belong to this cause.
+    pub fn rebook_start(&mut self, seconds: f64, cause: Cause) {
+        let seconds = seconds.clamp(0.0, self.seconds.start);
+        self.seconds.start -= seconds;
+        *self.seconds.of(cause) += seconds;
     }
 
     /// The sums so far.

@@ -85,6 +85,10 @@ impl Replica {
         let cause = if self.phase == (Phase::Up { has_stepped: false }) { Cause::Start } else { Cause::Stopped };
         self.account.book(now, cause);
         (self.kill_at, self.frozen_until, self.phase) = (None, None, Phase::Down);
+        // A replica that was killed has written no verdict.
+        let of = |cause: &str| verdict.as_ref()?.get("goodput")?.get(cause)?.as_f64();
+        self.account.rebook_start(of("restore").unwrap_or(0.0), Cause::Restore);
+        self.account.rebook_start(of("peers").unwrap_or(0.0), Cause::Waiting);
         self.exits.push(code);
         self.verdicts.extend(verdict);
         self.is_struck

@@ -19,8 +19,8 @@ pub struct Report {
     pub platform: &'static str,
     /// The platform calls the job succeeded.
     pub succeeded: bool,
-    /// The user ended it.
-    pub interrupted: bool,
+    /// The signal by which the user ended it.
+    pub signal: Option<i32>,
     /// Why not.
     pub why: Option<String>,
     /// The whole time.
@@ -82,7 +82,7 @@ impl Report {
         let why = match simulation.outcome() {
             Some(Outcome::Succeeded) => None,
             Some(Outcome::Failed(why)) => Some(why.clone()),
-            Some(Outcome::Interrupted) => Some("it was interrupted".to_owned()),
+            Some(Outcome::Interrupted(_)) => Some("it was interrupted".to_owned()),
             None => Some("it was not finished".to_owned()),
         };
         let mut time = Seconds::default();
@@ -104,7 +104,10 @@ impl Report {
         Report {
             platform: plan.platform.name,
             succeeded: why.is_none(),
-            interrupted: simulation.outcome() == Some(&Outcome::Interrupted),
+            signal: match simulation.outcome() {
+                Some(Outcome::Interrupted(signal)) => Some(signal.number()),
+                _ => None,
+            },
             why,
             seconds: rounded(now.as_secs_f64()),
             time: time.rounded(),
@@ -213,14 +216,22 @@ impl ReplicaReport {
 }
 
 impl Seconds {
-    fn named(&self) -> [(&'static str, f64); 5] {
-        let Seconds { start, waiting, training, repeated, stopped } = *self;
-        [("training", training), ("repeated", repeated), ("start", start), ("waiting", waiting), ("stopped", stopped)]
+    fn named(&self) -> [(&'static str, f64); 6] {
+        let Seconds { start, restore, waiting, training, repeated, stopped } = *self;
+        [
+            ("training", training),
+            ("repeated", repeated),
+            ("start", start),
+            ("restore", restore),
+            ("waiting", waiting),
+            ("stopped", stopped),
+        ]
     }
 
     fn rounded(self) -> Seconds {
         Seconds {
             start: rounded(self.start),
+            restore: rounded(self.restore),
             waiting: rounded(self.waiting),
             training: rounded(self.training),
             repeated: rounded(self.repeated),

@@ -6,8 +6,10 @@
 //! killed. The keeper is a subreaper, so no process of the replica leaves it.
 
 use std::ffi::OsString;
-use std::io;
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::time::Duration;
 
 use crate::edge::clock::Clock;
@@ -32,6 +34,8 @@ const TO_DIE: Duration = Duration::from_secs(10);
 const ROUNDS_OF_STOP: usize = 50;
 /// Children that are reaped in one turn.
 const ENDS_A_TURN: usize = 64;
+/// Tries to remove a directory that others empty, too.
+const TRIES_TO_CLEAR: usize = 100;
 /// The code of a container that was killed.
 const KILLED: u8 = 137;
 
@@ -65,9 +69,11 @@ impl Order {
     }
 }
 
-/// Keeps the command until nothing of it is left. Returns the exit code.
-pub fn main(command: &[OsString], env: &Env, mask: Mask) -> u8 {
-    match keep(command, env, mask) {
+/// Keeps the command until nothing of it is left. The first word is a directory to remove if the simulator dies, or
+/// empty. Returns the exit code.
+pub fn main(words: &[OsString], env: &Env, mask: Mask) -> u8 {
+    let (temporary, command) = words.split_first().map_or((Path::new(""), words), |(dir, rest)| (Path::new(dir), rest));
+    match keep(temporary, command, env, mask) {
         Ok(code) => code,
         Err(error) => {
             stdio::complain(&format!("trainit: error: the simulated replica cannot be kept: {error}"));
@@ -76,7 +82,7 @@ pub fn main(command: &[OsString], env: &Env, mask: Mask) -> u8 {
     }
 }
 
-fn keep(command: &[OsString], env: &Env, mask: Mask) -> io::Result<u8> {
+fn keep(temporary: &Path, command: &[OsString], env: &Env, mask: Mask) -> io::Result<u8> {
     let mut orders = pipe::take_stdin()?;
     let signals = SignalFd::open()?;
     spawn::become_subreaper()?;
@@ -122,6 +128,7 @@ fn keep(command: &[OsString], env: &Env, mask: Mask) -> io::Result<u8> {
         };
         if count == 0 {
             kill_all(main);
+            clear(temporary);
             return Ok(KILLED);
         }
         for order in bytes[..count].iter().filter_map(|byte| Order::read(*byte)) {
@@ -182,6 +189,14 @@ fn kill_all(main: i32) {
             return;
         }
         std::thread::sleep(ROUND);
+    }
+}
+
+/// Removes the directory. All keepers do: the last one finds what the others' replicas still wrote.
+fn clear(temporary: &Path) {
+    if !temporary.as_os_str().is_empty() {
+        let is_left = |_: &usize| fs::remove_dir_all(temporary).is_err_and(|error| error.kind() != ErrorKind::NotFound);
+        let _ = (0..TRIES_TO_CLEAR).take_while(is_left).count();
     }
 }
 

@@ -20,7 +20,7 @@ use crate::edge::clock::{self, Clock};
 use crate::edge::io::eventfd;
 use crate::edge::process::descendants;
 use crate::edge::process::reaper::{self, Wait};
-use crate::edge::process::signals::{Mask, SignalFd};
+use crate::edge::process::signals::{self, Mask, SignalFd};
 use crate::edge::process::spawn;
 use crate::rules::cluster::address::Address;
 use crate::rules::cluster::written::{Job, Notice, Replica};
@@ -58,6 +58,8 @@ pub struct Stage {
     pub mask: Mask,
     /// The directory of this job.
     pub dir: PathBuf,
+    /// A temporary directory, removed at the end. If the simulator is killed, the keepers remove it.
+    pub temporary: Option<PathBuf>,
     /// Each replica gets a checkpoint directory.
     pub has_checkpoint_dir: bool,
 }
@@ -126,7 +128,8 @@ impl<'a> Driver<'a> {
 
     /// Sleeps until something can be done.
     fn wait(&mut self, signals: &SignalFd) {
-        let mut timeout = self.simulation.next_due().map(|due| due.saturating_sub(self.clock.now()));
+        let due = self.simulation.next_due().map(|due| due.saturating_sub(self.clock.now()));
+        let mut timeout = due.into_iter().chain(self.screen.redraws_in()).min();
         let mut fds: Vec<RawFd> = vec![signals.as_raw_fd()];
         if Screen::has_room() {
             fds.extend(self.processes.iter().flat_map(Process::fds));
@@ -136,10 +139,11 @@ impl<'a> Driver<'a> {
         eventfd::wait_readable(&fds, timeout);
     }
 
-    fn turn(&mut self, signals: &SignalFd) {
-        for arrival in signals.next_batch() {
-            if arrival.signal.asks_to_leave() {
-                self.step(Event::Stop);
+    fn turn(&mut self, arrivals: &SignalFd) {
+        for arrival in arrivals.next_batch() {
+            // Under nohup, SIGHUP is ignored.
+            if arrival.signal.asks_to_leave() && !signals::is_ignored(arrival.signal) {
+                self.step(Event::Stop(arrival.signal));
             }
         }
         if Screen::has_room() {
@@ -240,7 +244,7 @@ impl<'a> Driver<'a> {
         let replica = &self.job.replicas[at];
         let changes = environment::changes(plan.platform, &self.job, replica, &machine, &self.stage.env);
         let argv = command(&self.stage.argv, &disk, &self.stage.dir.join("shared"));
-        if let Err(error) = self.processes[at].start(&argv, self.stage.env.with(&changes), self.stage.mask) {
+        if let Err(error) = self.processes[at].start(&argv, self.stage.env.with(&changes), self.stage) {
             self.screen.say(&format!("{} cannot be started: {error}", name(replica.seat)));
             self.step(Event::Ended(at, NOT_STARTED, None));
         }

@@ -115,6 +115,11 @@ impl Screen {
         }
     }
 
+    /// The time until the progress line is drawn again.
+    pub(super) fn redraws_in(&self) -> Option<Duration> {
+        self.is_terminal.then_some(REDRAW)
+    }
+
     /// Removes the progress line.
     pub(super) fn clear(&mut self) {
         if std::mem::take(&mut self.is_drawn) {

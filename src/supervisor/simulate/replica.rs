@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::Stage;
 use super::keeper::{Order, SUBCOMMAND};
 use super::output::{Lines, Stream};
 use crate::edge::fs::small_file;
 use crate::edge::io::pipe;
-use crate::edge::process::signals::Mask;
 use crate::edge::process::spawn::{self, Launch, NotLaunched};
 
 /// This program, also after its file was replaced.
@@ -65,21 +65,22 @@ impl Process {
     }
 
     /// Starts the command below a keeper. Errors: no process can be started.
-    pub(super) fn start(&mut self, command: &[OsString], env: Vec<Vec<u8>>, mask: Mask) -> io::Result<()> {
+    pub(super) fn start(&mut self, command: &[OsString], env: Vec<Vec<u8>>, stage: &Stage) -> io::Result<()> {
         if let Err(error) = fs::remove_file(self.verdict())
             && error.kind() != ErrorKind::NotFound
         {
             return Err(error);
         }
         let own = [OWN_PROGRAM, SUBCOMMAND].map(OsString::from);
-        let argv: Vec<OsString> = own.into_iter().chain(command.iter().cloned()).collect();
+        let temporary = stage.temporary.clone().unwrap_or_default().into_os_string();
+        let argv: Vec<OsString> = own.into_iter().chain([temporary]).chain(command.iter().cloned()).collect();
         let (orders, to_orders) = io::pipe()?;
         let (stdout, to_stdout) = pipe::pair()?;
         let (stderr, to_stderr) = pipe::pair()?;
         let launched = spawn::launch(Launch {
             argv: &argv,
             env,
-            mask,
+            mask: stage.mask,
             ignore_chld: false,
             new_session: true,
             terminal: None,

@@ -28,8 +28,8 @@ pub enum Event<'a> {
     Line(usize, &'a str),
     /// A replica has no processes any more. Its exit code, and its verdict if it wrote one.
     Ended(usize, u8, Option<Value>),
-    /// The user asks for the end; a second time: at once.
-    Stop,
+    /// The user asks for the end with this signal; a second time: at once.
+    Stop(Signal),
 }
 
 /// Something to do.
@@ -62,8 +62,8 @@ pub enum Outcome {
     Succeeded,
     /// The platform calls it failed, and why.
     Failed(String),
-    /// The user ended it.
-    Interrupted,
+    /// The user ended it with this signal.
+    Interrupted(Signal),
 }
 
 /// A fault and what became of it.
@@ -169,8 +169,8 @@ impl Simulation {
             Event::Due => self.due(now, &mut actions),
             Event::Line(at, line) => self.line(now, at, line, &mut actions),
             Event::Ended(at, code, verdict) => self.ended(now, at, code, verdict, &mut actions),
-            Event::Stop if self.outcome.is_none() => self.end(now, Outcome::Interrupted, &mut actions),
-            Event::Stop => actions.extend(self.up().map(Action::Kill)),
+            Event::Stop(signal) if self.outcome.is_none() => self.end(now, Outcome::Interrupted(signal), &mut actions),
+            Event::Stop(_) => actions.extend(self.up().map(Action::Kill)),
         }
         if self.outcome.is_some() && self.up().next().is_none() {
             self.is_over = true;
@@ -365,7 +365,7 @@ impl Simulation {
         actions.push(Action::Say(match &outcome {
             Outcome::Succeeded => "the job has succeeded".to_owned(),
             Outcome::Failed(why) => format!("the job has failed: {why}"),
-            Outcome::Interrupted => "interrupted: all replicas are stopped; once more kills them at once".to_owned(),
+            Outcome::Interrupted(_) => "interrupted: all replicas are stopped; once more kills them at once".to_owned(),
         }));
         self.outcome = Some(outcome);
         for (at, replica) in self.replicas.iter_mut().enumerate() {

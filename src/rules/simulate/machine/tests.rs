@@ -178,16 +178,27 @@ fn repeated_steps_and_waiting_are_counted_and_every_second_has_one_cause() {
 }
 
 #[test]
+fn the_time_of_a_restore_is_taken_from_the_verdict_and_out_of_the_start() {
+    let mut job = started("vertex", Vec::new());
+    step(&mut job, 20, Event::Line(0, "step=1 loss=1"));
+    let verdict = serde_json::json!({ "goodput": { "restore": 5.0, "peers": 2.0 }, "committed_step": 7 });
+    step(&mut job, 30, Event::Ended(0, 0, Some(verdict)));
+    let time = job.replicas()[0].account.seconds();
+    assert_eq!((time.start, time.restore, time.waiting, time.total()), (13.0, 5.0, 2.0, 30.0));
+    assert_eq!(Report::of(&job, seconds(30)).replicas[0].committed_step, Some(7));
+}
+
+#[test]
 fn at_the_time_limit_the_job_has_failed_and_a_second_request_kills_at_once() {
     let mut job = started("vertex", Vec::new());
     let stop = [Action::Signal(0, Signal::TERM), Action::Signal(1, Signal::TERM)];
     assert_eq!(step(&mut job, 600, Event::Due), stop);
     assert!(matches!(job.outcome(), Some(Outcome::Failed(why)) if why.contains("600s")));
     let mut job = started("vertex", vec![fault(Kind::Kill, 30, 1)]);
-    assert_eq!(step(&mut job, 10, Event::Stop), stop);
+    assert_eq!(step(&mut job, 10, Event::Stop(Signal::INT)), stop);
     assert_eq!(job.next_due(), Some(40 * SECOND), "no fault strikes any more");
-    assert_eq!(step(&mut job, 11, Event::Stop), [Action::Kill(0), Action::Kill(1)]);
+    assert_eq!(step(&mut job, 11, Event::Stop(Signal::INT)), [Action::Kill(0), Action::Kill(1)]);
     step(&mut job, 12, Event::Ended(0, 137, None));
     assert_eq!(step(&mut job, 12, Event::Ended(1, 137, None)), [Action::Over]);
-    assert_eq!(job.outcome(), Some(&Outcome::Interrupted));
+    assert_eq!(job.outcome(), Some(&Outcome::Interrupted(Signal::INT)));
 }
