@@ -55,6 +55,8 @@ pub struct RunSettings {
     pub rank_prefix: bool,
     /// The file for the verdict.
     pub verdict_file: Option<PathBuf>,
+    /// The file for the page about the run.
+    pub run_report: Option<PathBuf>,
     /// The HTTP address of the status page.
     pub status_addr: Option<SocketAddr>,
     /// The source of preemption notices.
@@ -119,6 +121,7 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
             .unwrap_or(LogLevel::Info),
         rank_prefix: reader.choice("output-prefix", &[("rank", true), ("none", false)]).unwrap_or(true),
         verdict_file: reader.path("verdict-file"),
+        run_report: reader.path("run-report"),
         status_addr: reader.parse("status-addr", status_addr),
         preemption: preemption(reader),
         leads: preempt::Leads {

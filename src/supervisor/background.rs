@@ -21,6 +21,7 @@ use crate::rules::job::{Event, Flushed};
 use crate::rules::process::exit;
 use crate::supervisor::job::heartbeat::Heartbeat;
 use crate::supervisor::preemption_watch::PreemptionWatch;
+use crate::supervisor::status::history::History;
 use crate::supervisor::status::page::{Page, Question};
 
 /// The work of the thread.
@@ -120,7 +121,7 @@ impl Teller {
 
 impl Background {
     /// Starts the thread if there is work for it. Errors: as eventfd(2) and pthread_create(3).
-    pub(super) fn start(work: Work) -> io::Result<Background> {
+    pub(super) fn start(work: Work, history: &History) -> io::Result<Background> {
         if work.keep.is_none() && work.preemption_watch.is_none() && work.peers.is_none() && work.page.is_none() {
             return Ok(Background::default());
         }
@@ -139,13 +140,14 @@ impl Background {
         let (farewell, clock) = (NotifyOnDrop(eventfd.clone()), Clock::start());
         let heartbeat = work.keep.as_ref().map(Keep::heartbeat).unwrap_or_default();
         let (told, begins) = mpsc::channel();
+        let history = history.clone();
         signals::deaf_thread("background", move || {
             let _farewell = farewell;
             let runtime = blocking::runtime(work.keep.is_some());
             let (runtime, begun) = runtime.map_or_else(|e| (None, Err(e)), |runtime| (Some(runtime), Ok(())));
             let _ = told.send(begun);
             if let Some(runtime) = runtime {
-                runtime.block_on(carry_out(work, order_receiver, gathered, teller, clock));
+                runtime.block_on(carry_out(work, order_receiver, gathered, teller, clock, history));
             }
         })?;
         begins.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
@@ -324,6 +326,7 @@ async fn carry_out(
     gather: Arc<Notify>,
     teller: Teller,
     clock: Clock,
+    history: History,
 ) {
     let watch = async {
         if let Some(preemption_watch) = work.preemption_watch {
@@ -341,7 +344,7 @@ async fn carry_out(
     };
     let show = async {
         if let Some(page) = work.page {
-            page.serve(teller.clone()).await;
+            page.serve(teller.clone(), history).await;
         }
         std::future::pending::<()>().await;
     };

@@ -12,10 +12,10 @@ use crate::edge::io::eventfd::{self, Alarm};
 use crate::edge::process::reaper::{self, Wait};
 use crate::edge::process::signals::SignalFd;
 use crate::rules::gang::member::Event as Word;
-use crate::rules::job::goodput::Cause;
-use crate::rules::job::{Action, Event, Machine, Outcome, Timer, Uptime};
+use crate::rules::job::{Action, Event, Machine, Mirrored, Outcome, Timer, Uptime};
 use crate::rules::process::program::not_found::without_values;
 use crate::rules::process::signal::Signal;
+use crate::rules::status::html::Scene;
 use crate::supervisor::Job;
 use crate::supervisor::background::Background;
 use crate::supervisor::gang::GangDesk;
@@ -123,7 +123,10 @@ impl Supervisor {
         }
         self.performer.status.note(now, &event);
         let actions = self.machine.step(now, event.clone());
-        self.performer.history.enter(now, Cause::of(&self.machine));
+        self.performer.history.note(now, &event, &self.machine);
+        if matches!(event, Event::Mirrored(Mirrored::Committed { .. })) {
+            self.write_report();
+        }
         self.patience_ends = self.machine.deadline().unwrap_or(self.patience_ends);
         view::log_before(&self.command, &self.machine, &actions);
         for action in &actions {
@@ -145,6 +148,17 @@ impl Supervisor {
         let Remarks { left_behind, killed } = self.performer.remarks();
         let signalled = view::Signalled { is_out_of_reach, left_behind, killed };
         view::log_step(&self.command, now, &before, &event, &self.machine, &actions, &signalled);
+    }
+
+    /// The facts of this moment.
+    pub(super) fn scene(&self) -> Scene {
+        self.performer.status.scene(self.now(), &self.command, &self.machine, &self.performer)
+    }
+
+    fn write_report(&self) {
+        if let Some(report) = &self.performer.report {
+            report.write(self.scene());
+        }
     }
 
     /// Does the postponed work if it is due; otherwise returns the time left.

@@ -18,6 +18,7 @@ mod timers;
 
 use std::ffi::OsString;
 use std::io;
+use std::path::PathBuf;
 
 use crate::edge::clock::Clock;
 use crate::edge::io::stdio;
@@ -30,7 +31,9 @@ use crate::rules::job::{ChildFacts, Outcome, Policy};
 use crate::rules::metric::ledger::Ledger;
 use crate::rules::process::env::{Changes, Env};
 use crate::rules::process::signal::Signal;
+use crate::rules::status::html::Scene;
 use crate::rules::status::sibling::Kept;
+use crate::telemetry::log;
 use background::Background;
 pub use background::Work;
 pub use checkpoints::Keep;
@@ -74,6 +77,8 @@ pub struct Job {
     pub metrics: Option<Metrics>,
     /// The gang that it is part of.
     pub gang: Option<Gang>,
+    /// The file for the page about the run.
+    pub report: Option<PathBuf>,
 }
 
 /// Facts at the end of a run.
@@ -112,20 +117,29 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
             );
         }
     }
-    let background = Background::start(work)?;
-    let history = History::new(clock);
+    let is_shown = job.report.is_some() || work.page.is_some();
+    if is_shown {
+        log::keep_recent();
+    }
+    let history = History::new(clock, is_shown);
+    let background = Background::start(work, &history)?;
     let collectors = Collectors::start(job.metrics.take(), job.policy.hang.is_some(), &history)?;
     // A terminal has one foreground group.
     job.policy.child_has_terminal = job.changes.len() == 1 && terminal::is_of_session(stdio::STDIN);
     let gang = job.gang.take().map(|gang| GangDesk::start(gang, clock)).transpose()?;
     let mut supervisor = Supervisor::new(job, background, collectors, gang, history.clone(), clock, signals);
     let outcome = supervisor.live();
+    let scene = supervisor.performer.report.is_some().then(|| supervisor.scene());
     let mut performer = supervisor.performer;
     let gang = performer.gang.as_mut().map(GangDesk::end);
     let peak_memory_bytes = performer.memory.peak();
     let xids = performer.gpus.told().map(|told| told.xids);
     let metrics = performer.collectors.take().map(Collectors::finish).unwrap_or_default();
     let takes_others_along = spawn::own_pid() == 1 && performer.has_inherited();
+    if let (Some(report), Some(scene)) = (performer.report.take(), scene) {
+        let verdict = Some((outcome.reason.word(), outcome.detail.clone()));
+        report.finish(Scene { verdict, ..scene });
+    }
     let goodput = history.totals(clock.now());
     Ok(Ended { outcome, peak_memory_bytes, metrics, xids, gang, takes_others_along, goodput })
 }

@@ -32,6 +32,7 @@ use crate::supervisor::output::drain::{OutputThreads, PATIENCE, Waits};
 use crate::supervisor::output::ranks::Ranks;
 use crate::supervisor::output::{ChildEnds, Collectors};
 use crate::supervisor::status::history::History;
+use crate::supervisor::status::report::Report;
 use crate::supervisor::status::socket::StatusEndpoint;
 use crate::supervisor::timers::Timers;
 
@@ -69,6 +70,7 @@ pub(super) struct Performer {
     pub(super) output_threads: OutputThreads,
     pub(super) status: StatusEndpoint,
     pub(super) history: History,
+    pub(super) report: Option<Report>,
     pub(super) liveness: Liveness,
     run_dir: Option<RunDir>,
     terminal_stop: TerminalStop,
@@ -120,6 +122,7 @@ impl Performer {
         let heard = collectors.as_ref().map(Collectors::heard).unwrap_or_default();
         Performer {
             liveness: Liveness::new(job.facts.heartbeat_file.clone(), heard, history.clone()),
+            report: job.report.take().and_then(|path| Report::start(path, history.clone())),
             history,
             gpus: GpuEvents::new(job.gpus.take()),
             terminal_stop: TerminalStop::new(job.policy.child_has_terminal.then_some(stdio::STDIN)),

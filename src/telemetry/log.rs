@@ -5,8 +5,9 @@
 //!
 //! JSON: `{"severity","time","message","trainit":{fields},"verdict":{...}}`, with Cloud Logging's names for severities.
 
+use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
@@ -34,10 +35,30 @@ pub enum Format {
 
 static FORMAT: OnceLock<Format> = OnceLock::new();
 
+/// The last lines in their text form, if they are kept.
+static RECENT: Mutex<Option<VecDeque<String>>> = Mutex::new(None);
+/// The most of them, and the most characters of each.
+const RECENT_LINES: usize = 100;
+const RECENT_CHARS: usize = 1000;
+
 static BACKLOG: Backlog = Backlog::new(stdio::STDERR, lost);
 
 /// How long the end of a run waits until its lines are read.
 const DRAIN_LIMIT: Duration = Duration::from_millis(200);
+
+/// Keeps the last lines from now on.
+pub fn keep_recent() {
+    recent_lines().get_or_insert_default();
+}
+
+/// The last lines, as for people. Empty unless they are kept.
+pub fn recent() -> Vec<String> {
+    recent_lines().iter().flatten().cloned().collect()
+}
+
+fn recent_lines() -> MutexGuard<'static, Option<VecDeque<String>>> {
+    RECENT.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Writes the last line of a run, for any log level.
 pub fn last_line(level: Level, message: String, fields: Map<String, Value>, verdict: Value) {
@@ -105,6 +126,12 @@ impl Line {
 
     fn in_format(self, format: Format, level: Level) -> String {
         let time = humantime::format_rfc3339_millis(clock::wall()).to_string();
+        if let Some(recent) = &mut *recent_lines() {
+            if recent.len() == RECENT_LINES {
+                recent.pop_front();
+            }
+            recent.push_back(self.text(level, &time).chars().take(RECENT_CHARS).collect());
+        }
         match format {
             Format::Json => self.json(level, &time),
             Format::Text => self.text(level, &time),
@@ -128,7 +155,7 @@ impl Line {
         object.to_string()
     }
 
-    fn text(self, level: Level, time: &str) -> String {
+    fn text(&self, level: Level, time: &str) -> String {
         let clock = time.get(11..19).unwrap_or(time);
         let word = match level {
             Level::ERROR => "error: ",

@@ -62,6 +62,7 @@ mod preemption;
 mod report_metric;
 mod restarts;
 mod resume;
+mod run_page;
 mod scraped_metrics;
 mod shipping;
 mod simulate;

@@ -224,7 +224,7 @@ fn the_status_answers_while_a_restore_waits_for_a_silent_store() {
 #[test]
 fn invalid_requests_get_http_errors() {
     let (running, at) = run(&[], LOOP);
-    for path in ["/", "/favicon.ico", "/metrics/"] {
+    for path in ["/index.html", "/favicon.ico", "/metrics/"] {
         let (code, text) = get(at, path);
         assert!(code == 404 && text.contains("/metrics") && text.contains("/healthz"), "{path}: {code} {text}");
     }

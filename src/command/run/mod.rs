@@ -127,6 +127,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         gpus: watch,
         metrics,
         gang,
+        report: settings.run_report.clone(),
     };
     let page = settings.status_addr.and_then(Page::open);
     supervise(job, Work { keep, preemption_watch, peers, page }, clock, &settings, &tuner)

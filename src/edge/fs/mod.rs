@@ -4,6 +4,7 @@ pub mod follow;
 pub mod links;
 pub mod metrics_file;
 pub mod real_path;
+pub mod replace;
 pub mod rooted_dir;
 pub mod run_dir;
 pub mod small_file;

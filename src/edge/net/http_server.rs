@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use http_body_util::Full;
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -138,14 +138,23 @@ where
         return refusal;
     }
     match show(page).await {
-        Some(Shown { is_well: true, text }) => response(StatusCode::OK, page.media_type(), text),
-        Some(Shown { is_well: false, text }) => response(StatusCode::SERVICE_UNAVAILABLE, page.media_type(), text),
+        Some(Shown { is_well, text }) => {
+            let status = if is_well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+            let mut answer = response(status, page.media_type(), text);
+            let headers = [
+                (CONTENT_SECURITY_POLICY, page.policy()),
+                (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+                (CACHE_CONTROL, "no-store"),
+            ];
+            answer.headers_mut().extend(headers.map(|(name, value)| (name, HeaderValue::from_static(value))));
+            answer
+        }
         None => response(StatusCode::SERVICE_UNAVAILABLE, TEXT, "unhealthy: the run is over\n".to_owned()),
     }
 }
 
-fn response(status: StatusCode, media_type: &'static str, text: String) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(text)));
+fn response(status: StatusCode, media_type: &'static str, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(text.into()));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
     response

@@ -60,6 +60,24 @@ enum Step {
 }
 
 impl Measured {
+    /// The name of the metric.
+    pub fn tag(&self) -> &str {
+        &self.tag
+    }
+
+    /// The value.
+    pub fn value(&self) -> f64 {
+        self.value
+    }
+
+    /// The step as a number, if it is one.
+    pub fn step(&self) -> Option<f64> {
+        match &self.step {
+            Step::Counted(count) => Some(*count as f64),
+            Step::Given(text) => text.parse().ok(),
+        }
+    }
+
     /// The step that the trainer gave, if it is a whole number.
     pub fn given_step(&self) -> Option<u64> {
         match &self.step {

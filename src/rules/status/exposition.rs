@@ -22,7 +22,7 @@ const GAUGE: &str = "gauge";
 const COUNTER: &str = "counter";
 
 /// The whole page.
-pub fn text(snapshot: &Snapshot, facts: &Facts<'_>) -> String {
+pub fn text(snapshot: &Snapshot, facts: &Facts) -> String {
     let mut page = Text::default();
     page.all("info", GAUGE, "trainit's version", vec![(vec![("version", facts.version.to_owned())], 1.0)]);
     page.one("uptime_seconds", GAUGE, "Time since trainit started", facts.now.as_secs_f64());
@@ -81,7 +81,7 @@ pub fn text(snapshot: &Snapshot, facts: &Facts<'_>) -> String {
     page.0
 }
 
-fn checkpoints(page: &mut Text, snapshot: &Snapshot, facts: &Facts<'_>) {
+fn checkpoints(page: &mut Text, snapshot: &Snapshot, facts: &Facts) {
     let step = |step: Option<u64>| step.map(|step| step as f64);
     page.maybe("checkpoint_resumed_step", GAUGE, "The step this attempt resumed from", step(snapshot.resumed_step));
     if !snapshot.has_store {
@@ -202,11 +202,11 @@ mod tests {
         Snapshot { restarts_used: 1, ..tests::snapshot() }
     }
 
-    fn facts<'a>() -> Facts<'a> {
+    fn facts() -> Facts {
         let metrics = [("loss", "0.31"), ("bad", "nan"), ("far", "-inf"), ("word", "best"), ("a \"b\\c\n", "1e3")];
         Facts {
             version: "0.1.0",
-            command: "secret",
+            command: "secret".into(),
             now: 4000 * SECOND,
             wall: 1_000_000_000 * SECOND,
             goodput: tests::goodput(4000 * SECOND),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     /// The samples without HELP and TYPE.
-    fn series(snapshot: &Snapshot, facts: &Facts<'_>) -> Vec<String> {
+    fn series(snapshot: &Snapshot, facts: &Facts) -> Vec<String> {
         text(snapshot, facts).lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
     }
 

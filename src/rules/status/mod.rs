@@ -3,6 +3,8 @@
 //! An unknown value is null. Deliberately absent: sockets and callers.
 
 pub mod exposition;
+pub mod history;
+pub mod html;
 pub mod page;
 pub mod sibling;
 pub mod tally;
@@ -31,13 +33,13 @@ const METRICS: usize = 200;
 
 /// Facts that the job machine does not know.
 #[derive(Debug, Default)]
-pub struct Facts<'a> {
+pub struct Facts {
     /// trainit's version.
-    pub version: &'a str,
+    pub version: &'static str,
     /// trainit's process id, in its own PID namespace.
     pub pid: u32,
     /// The command's name, without its arguments: those may hold secrets.
-    pub command: &'a str,
+    pub command: String,
     /// The main children that live, by local rank.
     pub children: Vec<i32>,
     /// Now.
@@ -60,7 +62,7 @@ pub struct Facts<'a> {
     pub gang: Option<View>,
 }
 
-impl Facts<'_> {
+impl Facts {
     /// A time of the run, past or future, as time since 1970.
     fn since_1970(&self, at: Uptime) -> Duration {
         (self.wall + at.saturating_sub(self.now)).saturating_sub(self.now.saturating_sub(at))
@@ -161,7 +163,7 @@ struct Samples {
 }
 
 /// The answer: one line.
-pub fn answer(snapshot: &Snapshot, facts: &Facts<'_>) -> String {
+pub fn answer(snapshot: &Snapshot, facts: &Facts) -> String {
     let now = facts.now;
     let rfc3339 = |at| humantime::format_rfc3339_millis(std::time::UNIX_EPOCH + facts.since_1970(at)).to_string();
     let checkpoint = snapshot.has_store.then(|| Checkpoint {
@@ -188,7 +190,7 @@ pub fn answer(snapshot: &Snapshot, facts: &Facts<'_>) -> String {
         healthy: problem.is_none(),
         problem,
         uptime_seconds: seconds(now),
-        command: facts.command,
+        command: &facts.command,
         child_pids: &facts.children,
         attempt: snapshot.attempt,
         restarts: snapshot.attempt.saturating_sub(1),
@@ -217,7 +219,7 @@ fn problem(snapshot: &Snapshot) -> Option<String> {
 }
 
 /// Training that would be lost if the job died now; `None` while the command does not run.
-fn lag(snapshot: &Snapshot, facts: &Facts<'_>) -> Option<Duration> {
+fn lag(snapshot: &Snapshot, facts: &Facts) -> Option<Duration> {
     let start = [facts.tally.committed_at, snapshot.attempt_at].into_iter().flatten().max();
     start.filter(|_| snapshot.is_running).map(|at| facts.now.saturating_sub(at))
 }

@@ -27,11 +27,11 @@ pub(super) fn goodput(now: Duration) -> Totals {
     goodput.totals(now)
 }
 
-fn facts<'a>() -> Facts<'a> {
+fn facts() -> Facts {
     Facts {
         version: "0.1.0",
         pid: 1,
-        command: "python",
+        command: "python".into(),
         children: vec![7, 9],
         now: 4000 * SECOND,
         wall: 1_000_000_000 * SECOND,
@@ -50,7 +50,7 @@ fn facts<'a>() -> Facts<'a> {
     }
 }
 
-fn object(snapshot: &Snapshot, facts: &Facts<'_>) -> Value {
+fn object(snapshot: &Snapshot, facts: &Facts) -> Value {
     parse(&answer(snapshot, facts)).expect("an answer")
 }
 

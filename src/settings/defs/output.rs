@@ -33,12 +33,20 @@ pub(super) const SETTINGS: &[Setting] = &[
         "Also write the verdict, one JSON object, to this file; a missing directory is created",
     ),
     one(
+        "run-report",
+        "FILE.html",
+        TOPIC,
+        on::RUN,
+        "",
+        "Write the page about the run to this file at each commit and at the end; a missing directory is created",
+    ),
+    one(
         "status-addr",
         "ADDR:PORT",
         TOPIC,
         on::RUN,
         "",
-        "Serve /metrics (Prometheus) and /healthz over HTTP at this address, such as 127.0.0.1:9464 [default: off]",
+        "Serve / (a page about the run), /metrics (Prometheus) and /healthz over HTTP at this address, such as 127.0.0.1:9464 [default: off]",
     ),
     switch("json", TOPIC, on::INSPECT | on::GPUS | on::CHECKPOINT | on::STATUS, "Print one JSON object"),
     switch(

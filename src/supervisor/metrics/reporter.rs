@@ -137,9 +137,7 @@ impl Sink {
                 tracing::warn!("{warning}");
             }
             let Some(measured) = measured else { continue };
-            if let Some(step) = measured.given_step() {
-                shared.history.step(time, step);
-            }
+            shared.history.measured(&measured, time);
             while state.waiting.len() >= shared.room() {
                 if shared.file.keep > 0 || state.failing || state.closed {
                     state.waiting.pop_front();
@@ -245,8 +243,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("m");
         let file = MetricsFile::new(path.clone(), 0, false, Duration::from_secs(5));
-        let reporter =
-            Reporter::start(file, "0".into(), Ledger::default(), History::new(Clock::start())).expect("a thread");
+        let reporter = Reporter::start(file, "0".into(), Ledger::default(), History::new(Clock::start(), false))
+            .expect("a thread");
         let sink = reporter.sink();
         let (done, is_done) = mpsc::channel();
         thread::spawn(move || {
@@ -266,7 +264,7 @@ mod tests {
         let mut said = Vec::new();
         let mut write = |name: &str| {
             let file = MetricsFile::new(dir.path().join(name), 0, false, LOCK_PATIENCE);
-            let history = History::new(Clock::start());
+            let history = History::new(Clock::start(), false);
             let shared =
                 Shared { file, trial: String::new(), history, state: Mutex::default(), changed: Condvar::new() };
             let found = Found { tag: None, value: 0.5, step: None, time: None };
@@ -287,8 +285,8 @@ mod tests {
         let holder = std::fs::File::create(&path).expect("the file");
         holder.lock().expect("the lock");
         let file = MetricsFile::new(path.clone(), 100, false, LOCK_PATIENCE);
-        let reporter =
-            Reporter::start(file, "0".into(), Ledger::default(), History::new(Clock::start())).expect("a thread");
+        let reporter = Reporter::start(file, "0".into(), Ledger::default(), History::new(Clock::start(), false))
+            .expect("a thread");
         let found = |value| std::iter::once((Some("loss"), Found { tag: None, value, step: None, time: None }));
         reporter.sink().take(found(0.5));
         // The writer is waiting for the lock with the first measurement.

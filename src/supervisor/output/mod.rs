@@ -296,7 +296,7 @@ mod tests {
             file,
             trial: "0".into(),
         };
-        let collectors = Collectors::start(Some(metrics), false, &History::new(Clock::start()))
+        let collectors = Collectors::start(Some(metrics), false, &History::new(Clock::start(), false))
             .expect("a thread")
             .expect("a pattern");
         let (ours, to) = pipe::pair().expect("a pipe");

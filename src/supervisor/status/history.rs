@@ -1,52 +1,77 @@
-//! The history of a run, shared by the event loop and the threads that collect metrics.
+//! The history of a run, shared by the event loop, the threads that collect metrics and those that show it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::edge::clock::{self, Clock};
-use crate::rules::job::Uptime;
-use crate::rules::job::goodput::{Cause, Goodput, Totals};
+use crate::rules::job::goodput::{Cause, Totals};
+use crate::rules::job::{Event, Machine, Uptime};
+use crate::rules::metric::ledger::Measured;
+use crate::rules::status::history;
 
 /// The history. A clone is the same history.
 #[derive(Debug, Clone)]
 pub(in crate::supervisor) struct History {
     clock: Clock,
-    goodput: Arc<Mutex<Goodput>>,
+    /// Whether it is shown. Otherwise only the goodput is recorded.
+    is_shown: bool,
+    shared: Arc<Mutex<history::History>>,
 }
 
 impl History {
     /// An empty history.
-    pub(in crate::supervisor) fn new(clock: Clock) -> History {
-        History { clock, goodput: Arc::default() }
+    pub(in crate::supervisor) fn new(clock: Clock, is_shown: bool) -> History {
+        History { clock, is_shown, shared: Arc::default() }
     }
 
-    /// The state of the job has this cause from now on.
-    pub(in crate::supervisor) fn enter(&self, now: Uptime, cause: Cause) {
-        self.goodput().enter(now, cause);
+    /// The machine has handled an event.
+    pub(in crate::supervisor) fn note(&self, now: Uptime, event: &Event, machine: &Machine) {
+        let mut history = self.lock();
+        history.goodput.enter(now, Cause::of(machine));
+        // There may be a flood of them, and they are not shown.
+        if self.is_shown && !matches!(event, Event::Reaped { .. }) {
+            history.timeline.note(now, event, &machine.snapshot());
+        }
+    }
+
+    /// The trainer reported a metric, at this time since 1970.
+    pub(in crate::supervisor) fn measured(&self, measured: &Measured, seconds_since_1970: f64) {
+        if let Some(step) = measured.given_step() {
+            self.step(seconds_since_1970, step);
+        }
+        if let Some(step) = measured.step().filter(|_| self.is_shown) {
+            self.lock().curves.add(measured.tag(), step, measured.value());
+        }
     }
 
     /// The trainer reached this step at this time since 1970.
     pub(in crate::supervisor) fn step(&self, seconds_since_1970: f64, step: u64) {
         let wall = clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        let age = std::time::Duration::try_from_secs_f64(wall - seconds_since_1970).unwrap_or_default();
-        self.goodput().step(self.clock.now().saturating_sub(age), step);
+        let age = Duration::try_from_secs_f64(wall - seconds_since_1970).unwrap_or_default();
+        self.lock().goodput.step(self.clock.now().saturating_sub(age), step);
     }
 
     /// When the heartbeat must be read.
     pub(in crate::supervisor) fn look_at(&self) -> Option<Uptime> {
-        self.goodput().look_at()
+        self.lock().goodput.look_at()
     }
 
     /// The heartbeat was read.
     pub(in crate::supervisor) fn looked(&self, now: Uptime) {
-        self.goodput().looked(now);
+        self.lock().goodput.looked(now);
     }
 
     /// The time until now, by cause.
     pub(in crate::supervisor) fn totals(&self, now: Uptime) -> Totals {
-        self.goodput().totals(now)
+        self.lock().goodput.totals(now)
     }
 
-    fn goodput(&self) -> MutexGuard<'_, Goodput> {
-        self.goodput.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A copy of the present history.
+    pub(in crate::supervisor) fn copy(&self) -> history::History {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, history::History> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,4 +2,5 @@
 
 pub(super) mod history;
 pub(super) mod page;
+pub(super) mod report;
 pub(super) mod socket;

@@ -1,14 +1,23 @@
-//! `--status-addr`: serves HTTP requests on the background thread. The content is state of the event loop, so the loop
-//! answers each request between two turns, as on the status socket.
+//! `--status-addr`: serves HTTP requests on the background thread. The facts are state of the event loop, so the loop gives
+//! them between two turns, as on the status socket. The background thread makes the page of them.
 
+use std::cell::RefCell;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use crate::edge::clock::Clock;
 use crate::edge::net::http_server;
+use crate::rules::status::history as rules;
+use crate::rules::status::html::Scene;
 use crate::rules::status::page::{self, Shown};
 use crate::supervisor::background::Teller;
+use crate::supervisor::status::history::History;
+
+/// The run's page is made at most once in this time, for any number of readers.
+const FRESH: Duration = Duration::from_secs(1);
 
 /// The open listening socket.
 #[derive(Debug)]
@@ -16,10 +25,7 @@ pub struct Page(TcpListener);
 
 /// A request that the loop answers.
 #[derive(Debug)]
-pub(in crate::supervisor) struct Question {
-    page: page::Page,
-    answer: oneshot::Sender<Shown>,
-}
+pub(in crate::supervisor) struct Question(oneshot::Sender<Scene>);
 
 impl Page {
     /// Opens the address and logs it. If that fails, the job runs without the page.
@@ -27,7 +33,7 @@ impl Page {
         let open = http_server::listen(address).and_then(|listener| Ok((listener.local_addr()?, listener)));
         match open {
             Ok((at, listener)) => {
-                tracing::info!("the status is at http://{at}: /metrics for Prometheus, /healthz");
+                tracing::info!("the status is at http://{at}: / shows the run, /metrics for Prometheus, /healthz");
                 Some(Page(listener))
             }
             Err(error) => {
@@ -42,11 +48,24 @@ impl Page {
     }
 
     /// Serves requests until it is dropped.
-    pub(in crate::supervisor) async fn serve(self, teller: Teller) {
-        let show = |page| {
-            let (answer, shown) = oneshot::channel();
-            teller.ask(Question { page, answer });
-            async { shown.await.ok() }
+    pub(in crate::supervisor) async fn serve(self, teller: Teller, history: History) {
+        let clock = Clock::start();
+        let last = RefCell::new(None::<(Duration, Shown)>);
+        let show = async |page| {
+            let fresh = last.borrow().clone().filter(|(at, _)| page == page::Page::Run && clock.now() - *at < FRESH);
+            if let Some((_, shown)) = fresh {
+                return Some(shown);
+            }
+            let (answer, scene) = oneshot::channel();
+            teller.ask(Question(answer));
+            let shown = match page {
+                page::Page::Run => page.show(&scene.await.ok()?, &history.copy()),
+                _ => page.show(&scene.await.ok()?, &rules::History::default()),
+            };
+            if page == page::Page::Run {
+                last.replace(Some((clock.now(), shown.clone())));
+            }
+            Some(shown)
         };
         let error = http_server::serve(self.0, show).await;
         tracing::warn!(code = "status_addr", "the status cannot be scraped: {error}; training goes on");
@@ -54,10 +73,10 @@ impl Page {
 }
 
 impl Question {
-    /// Sends the present content of the page.
-    pub(in crate::supervisor) fn answer(self, show: impl FnOnce(page::Page) -> Shown) {
+    /// Sends the present facts.
+    pub(in crate::supervisor) fn answer(self, scene: Scene) {
         // The client may have closed the connection.
-        let _ = self.answer.send(show(self.page));
+        let _ = self.0.send(scene);
     }
 }
 

@@ -10,10 +10,12 @@ use crate::edge::host::limits;
 use crate::edge::net::status_socket::{Caller, Listener};
 use crate::edge::process::spawn;
 use crate::rules::job::{Event, Machine, Uptime};
+use crate::rules::status::html::Scene;
 use crate::rules::status::tally::Tally;
 use crate::rules::status::{self, Facts};
 use crate::supervisor::gang::GangDesk;
 use crate::supervisor::perform::Performer;
+use crate::telemetry::log;
 
 /// The maximum number of answers in one turn of the loop, so that signals are handled between them.
 const ANSWERS: usize = 4;
@@ -90,10 +92,32 @@ impl StatusEndpoint {
 
     /// Answers waiting clients.
     pub(in crate::supervisor) fn serve(&self, now: Uptime, command: &str, machine: &Machine, performer: &Performer) {
-        let facts = || Facts {
+        for _ in 0..ANSWERS {
+            let Some(caller) = self.next_caller(now) else { break };
+            caller.tell(&status::answer(&machine.snapshot(), &self.facts(now, command, performer)));
+        }
+        for question in performer.background.questions(ANSWERS) {
+            question.answer(self.scene(now, command, machine, performer));
+        }
+    }
+
+    /// The facts of this moment.
+    pub(in crate::supervisor) fn scene(
+        &self,
+        now: Uptime,
+        command: &str,
+        machine: &Machine,
+        performer: &Performer,
+    ) -> Scene {
+        let facts = self.facts(now, command, performer);
+        Scene { snapshot: machine.snapshot(), facts, log: log::recent(), verdict: None }
+    }
+
+    fn facts(&self, now: Uptime, command: &str, performer: &Performer) -> Facts {
+        Facts {
             version: env!("TRAINIT_VERSION"),
             pid: spawn::own_pid() as u32,
-            command,
+            command: command.to_owned(),
             children: performer.children(),
             now,
             wall: clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default(),
@@ -104,13 +128,6 @@ impl StatusEndpoint {
             metrics: performer.collectors.as_ref().map(crate::supervisor::Collectors::last_values).unwrap_or_default(),
             gpus: performer.gpus.told(),
             gang: performer.gang.as_ref().map(GangDesk::view),
-        };
-        for _ in 0..ANSWERS {
-            let Some(caller) = self.next_caller(now) else { break };
-            caller.tell(&status::answer(&machine.snapshot(), &facts()));
-        }
-        for question in performer.background.questions(ANSWERS) {
-            question.answer(|page| page.show(&machine.snapshot(), &facts()));
         }
     }
 }

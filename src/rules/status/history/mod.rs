@@ -1,0 +1,20 @@
+//! The history of a run in bounded memory: the account of its time, its timeline and the curves of its metrics.
+
+mod curves;
+mod timeline;
+
+pub use curves::{Curve, Curves, MOST_CURVES, Point};
+pub use timeline::{Attempt, Commit, Mark, Timeline};
+
+use crate::job::goodput::Goodput;
+
+/// The history.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    /// The time of the run by cause.
+    pub goodput: Goodput,
+    /// Attempts, commits and marks.
+    pub timeline: Timeline,
+    /// Metrics.
+    pub curves: Curves,
+}

@@ -1,0 +1,89 @@
+//! `--run-report`: the page about the run in a file, written at each commit and at the end. A thread of its own renders and
+//! writes it, because a file system may hang.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+use crate::edge::fs::replace;
+use crate::edge::host::limits;
+use crate::edge::process::signals;
+use crate::rules::status::html::{self, Scene};
+use crate::supervisor::status::history::History;
+
+/// How long the end of a run waits for the last report.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The thread that writes.
+#[derive(Debug)]
+pub(in crate::supervisor) struct Report {
+    path: PathBuf,
+    scenes: mpsc::Sender<Scene>,
+    /// Disconnects when the thread has ended.
+    gone: mpsc::Receiver<()>,
+}
+
+impl Report {
+    /// Starts the thread. Without one the job runs without the report.
+    pub(in crate::supervisor) fn start(path: PathBuf, history: History) -> Option<Report> {
+        let (scenes, arrives) = mpsc::channel::<Scene>();
+        let (going, gone) = mpsc::channel();
+        let to = path.clone();
+        let started = signals::deaf_thread("report", move || {
+            let _going = going;
+            let mut said = String::new();
+            while let Ok(mut scene) = arrives.recv() {
+                // Only the newest is worth the work.
+                while let Ok(newer) = arrives.try_recv() {
+                    scene = newer;
+                }
+                write(&to, &html::report(&scene, &history.copy()), &mut said);
+            }
+        });
+        match started {
+            Ok(()) => Some(Report { path, scenes, gone }),
+            Err(error) => {
+                tracing::warn!(
+                    "no report is written to {}, because a thread could not be started: {error}; training goes on",
+                    path.display()
+                );
+                None
+            }
+        }
+    }
+
+    /// Writes the report soon.
+    pub(in crate::supervisor) fn write(&self, scene: Scene) {
+        let _ = self.scenes.send(scene);
+    }
+
+    /// Writes the last report, and waits for it for a limited time.
+    pub(in crate::supervisor) fn finish(self, scene: Scene) {
+        self.write(scene);
+        drop(self.scenes);
+        if self.gone.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!(
+                "the report could not be written to {} within {} s: an older one, or none, is there; check whether its \
+                 file system hangs",
+                self.path.display(),
+                PATIENCE.as_secs()
+            );
+        }
+    }
+}
+
+/// Logs each kind of error once.
+fn write(path: &Path, page: &str, said: &mut String) {
+    if let Err(error) = replace::replace(path, page.as_bytes()) {
+        let complaint = error.to_string();
+        if *said != complaint {
+            let way_out =
+                limits::way_out(&error, "make its directory writable for this user, or name another --run-report");
+            tracing::warn!(
+                "the report could not be written to {}: {error}; training goes on; {way_out}",
+                path.display()
+            );
+            *said = complaint;
+        }
+    }
+}
