@@ -53,8 +53,7 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
         .into_iter()
         .map(|(source, endpoint)| json!({ "source": source.name, "endpoint": endpoint }));
     let shared = options.keeping.shared_store(env);
-    let gang =
-        gang::seen(&options.gang, gang.as_ref(), &resolved, options.run.policy.checkpoints, shared.is_some(), env);
+    let gang = gang::seen(&options.gang, gang.as_ref(), &resolved, shared.is_some(), env);
     let (checkpoints, code) = options.keeping.seen(&resolved, env);
     let mut object = object(&resolved, &values, &discovery, &unmet);
     object["gang"] = gang;

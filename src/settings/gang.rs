@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::reader::Reader;
 use crate::rules::gang::Timing;
+use crate::rules::gang::agreement::Mode;
 use crate::rules::gang::leader::OnNotice;
 use crate::rules::text::duration;
 
@@ -30,6 +31,10 @@ pub struct GangSettings {
     pub token_file: Option<PathBuf>,
     /// What the others do after a notice to one; `None`: what suits the platform.
     pub on_notice: Option<OnNotice>,
+    /// How the nodes keep their checkpoints.
+    pub mode: Mode,
+    /// Whether the job begins anew although there are steps.
+    pub from_scratch: bool,
     /// The times.
     pub timing: Timing,
 }
@@ -61,6 +66,13 @@ pub fn read(reader: &mut Reader<'_>) -> GangSettings {
                 &[("auto", None), ("hold", Some(OnNotice::Hold)), ("leave", Some(OnNotice::Leave))],
             )
             .flatten(),
+        mode: reader
+            .choice(
+                "gang-checkpoints",
+                &[("auto", Mode::Auto), ("each", Mode::Each), ("chief", Mode::Chief), ("shared", Mode::Shared)],
+            )
+            .unwrap_or_default(),
+        from_scratch: reader.switch("gang-from-scratch"),
         timing,
     }
 }

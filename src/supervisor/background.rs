@@ -17,6 +17,8 @@ use crate::edge::clock::Clock;
 use crate::edge::io::eventfd::{EventFd, NotifyOnDrop};
 use crate::edge::process::signals;
 use crate::edge::transfer::blocking;
+use crate::rules::gang::message::Choice;
+use crate::rules::gang::seat::Incarnation;
 use crate::rules::job::{Event, Flushed};
 use crate::rules::process::exit;
 use crate::supervisor::job::heartbeat::Heartbeat;
@@ -49,6 +51,12 @@ pub(super) enum Order {
     Restore,
     Refresh,
     FallBack,
+    /// Find out what can be restored; the leader's agent, where the directory may be its directory.
+    Survey(Option<Incarnation>),
+    /// Put this in place, exactly.
+    RestoreAgreed(Choice),
+    /// All members of the gang have this step: it and what is newer stays.
+    Keep(u64),
     /// The trainer was killed this long ago, maybe in the middle of a save.
     MarkUnsure(Duration),
     Publish,
@@ -179,7 +187,10 @@ impl Background {
         for _ in 0..EVENTS {
             match thread.events.try_recv() {
                 Ok(event) => {
-                    if matches!(event, Event::Restored { .. } | Event::NotRestored { .. } | Event::Flushed(_)) {
+                    if matches!(
+                        event,
+                        Event::Restored { .. } | Event::NotRestored { .. } | Event::Surveyed(_) | Event::Flushed(_)
+                    ) {
                         thread.pending.pop_front();
                     }
                     if matches!(event, Event::PeersReached | Event::PeersMissing { .. }) {
@@ -241,6 +252,21 @@ impl Background {
 
     pub(super) fn fall_back(&mut self) {
         self.order(Order::FallBack);
+    }
+
+    pub(super) fn survey(&mut self, leader: Option<Incarnation>) {
+        self.order(Order::Survey(leader));
+    }
+
+    pub(super) fn restore_agreed(&mut self, choice: Choice) {
+        self.order(Order::RestoreAgreed(choice));
+    }
+
+    /// This order has no answer.
+    pub(super) fn keep(&mut self, step: u64) {
+        if let Some(thread) = &self.thread {
+            let _ = thread.orders.send(Order::Keep(step));
+        }
     }
 
     pub(super) fn publish(&mut self) {
@@ -309,7 +335,9 @@ fn dead(order: Order) -> Event {
     let detail =
         "the thread that moves checkpoints is dead; commits made so far are safe, start the job again".to_owned();
     match order {
-        Order::Restore | Order::Refresh | Order::FallBack => Event::NotRestored { code: exit::STORE, detail },
+        Order::Restore | Order::Refresh | Order::FallBack | Order::Survey(_) | Order::RestoreAgreed(_) => {
+            Event::NotRestored { code: exit::STORE, detail }
+        }
         _ => Event::Flushed(Flushed::Failed(detail)),
     }
 }

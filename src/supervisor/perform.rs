@@ -167,8 +167,12 @@ impl Performer {
                 self.background.flush(deadline.map(|at| at.saturating_sub(now)), leaving, failed);
             }
             Action::AwaitPeers => self.background.await_peers(),
+            Action::Survey if self.job.policy.checkpoints => {
+                self.background.survey(self.gang.as_ref().and_then(GangDesk::leader));
+            }
             Action::Survey => return Done::Events(vec![Event::Surveyed(Offer::default())]),
-            Action::RestoreStep(_) => {}
+            Action::RestoreStep(choice) => self.background.restore_agreed(choice),
+            Action::Keep(step) => self.background.keep(step),
             Action::Tell(ref word) => return Done::Events(self.tell_gang(now, word.clone())),
             Action::Spawn { attempt, generation, ref resume } => {
                 self.job.facts.generation = generation;

@@ -37,6 +37,7 @@ mod explained_ends;
 mod followed_metrics;
 mod foreign_links;
 mod gang;
+mod gang_checkpoints;
 mod goodput;
 mod gpu_demands;
 mod gpu_run;

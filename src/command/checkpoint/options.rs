@@ -59,6 +59,11 @@ impl Keeping {
         Keeping { checkpoints, model, places: Found::default() }
     }
 
+    /// Where the trainer writes its checkpoints.
+    pub(in crate::command) fn directory(&self) -> Option<PathBuf> {
+        self.checkpoints.dir.clone()
+    }
+
     /// The store that all replicas of the job share, and what it takes to open it.
     pub(in crate::command) fn shared_store(&self, env: &Env) -> Option<SharedStore> {
         let Checkpoints { store, allow_http, store_timeout, .. } = &self.checkpoints;
@@ -310,6 +315,7 @@ pub(in crate::command) fn mirror_config(
         job: cluster::fact_variable(Fact::Job, env).map(|(_, id)| id.to_owned()).unwrap_or_default(),
         node,
         faults: Faults::parse(env.given("TRAINIT_TEST_FAULT")),
+        chiefs_store: settings.store.clone(),
         ..Config::new(settings.dir.unwrap_or_default(), settings.store.map(|store| store.of_node(node)))
     }
 }

@@ -1,6 +1,6 @@
 //! Whether this replica is part of a gang: settings, cluster and store cut into what the supervisor is told of it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
@@ -24,15 +24,11 @@ pub(in crate::command) const TOKEN: &str = "TRAINIT_GANG_TOKEN";
 const TOKEN_BYTES: usize = 4096;
 
 /// The place in the gang; `None`: there is none. Errors: there must be one, and why there is none.
-pub(in crate::command) fn placed(
-    settings: &GangSettings,
-    resolved: &Resolved,
-    has_checkpoints: bool,
-) -> Result<Option<Place>, ClusterError> {
+pub(in crate::command) fn placed(settings: &GangSettings, resolved: &Resolved) -> Result<Option<Place>, ClusterError> {
     if settings.wish == Wish::Off {
         return Ok(None);
     }
-    match found(settings, resolved, has_checkpoints) {
+    match place(&resolved.spec, settings.port) {
         Ok(place) => Ok(Some(place)),
         Err(why) if settings.wish == Wish::On => {
             let message = format!("no gang can form: {why}; leave it out, or give auto");
@@ -45,25 +41,16 @@ pub(in crate::command) fn placed(
     }
 }
 
-/// The place in the gang, whether or not one is asked for. Errors: why there is none.
-fn found(settings: &GangSettings, resolved: &Resolved, has_checkpoints: bool) -> Result<Place, &'static str> {
-    match has_checkpoints {
-        true => Err("it does not agree on a checkpoint yet, so it needs a job without --checkpoint-dir"),
-        false => place(&resolved.spec, settings.port),
-    }
-}
-
 /// For people: whether a gang forms, where, and with which kind of key.
 pub(in crate::command) fn seen(
     settings: &GangSettings,
     placed: Option<&Place>,
     resolved: &Resolved,
-    has_checkpoints: bool,
     has_store: bool,
     env: &Env,
 ) -> Value {
     let Some(place) = placed else {
-        let why = match found(settings, resolved, has_checkpoints) {
+        let why = match place(&resolved.spec, settings.port) {
             _ if settings.wish == Wish::Off => "--gang is off",
             Err(why) => why,
             Ok(_) => "",
@@ -83,7 +70,7 @@ pub(in crate::command) fn gang(
     settings: &GangSettings,
     place: Place,
     policy: &Policy,
-    store: Option<SharedStore>,
+    (checkpoint_dir, store): (Option<PathBuf>, Option<SharedStore>),
     env: &Env,
     host: String,
     on_notice: OnNotice,
@@ -93,8 +80,9 @@ pub(in crate::command) fn gang(
         place,
         store,
         timing: settings.timing,
-        mode: Mode::Auto,
-        from_scratch: false,
+        checkpoint_dir: checkpoint_dir.filter(|_| settings.mode == Mode::Auto),
+        mode: settings.mode,
+        from_scratch: settings.from_scratch,
         on_notice: settings.on_notice.unwrap_or(on_notice),
         limits: Limits {
             max_restarts: policy.max_restarts,

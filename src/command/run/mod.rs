@@ -34,6 +34,7 @@ use crate::rules::process::signal::Signal;
 use crate::settings::metrics::{Collected, Target, Tuner};
 use crate::settings::run::{LogFormat, LogLevel, RunSettings};
 use crate::settings::{self, Complaint, Reader};
+use crate::supervisor::checkpoints::config;
 use crate::supervisor::metrics::files::Files;
 use crate::supervisor::output::LOCK_PATIENCE;
 use crate::supervisor::{self, GpuWatch, Job, Keep, Metrics, Page, Peers, PreemptionWatch, Work};
@@ -95,8 +96,8 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     settings.policy.checkpoint_on = resolved.spec.said.traits.checkpoint_signals.to_vec();
     settings.policy.processes = processes(&resolved.launches);
     let on_notice = on_notice(&resolved.spec);
-    let shared = keeping.shared_store(&env);
-    let gang = place.map(|place| gang::gang(&gang_settings, place, &settings.policy, shared, &env, host(), on_notice));
+    let places = (keeping.directory(), keeping.shared_store(&env));
+    let gang = place.map(|place| gang::gang(&gang_settings, place, &settings.policy, places, &env, host(), on_notice));
     let gang = match gang.transpose() {
         Ok(gang) => gang,
         Err(mistake) => return refuse_all(&[mistake], &settings, &env),
@@ -107,7 +108,12 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         settings.death_signal = settings.death_signal.or(Some(Signal::KILL));
         resolved.launches.iter_mut().for_each(|launch| launch.changes.remove(gang::TOKEN));
     }
-    let keep = keeping.of_node(&resolved, &env);
+    let mut keep = keeping.of_node(&resolved, &env);
+    if let (Some(gang), Some(keep)) = (&gang, &mut keep)
+        && gang.place.own.is_required()
+    {
+        keep.join_gang(config::GangNode { mode: gang.mode, is_chief: gang.place.leads() });
+    }
     settings.policy.model = keep.as_ref().and_then(Keep::model_goes_to);
     let kept = keep.as_ref().and_then(Keep::kept);
     settings.policy.store = keep.as_ref().is_some_and(Keep::has_store);

@@ -80,7 +80,7 @@ impl RunOptions {
         }
         let peers = self.wait.map(|(limit, scope)| Ok((limit, to_reach(&resolved.spec, scope)?)));
         let peers = peers.transpose().map_err(|error: ClusterError| vec![error])?;
-        let gang = gang::placed(&self.gang, &resolved, self.run.policy.checkpoints).map_err(|error| vec![error])?;
+        let gang = gang::placed(&self.gang, &resolved).map_err(|error| vec![error])?;
         // A gang waits for its replicas itself.
         let peers = peers.filter(|(_, peers)| !peers.is_empty() && gang.is_none());
         Ok(Placed { resolved, peers, gang })

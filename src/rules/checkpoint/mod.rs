@@ -4,7 +4,7 @@
 //!    (`engine`), and decides whether each is complete (`verdict` applies the same rules to every unit; `readers`: the five
 //!    formats whose files must be read; `ends`: whether a file is cut short). Everything else is the `rest`.
 //! 2. `tracker` follows both over time (`history`, `saves`): which of the `parts` is ready, what a commit takes (`snapshot`),
-//!    what is rolled back after a death (`rollback`).
+//!    what is rolled back after a death (`rollback`), which older checkpoints it can go back to (`rewind`).
 //!
 //! Deliberately absent: how a byte is read, sent or deleted, and any clock.
 
@@ -13,6 +13,7 @@ mod formats;
 mod history;
 pub mod listing;
 mod parts;
+mod rewind;
 mod rollback;
 mod saves;
 mod snapshot;
@@ -30,6 +31,7 @@ pub use formats::units::{Options, Partition, Root, Scan, Unit, UnitState};
 pub use history::{Committed, Habits, History, PartRecord};
 pub use listing::{Entry, Kind, Listing, Peek};
 pub use parts::{PartState, State};
+pub use rewind::{Rewind, restorable, rewind};
 pub use rollback::Rollback;
 pub use snapshot::{Look, Plan, PlanFile, PlanPart, Resume, resume};
 pub use tracker::{Facts, Tracker, Writer};

@@ -1,4 +1,5 @@
-//! Which step a generation starts from: the newest that every training member can restore.
+//! Which checkpoint a generation starts from. Where each node has checkpoints of its own, it is the newest step that every
+//! training member can restore. A checkpoint without a step is agreed on only where node 0's holds for all.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ pub enum Mode {
     /// Found out from the offers.
     #[default]
     Auto,
-    /// Each node has commits of its own.
+    /// Each node has checkpoints of its own.
     Each,
     /// The state is the same on all nodes, and node 0 commits it.
     Chief,
@@ -19,32 +20,21 @@ pub enum Mode {
     Shared,
 }
 
+/// So many of a seat's steps are named where none is common.
+const NAMED: usize = 3;
+
 /// What the offers come to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Agreement {
     /// Start from this.
     On(Choice),
-    /// Some members have steps and no step is common to all: the newest step of each seat.
-    NoCommonStep(Vec<(Seat, Option<u64>)>),
+    /// Some members have steps and no step is common to all: who has what, for people.
+    NoCommonStep(String),
 }
 
 /// What node 0's seat is: the first that trains.
 pub fn chief_of(seats: impl IntoIterator<Item = Seat>) -> Option<Seat> {
     seats.into_iter().filter(|seat| seat.trains()).min()
-}
-
-/// The mode that the offers show. All others see a file that only the leader's directory can have: shared. Another node
-/// than 0 has committed: each. Else node 0 keeps the checkpoints.
-fn mode_of(offers: &BTreeMap<Seat, Offer>, chief: Seat) -> Mode {
-    let mut others = offers.iter().filter(|(seat, _)| **seat != chief).map(|(_, offer)| offer);
-    let is_alone = others.clone().next().is_none();
-    if !is_alone && others.clone().all(|offer| offer.sees_leaders_file) {
-        Mode::Shared
-    } else if others.any(|offer| offer.has_own_commits) {
-        Mode::Each
-    } else {
-        Mode::Chief
-    }
 }
 
 /// When a job may begin although a member has a step.
@@ -58,46 +48,91 @@ pub enum Beginning {
     Asked,
 }
 
-/// Agrees on a step. `offers` has every training seat; others are not asked.
+/// The offers of the training seats.
+pub fn of_training(offers: &BTreeMap<Seat, Offer>) -> BTreeMap<Seat, Offer> {
+    offers.iter().filter(|(seat, _)| seat.trains()).map(|(seat, offer)| (*seat, offer.clone())).collect()
+}
+
+/// The mode that the offers show, for [`Mode::Auto`]. All others see the file that the leader put into its directory: shared.
+/// Another node than 0 has or had checkpoints of its own: each. Else node 0 keeps the checkpoints. `offers` has every training
+/// seat.
+pub fn mode_of(offers: &BTreeMap<Seat, Offer>, each_has_own: bool) -> Mode {
+    let chief = chief_of(offers.keys().copied());
+    let mut others = offers.iter().filter(|(seat, _)| Some(**seat) != chief).map(|(_, offer)| offer);
+    let is_alone = others.clone().next().is_none();
+    if !is_alone && others.clone().all(|offer| offer.sees_leaders_file) {
+        Mode::Shared
+    } else if each_has_own || others.any(|offer| offer.has_own_checkpoints) {
+        Mode::Each
+    } else {
+        Mode::Chief
+    }
+}
+
+/// Agrees on a checkpoint, in a mode that is known. `offers` has every training seat.
 pub fn agree(mode: Mode, beginning: Beginning, offers: &BTreeMap<Seat, Offer>) -> Agreement {
-    let offers: BTreeMap<Seat, Offer> =
-        offers.iter().filter(|(seat, _)| seat.trains()).map(|(seat, offer)| (*seat, offer.clone())).collect();
     let Some(chief) = chief_of(offers.keys().copied()) else { return Agreement::On(Choice::Start) };
-    let newest = |offer: &Offer| offer.steps.iter().max().copied();
     if beginning == Beginning::Asked || offers.values().all(|offer| offer.steps.is_empty()) {
         return Agreement::On(Choice::Start);
     }
-    let mode = if mode == Mode::Auto { mode_of(&offers, chief) } else { mode };
-    let of_chief = offers.get(&chief).and_then(newest);
+    let of_chief = || offers.get(&chief).into_iter().flat_map(|offer| offer.steps.iter().copied());
     let choice = match mode {
-        Mode::Shared => of_chief.map(Choice::Shared),
-        Mode::Chief => of_chief.map(Choice::Chiefs),
-        Mode::Each | Mode::Auto => common(&offers).map(Choice::Own),
+        Mode::Shared => of_chief().next().map(Choice::Shared),
+        // The other nodes can read what is in the store.
+        Mode::Chief => of_chief().find(|step| step.is_stored).or(of_chief().next()).map(Choice::Chiefs),
+        Mode::Each | Mode::Auto => common(offers).map(Choice::Own),
     };
     match choice {
         Some(choice) => Agreement::On(choice),
         None if beginning == Beginning::WithoutCommonStep => Agreement::On(Choice::Start),
-        None => {
-            let newest = |(seat, offer): (&Seat, &Offer)| (*seat, newest(offer).map(|step| step.step));
-            Agreement::NoCommonStep(offers.iter().map(newest).collect())
-        }
+        None => Agreement::NoCommonStep(table(mode, offers)),
     }
 }
 
 /// The largest step that all offer.
 fn common(offers: &BTreeMap<Seat, Offer>) -> Option<u64> {
-    let mut all = offers.values();
-    let mut steps: Vec<u64> = all.next()?.steps.iter().map(|step| step.step).collect();
-    all.for_each(|offer| steps.retain(|step| offer.steps.iter().any(|other| other.step == *step)));
+    let mut all = offers.values().map(|offer| offer.steps.iter().filter_map(|step| step.step));
+    let mut steps: Vec<u64> = all.next()?.collect();
+    for other in all {
+        let other: Vec<u64> = other.collect();
+        steps.retain(|step| other.contains(step));
+    }
     steps.into_iter().max()
 }
 
-/// The steps to offer out of all that can be restored: the newest, and the kept one.
+/// Who has what, and the ways out.
+fn table(mode: Mode, offers: &BTreeMap<Seat, Offer>) -> String {
+    let shown = |(seat, offer): (&Seat, &Offer)| {
+        let steps = offer.steps.iter().take(NAMED);
+        let steps: Vec<String> =
+            steps.map(|step| step.step.map_or("one without a step".to_owned(), |step| step.to_string())).collect();
+        let more = if offer.steps.len() > NAMED { " and older" } else { "" };
+        let steps = if steps.is_empty() { "nothing".to_owned() } else { steps.join(", ") };
+        format!("{seat} has {steps}{more}")
+    };
+    let seats: Vec<String> = offers.iter().take(MOST_SEATS).map(shown).collect();
+    let is_stepless =
+        mode == Mode::Each && offers.values().flat_map(|offer| &offer.steps).any(|step| step.step.is_none());
+    let steps = if is_stepless { "tell trainit the step (--step-regex, or the heartbeat file), " } else { "" };
+    let chiefs = if mode == Mode::Each {
+        "give --gang-checkpoints chief if node 0's checkpoint is enough for all, "
+    } else {
+        ""
+    };
+    format!(
+        "no step is common to all: {}; nothing was started and nothing was changed; {steps}{chiefs}or begin anew with \
+         --gang-from-scratch",
+        seats.join(", ")
+    )
+}
+
+/// So many seats are shown in a table.
+const MOST_SEATS: usize = 16;
+
+/// The steps to offer out of all that can be restored, the newest first: the newest, and the kept one.
 pub fn offered(mut steps: Vec<Step>, kept: Option<u64>) -> Vec<Step> {
-    steps.sort_unstable_by(|a, b| b.cmp(a));
-    steps.dedup();
     let rest = steps.split_off(steps.len().min(super::message::MOST_STEPS));
-    steps.extend(rest.into_iter().filter(|step| Some(step.step) == kept).take(1));
+    steps.extend(rest.into_iter().filter(|step| step.step.is_some() && step.step == kept).take(1));
     steps
 }
 
@@ -107,67 +142,87 @@ mod tests {
     use crate::cluster::spec::Role;
 
     fn step(step: u64) -> Step {
-        Step { step, hash: step * 31 }
+        Step { step: Some(step), hash: step * 31, is_stored: true }
     }
 
-    fn offer(steps: &[u64]) -> Offer {
-        Offer { steps: steps.iter().copied().map(step).collect(), ..Offer::default() }
-    }
+    const STEPLESS: Step = Step { step: None, hash: 7, is_stored: true };
 
-    fn offers(of: &[&[u64]]) -> BTreeMap<Seat, Offer> {
+    fn offers(of: &[&[Step]]) -> BTreeMap<Seat, Offer> {
         let seat = |index: usize| {
             if index == 0 { Seat::new(Role::Chief, 0) } else { Seat::new(Role::Worker, index as u32 - 1) }
         };
+        let offer = |steps: &&[Step]| Offer { steps: steps.to_vec(), ..Offer::default() };
         of.iter().enumerate().map(|(index, steps)| (seat(index), offer(steps))).collect()
     }
 
+    fn has_own(mut offers: BTreeMap<Seat, Offer>) -> BTreeMap<Seat, Offer> {
+        offers.values_mut().skip(1).for_each(|offer| offer.has_own_checkpoints = true);
+        offers
+    }
+
     #[test]
-    fn nodes_with_commits_of_their_own_agree_on_the_newest_step_that_all_have() {
-        let all = offers(&[&[30, 20, 10], &[20, 10], &[30, 20]]);
+    fn nodes_with_checkpoints_of_their_own_agree_on_the_newest_step_that_all_have() {
+        let all = offers(&[&[step(30), step(20), step(10)], &[step(20), step(10)], &[step(30), step(20)]]);
         assert_eq!(agree(Mode::Each, Beginning::Never, &all), Agreement::On(Choice::Own(20)));
     }
 
     #[test]
-    fn a_job_never_starts_from_the_beginning_while_a_member_has_a_step() {
-        let all = offers(&[&[], &[20]]);
+    fn a_job_never_starts_from_the_beginning_while_a_member_has_a_checkpoint() {
+        let all = offers(&[&[], &[step(20)]]);
         for mode in [Mode::Each, Mode::Chief, Mode::Shared] {
             let Agreement::NoCommonStep(table) = agree(mode, Beginning::Never, &all) else { panic!("{mode:?}") };
-            assert_eq!(table.iter().map(|(_, newest)| *newest).collect::<Vec<_>>(), [None, Some(20)]);
+            assert!(table.contains("chief/0 has nothing, worker/0 has 20"), "{table}");
         }
         assert_eq!(agree(Mode::Each, Beginning::Asked, &all), Agreement::On(Choice::Start), "unless it is asked for");
-        assert_eq!(agree(Mode::Auto, Beginning::Never, &offers(&[&[], &[]])), Agreement::On(Choice::Start));
+        assert_eq!(agree(Mode::Each, Beginning::Never, &offers(&[&[], &[]])), Agreement::On(Choice::Start));
     }
 
     #[test]
     fn steps_that_were_never_common_do_not_stop_a_job_that_began_with_nothing() {
-        let all = offers(&[&[], &[20]]);
+        let all = offers(&[&[], &[step(20)]]);
         assert_eq!(agree(Mode::Each, Beginning::WithoutCommonStep, &all), Agreement::On(Choice::Start));
-        let all = offers(&[&[10], &[20, 10]]);
+        let all = offers(&[&[step(10)], &[step(20), step(10)]]);
         assert_eq!(agree(Mode::Each, Beginning::WithoutCommonStep, &all), Agreement::On(Choice::Own(10)));
     }
 
     #[test]
-    fn the_mode_is_found_out_from_what_the_members_see() {
-        let mut all = offers(&[&[20, 10], &[], &[]]);
-        assert_eq!(agree(Mode::Auto, Beginning::Never, &all), Agreement::On(Choice::Chiefs(step(20))));
+    fn a_checkpoint_without_a_step_is_agreed_on_only_where_node_0_chooses() {
+        let all = offers(&[&[STEPLESS, step(20)], &[STEPLESS]]);
+        assert_eq!(agree(Mode::Chief, Beginning::Never, &all), Agreement::On(Choice::Chiefs(STEPLESS)));
+        let Agreement::NoCommonStep(table) = agree(Mode::Each, Beginning::Never, &all) else { panic!("no step") };
+        assert!(table.contains("worker/0 has one without a step") && table.contains("--step-regex"), "{table}");
+    }
+
+    #[test]
+    fn node_0_chooses_its_newest_commit_that_the_others_can_read_or_else_its_newest() {
+        let here = |number| Step { is_stored: false, ..step(number) };
+        let choice = |steps: &[Step]| agree(Mode::Chief, Beginning::Never, &offers(&[steps, &[]]));
+        assert_eq!(choice(&[here(40), step(30), step(20)]), Agreement::On(Choice::Chiefs(step(30))));
+        assert_eq!(choice(&[here(40), here(30)]), Agreement::On(Choice::Chiefs(here(40))));
+    }
+
+    #[test]
+    fn the_mode_is_found_out_from_what_the_members_see_and_have() {
+        let mut all = offers(&[&[step(20)], &[], &[]]);
+        assert_eq!(mode_of(&all, false), Mode::Chief);
+        assert_eq!(mode_of(&all, true), Mode::Each, "another node had checkpoints once");
+        assert_eq!(mode_of(&has_own(all.clone()), false), Mode::Each);
         all.values_mut().skip(1).for_each(|offer| offer.sees_leaders_file = true);
-        assert_eq!(agree(Mode::Auto, Beginning::Never, &all), Agreement::On(Choice::Shared(step(20))));
-        let mut all = offers(&[&[20, 10], &[10]]);
-        all.values_mut().nth(1).unwrap().has_own_commits = true;
-        assert_eq!(agree(Mode::Auto, Beginning::Never, &all), Agreement::On(Choice::Own(10)));
+        assert_eq!(mode_of(&has_own(all), true), Mode::Shared);
+        assert_eq!(mode_of(&offers(&[&[step(20)]]), false), Mode::Chief);
     }
 
     #[test]
     fn parameter_servers_have_no_steps_and_are_not_asked() {
-        let mut all = offers(&[&[20], &[20]]);
-        all.insert(Seat::new(Role::Ps, 0), offer(&[]));
-        assert_eq!(agree(Mode::Each, Beginning::Never, &all), Agreement::On(Choice::Own(20)));
+        let mut all = offers(&[&[step(20)], &[step(20)]]);
+        all.insert(Seat::new(Role::Ps, 0), Offer::default());
+        assert_eq!(agree(Mode::Each, Beginning::Never, &of_training(&all)), Agreement::On(Choice::Own(20)));
     }
 
     #[test]
     fn the_kept_step_is_offered_however_many_newer_ones_there_are() {
-        let steps = offered((1..=40).map(step).collect(), Some(3));
+        let steps = offered((1..=40).rev().map(step).collect(), Some(3));
         assert_eq!(steps.len(), 17);
-        assert_eq!((steps[0].step, steps[16].step), (40, 3));
+        assert_eq!((steps[0].step, steps[16].step), (Some(40), Some(3)));
     }
 }

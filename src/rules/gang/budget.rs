@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::message::{Class, First, Record};
+use super::message::{Choice, Class, First, Record};
 
 /// A generation that ended sooner than this looks like a crash loop.
 const QUICK: Duration = Duration::from_secs(60);
@@ -36,11 +36,17 @@ impl Default for Limits {
 }
 
 impl Record {
-    /// A generation starts from this step: a newer one than any before refills the budget.
-    pub fn agreed_on(&mut self, step: Option<u64>) {
-        self.from_nothing = step.is_none() && self.kept.is_none();
-        if step > self.agreed {
-            *self = Record { agreed: step, kept: self.kept, first: self.first.clone(), ..Record::default() };
+    /// A generation starts from this: a newer checkpoint than any before refills the budget. One without a step is newer if
+    /// it is another.
+    pub fn agreed_on(&mut self, choice: Choice) {
+        self.has_started = true;
+        self.from_nothing = choice == Choice::Start && self.kept.is_none();
+        let (step, hash) = (choice.step(), choice.hash());
+        let is_other = step.is_none() && hash.is_some() && hash != self.agreed_hash;
+        self.agreed_hash = hash;
+        if step > self.agreed || is_other {
+            self.agreed = self.agreed.max(step);
+            (self.charged, self.quick, self.last) = (0, 0, None);
         }
     }
 
@@ -71,7 +77,7 @@ impl Record {
 
 #[cfg(test)]
 mod tests {
-    use super::super::message::Failure;
+    use super::super::message::{Failure, Step};
     use super::super::seat::Seat;
     use super::*;
     use crate::cluster::spec::Role;
@@ -94,7 +100,19 @@ mod tests {
             assert_eq!(charges(&mut record, Class::Code, None, LONG), Answer::Again(Duration::from_secs(seconds)));
         }
         assert!(matches!(charges(&mut record, Class::Code, None, LONG), Answer::Stop(_)));
-        record.agreed_on(Some(10));
+        record.agreed_on(Choice::Own(10));
+        assert_eq!(charges(&mut record, Class::Code, None, LONG), Answer::Again(Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn another_checkpoint_without_a_step_refills_the_budget_and_the_same_does_not() {
+        let mut record = Record::default();
+        let chiefs = |hash| Choice::Chiefs(Step { step: None, hash, is_stored: true });
+        record.agreed_on(chiefs(1));
+        assert_eq!(charges(&mut record, Class::Code, None, LONG), Answer::Again(Duration::from_secs(1)));
+        record.agreed_on(chiefs(1));
+        assert_eq!(charges(&mut record, Class::Code, None, LONG), Answer::Again(Duration::from_secs(2)));
+        record.agreed_on(chiefs(2));
         assert_eq!(charges(&mut record, Class::Code, None, LONG), Answer::Again(Duration::from_secs(1)));
     }
 
@@ -112,7 +130,7 @@ mod tests {
     fn the_same_failure_at_the_same_step_twice_ends_it_unless_a_newer_step_was_agreed_on() {
         let mut record = Record::default();
         assert!(matches!(charges(&mut record, Class::Code, Some(7), LONG), Answer::Again(_)));
-        record.agreed_on(Some(5));
+        record.agreed_on(Choice::Own(5));
         assert!(matches!(charges(&mut record, Class::Code, Some(7), LONG), Answer::Again(_)));
         assert!(matches!(charges(&mut record, Class::Code, Some(7), LONG), Answer::Stop(_)));
     }

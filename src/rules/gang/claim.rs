@@ -37,6 +37,11 @@ pub fn name(generation: Generation) -> String {
     format!("generation-{generation:010}.json")
 }
 
+/// The object in [`FOLDER`] which says that the gang of this generation has ended, and none of its trainers runs.
+pub fn end_name(generation: Generation) -> String {
+    format!("generation-{generation:010}.ended")
+}
+
 /// The generation of a name in [`FOLDER`]; `None`: the object is no claim.
 pub fn generation_of(object: &str) -> Option<Generation> {
     let digits = object.strip_prefix("generation-")?.strip_suffix(".json")?;

@@ -11,14 +11,18 @@ use super::seat::{Incarnation, Seat};
 pub const MOST_STEPS: usize = 16;
 /// Longest text that one agent takes from another, bytes.
 pub const MOST_TEXT: usize = 300;
+/// Longest reason for giving up, bytes: it may hold a table of the members' steps.
+pub const MOST_REASON: usize = 2000;
 
-/// A step that a member can restore.
+/// A checkpoint that a member can restore.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Step {
-    /// The training step.
-    pub step: u64,
-    /// First 64 bits of the manifest's hash: two nodes' commits of one step in one store are told apart.
+    /// The training step; `None` where neither the format, `--step-regex` nor the heartbeat tells it.
+    pub step: Option<u64>,
+    /// First 64 bits of the manifest's hash: two checkpoints of one node are told apart by it.
     pub hash: u64,
+    /// Whether it is a commit in the store, which other nodes can read.
+    pub is_stored: bool,
 }
 
 /// What a member can restore, sent while its process tree is empty.
@@ -26,8 +30,8 @@ pub struct Step {
 pub struct Offer {
     /// The newest first, [`MOST_STEPS`] at most, and the kept one.
     pub steps: Vec<Step>,
-    /// Whether this node has commits of its own in the store, or ever had.
-    pub has_own_commits: bool,
+    /// Whether this node has checkpoint files or commits that are not node 0's.
+    pub has_own_checkpoints: bool,
     /// Whether it sees the file that the leader named in its checkpoint directory.
     pub sees_leaders_file: bool,
 }
@@ -36,7 +40,7 @@ pub struct Offer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Choice {
-    /// The beginning: no member has a step.
+    /// The beginning.
     Start,
     /// Each node's own commit of this step.
     Own(u64),
@@ -52,7 +56,15 @@ impl Choice {
         match self {
             Choice::Start => None,
             Choice::Own(step) => Some(step),
-            Choice::Chiefs(step) | Choice::Shared(step) => Some(step.step),
+            Choice::Chiefs(step) | Choice::Shared(step) => step.step,
+        }
+    }
+
+    /// The hash of node 0's checkpoint, where that was chosen.
+    pub fn hash(self) -> Option<u64> {
+        match self {
+            Choice::Start | Choice::Own(_) => None,
+            Choice::Chiefs(step) | Choice::Shared(step) => Some(step.hash),
         }
     }
 }
@@ -116,8 +128,17 @@ pub struct Record {
     pub last: Option<(Class, Option<u64>)>,
     /// The newest step that was agreed on.
     pub agreed: Option<u64>,
-    /// The newest step that all required members have committed.
+    /// The hash of the checkpoint of node 0 that was agreed on last.
+    #[serde(default)]
+    pub agreed_hash: Option<u64>,
+    /// The newest step that all training members have committed.
     pub kept: Option<u64>,
+    /// A generation of this job has started.
+    #[serde(default)]
+    pub has_started: bool,
+    /// Another node than 0 has had checkpoints of its own.
+    #[serde(default)]
+    pub each_has_own: bool,
     /// The first failure of the last halt.
     pub first: Option<First>,
     /// A generation has started while no member had any step, and no step was kept since: nothing that is lost was ever
@@ -187,8 +208,8 @@ pub enum ToLeader {
         step: Option<u64>,
         /// Bytes restored and in all, while restoring.
         restoring: Option<(u64, u64)>,
-        /// The newest step that this member has committed.
-        committed: Option<u64>,
+        /// The newest steps that this member has committed since its trainer's start, [`MOST_STEPS`] at most.
+        committed: Vec<u64>,
     },
     /// The trainer died, or must not go on.
     Fell {
@@ -314,8 +335,13 @@ impl Failure {
 
 /// A foreign text on one line, [`MOST_TEXT`] bytes at most, without control characters.
 pub fn bounded_text(text: &str) -> String {
-    let mut short: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MOST_TEXT).collect();
-    while short.len() > MOST_TEXT {
+    one_line(text, MOST_TEXT)
+}
+
+/// A foreign text on one line, so many bytes at most, without control characters.
+pub fn one_line(text: &str, limit: usize) -> String {
+    let mut short: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(limit).collect();
+    while short.len() > limit {
         short.pop();
     }
     short

@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn messages_come_out_in_order_however_the_bytes_are_cut() {
         let (mut from, mut to) = channels(Direction::ToLeader);
-        let beat = |clock| ToLeader::Beat { clock, step: Some(clock), restoring: None, committed: None };
+        let beat = |clock| ToLeader::Beat { clock, step: Some(clock), restoring: None, committed: Vec::new() };
         let bytes: Vec<u8> = (0..3).flat_map(|clock| from.frame(&beat(clock)).unwrap()).collect();
         let (mut received, mut found) = (Vec::new(), Vec::new());
         for byte in bytes {

@@ -257,6 +257,8 @@ pub enum Action {
     Survey,
     /// Put exactly this in place; answer with `Restored` or `NotRestored`.
     RestoreStep(Choice),
+    /// Delete no commit of this step or a later one.
+    Keep(u64),
     /// Hand this to the gang's member on this replica.
     Tell(member::Event),
     /// Wait until the peers can be reached; answer with `PeersReached` or `PeersMissing`.

@@ -45,6 +45,37 @@ pub struct Retention {
     pub orphan_age: Duration,
 }
 
+/// What a gang holds back from retention: the newest step that all its members have must stay restorable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Hold {
+    /// Nothing: there is no gang.
+    #[default]
+    Nothing,
+    /// Every commit that has a step: none is known to be common yet.
+    EveryStep,
+    /// Commits of this step and later ones.
+    From(u64),
+}
+
+impl Hold {
+    /// Whether a commit of this step stays; 0: it has none.
+    pub fn keeps(self, step: u64) -> bool {
+        match self {
+            Hold::Nothing => false,
+            Hold::EveryStep => step > 0,
+            Hold::From(kept) => step >= kept.max(1),
+        }
+    }
+
+    /// All members have this step now.
+    pub fn raise(&mut self, kept: u64) {
+        *self = match *self {
+            Hold::From(before) => Hold::From(before.max(kept)),
+            Hold::Nothing | Hold::EveryStep => Hold::From(kept),
+        };
+    }
+}
+
 /// Commits that may be deleted, oldest first. `newest_first` pairs each commit with whether it is good: all its objects
 /// were seen to be there, and no trainer failed from it again and again. Only the good ones count among the last K. Nothing
 /// goes while there are not K good ones and another.
@@ -79,6 +110,16 @@ mod tests {
 
     fn commit(number: u64, seq: u64, step: u64) -> CommitName {
         CommitName { stamp: Stamp { attempt: attempt(number), seq }, step, hash: "0".repeat(16) }
+    }
+
+    #[test]
+    fn a_gang_holds_every_step_until_one_is_common_and_later_ones_from_then_on() {
+        let mut hold = Hold::EveryStep;
+        assert_eq!([0, 1, 40].map(|step| hold.keeps(step)), [false, true, true]);
+        hold.raise(30);
+        hold.raise(20);
+        assert_eq!([0, 20, 30, 40].map(|step| hold.keeps(step)), [false, false, true, true]);
+        assert!(!Hold::Nothing.keeps(40));
     }
 
     #[test]

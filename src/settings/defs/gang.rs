@@ -1,6 +1,6 @@
 //! The settings under the heading "Gang".
 
-use super::{Setting, on, one};
+use super::{Setting, on, one, switch};
 
 const TOPIC: &str = "Gang";
 
@@ -61,6 +61,20 @@ pub(super) const SETTINGS: &[Setting] = &[
         on::RUN | on::INSPECT,
         "auto",
         "What the other replicas do after a notice to one: save and wait for its replacement, or save and leave with 143; auto: leave in Slurm and SageMaker, which restart all, else hold",
+    ),
+    one(
+        "gang-checkpoints",
+        "auto|each|chief|shared",
+        TOPIC,
+        on::RUN | on::INSPECT,
+        "auto",
+        "How the replicas keep checkpoints: each its own, the chief for all, or one directory that all see; auto: shared if all see a file of the leader's, each if another node than 0 has checkpoints, else chief",
+    ),
+    switch(
+        "gang-from-scratch",
+        TOPIC,
+        on::RUN | on::INSPECT,
+        "Begin from the start although replicas have checkpoints; those are put aside",
     ),
     one(
         "finish-grace",

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::edge::fault::Faults;
 use crate::edge::store::Access;
 use crate::rules::checkpoint::Options;
+use crate::rules::gang::agreement::Mode;
 use crate::rules::store::address::Address;
 use crate::rules::store::pace::Pace;
 use crate::rules::store::plan::Retention;
@@ -47,6 +48,15 @@ pub struct Restoring {
     pub dry: bool,
 }
 
+/// This node's part in a gang.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GangNode {
+    /// How the nodes keep their checkpoints.
+    pub mode: Mode,
+    /// Whether this is node 0, whose checkpoints may hold for all.
+    pub is_chief: bool,
+}
+
 /// How files are sent.
 #[derive(Debug, Clone)]
 pub struct Sent {
@@ -65,6 +75,10 @@ pub struct Config {
     pub dir: PathBuf,
     /// Where they are committed, this node's corner already chosen; `None` looks at local ones only.
     pub store: Option<Address>,
+    /// Where node 0 commits.
+    pub chiefs_store: Option<Address>,
+    /// Its part in a gang, if the replicas form one.
+    pub gang: Option<GangNode>,
     /// What this process does.
     pub role: Role,
     /// What the environment says about stores.
@@ -98,7 +112,9 @@ impl Config {
     pub fn new(dir: PathBuf, store: Option<Address>) -> Config {
         Config {
             dir,
+            chiefs_store: store.clone(),
             store,
+            gang: None,
             role: Role::Keeps,
             access: Access::default(),
             options: Arc::default(),

@@ -21,6 +21,7 @@ use crate::rules::checkpoint::{Listing, PartState};
 use crate::rules::process::exit;
 use crate::rules::store::address::{Address, Nearness};
 use crate::rules::store::names::{Attempt, CommitName, OWN, Stamp, hash16};
+use crate::rules::store::plan::Hold;
 use crate::supervisor::checkpoints::commit::dedup::Known;
 use crate::supervisor::checkpoints::config::{Config, Role};
 use crate::supervisor::checkpoints::directory::disk::{HARD_LINKS, TEMPORARY, is_read_only};
@@ -29,6 +30,7 @@ use crate::supervisor::checkpoints::directory::record::{self, Record};
 use crate::supervisor::checkpoints::directory::scratch_dir::sweep;
 use crate::supervisor::checkpoints::failure::{Failure, IN_THE_WAY};
 use crate::supervisor::checkpoints::keeper::progress::{Hear, Listeners};
+use crate::supervisor::checkpoints::restore::offer::GangProgress;
 use crate::supervisor::checkpoints::store::claim::{Remote, claim};
 use crate::supervisor::checkpoints::store::retention::{Pruned, Retiring};
 
@@ -127,6 +129,7 @@ pub struct Mirror {
     pub(crate) foreseen: Option<Resume>,
     /// With `--restore none`: what lay there at the start, which no attempt goes on from.
     pub(crate) passed_by: Option<Listing>,
+    pub(crate) in_gang: GangProgress,
 }
 
 impl Mirror {
@@ -134,9 +137,10 @@ impl Mirror {
     /// attempt. Errors: 125 for a directory that cannot be used, 204 for a store that cannot.
     pub async fn open(config: Config) -> Result<Mirror, Failure> {
         let clock = Clock::start();
+        let hold = if config.gang.is_some() { Hold::EveryStep } else { Hold::Nothing };
         let mut mirror = Mirror {
             watcher: Watcher::new(&config, clock),
-            retiring: Retiring::new(config.retention, config.faults.clone()),
+            retiring: Retiring::new(config.retention, hold, config.faults.clone()),
             config,
             clock,
             remote: None,
@@ -148,6 +152,7 @@ impl Mirror {
             brought: Cell::new(None),
             foreseen: None,
             passed_by: None,
+            in_gang: GangProgress::default(),
         };
         let Some(address) = mirror.config.store.clone() else { return Ok(mirror) };
         // The check below would wait for a store that hangs without a word.
@@ -284,7 +289,7 @@ impl Mirror {
             hash: self.last.as_ref().map(|last| last.hash.clone()),
             committed: self.watcher.last().unwrap_or_default(),
         };
-        let (store, node) = (self.config.store.clone(), self.config.node);
+        let (store, node) = (self.recorded_store(), self.config.node);
         let written = self.in_dir(move |dir| record::write(&dir, store.as_ref(), node, record)).await;
         if let Err(error) = written
             && !(self.config.role == Role::Pushes && is_read_only(&error))
@@ -295,6 +300,11 @@ impl Mirror {
                 self.config.dir.display()
             ));
         }
+    }
+
+    /// The store whose commit the directory has.
+    pub(crate) fn recorded_store(&self) -> Option<Address> {
+        if self.in_gang.follows_chief { self.config.chiefs_store.clone() } else { self.config.store.clone() }
     }
 
     /// The attempt that this run has claimed.

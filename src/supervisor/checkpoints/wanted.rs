@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::rules::status::sibling::Kept;
-use crate::supervisor::checkpoints::config::Config;
+use crate::supervisor::checkpoints::config::{Config, GangNode};
 use crate::supervisor::checkpoints::keeper::model::LeftModel;
 use crate::supervisor::checkpoints::keeper::sibling::{Others, Sibling};
 use crate::supervisor::job::heartbeat::Heartbeat;
@@ -21,6 +21,16 @@ impl Keep {
     /// Where the model is to be copied when the job has finished; `None`: there is none.
     pub fn model_goes_to(&self) -> Option<String> {
         self.model.as_ref().map(|model| model.store.to_string())
+    }
+
+    /// The replicas form a gang: what is restored is agreed on.
+    pub fn join_gang(&mut self, gang: GangNode) {
+        if let Some(checkpoints) = &mut self.checkpoints {
+            let config = &mut checkpoints.config;
+            config.gang = Some(gang);
+            // What the agreed checkpoint does not have is moved aside, or a trainer might go on from it.
+            config.has_other_nodes = false;
+        }
     }
 
     /// Whether checkpoints are committed, but for those that turn out to be kept by another.

@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 use super::SharedStore;
 use crate::edge::store::{Created, Store, StoreError, Trouble};
 use crate::rules::gang::Generation;
-use crate::rules::gang::claim::{Claim, FOLDER, LIMIT, generation_of, name, read};
+use crate::rules::gang::claim::{Claim, FOLDER, LIMIT, end_name, generation_of, name, read};
 use crate::rules::gang::leader::Event;
 use crate::rules::gang::seat::Incarnation;
 
@@ -33,16 +33,18 @@ pub(super) struct Claimant {
     pub(super) host: String,
 }
 
-/// The newest claim in the store. `None`: there is none, or the store does not answer in time.
-pub(super) async fn newest(shared: &SharedStore) -> Option<Claim> {
+/// The newest claim in the store, and whether its gang has ended. `None`: there is none, or the store does not answer in
+/// time.
+pub(super) async fn newest(shared: &SharedStore) -> Option<(Claim, bool)> {
     let looked = timeout(TO_LOOK_BACK, async {
         let store = open(shared).await?;
         let objects = store.list(FOLDER).await?;
-        let names = objects.iter().filter_map(|object| object.key.rsplit('/').next());
-        match names.filter_map(generation_of).max() {
-            Some(generation) => read_claim(&store, generation).await,
-            None => Ok(None),
-        }
+        let names: Vec<&str> = objects.iter().filter_map(|object| object.key.rsplit('/').next()).collect();
+        let Some(generation) = names.iter().filter_map(|name| generation_of(name)).max() else {
+            return Ok::<_, StoreError>(None);
+        };
+        let has_ended = names.contains(&end_name(generation).as_str());
+        Ok(read_claim(&store, generation).await?.map(|claim| (claim, has_ended)))
     });
     match looked.await {
         Ok(Ok(found)) => found,
@@ -51,6 +53,18 @@ pub(super) async fn newest(shared: &SharedStore) -> Option<Claim> {
             None
         }
         Err(_) => None,
+    }
+}
+
+/// Says that the gang of this generation has ended, so that the next leader need not wait for it. A store that does not take it
+/// makes the next start slower.
+pub(super) async fn end(shared: &SharedStore, generation: Generation) {
+    let said = async {
+        let store = open(shared).await?;
+        store.create(&format!("{FOLDER}{}", end_name(generation)), b"{}".to_vec()).await
+    };
+    if let Err(error) = said.await {
+        tracing::debug!("the end of generation {generation} is not in the store: {error}");
     }
 }
 
@@ -179,7 +193,10 @@ mod tests {
             assert_eq!(claim(&shared, &new, 3).await.ok(), Some(Event::Claimed(3)));
             let seen = look(&shared, &old, 2).await.ok().flatten();
             assert!(matches!(seen, Some(Event::Found(claim)) if claim.leader == new.leader));
-            assert_eq!(newest(&shared).await.map(|claim| claim.generation), Some(3));
+            let seen = async || newest(&shared).await.map(|(claim, has_ended)| (claim.generation, has_ended));
+            assert_eq!(seen().await, Some((3, false)));
+            end(&shared, 3).await;
+            assert_eq!(seen().await, Some((3, true)));
         });
     }
 

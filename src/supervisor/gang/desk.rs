@@ -27,6 +27,8 @@ pub(in crate::supervisor) struct GangDesk {
     own: Seat,
     leads: bool,
     required: usize,
+    /// The agent that leads, once it has given the seat.
+    leader: Option<Incarnation>,
     /// Why the leader cannot be reached.
     trouble: Option<String>,
     first: Option<First>,
@@ -45,8 +47,19 @@ impl GangDesk {
         let leads = gang.place.leads();
         let thread = Thread::start(gang, incarnation, clock)?;
         let (first, missing) = (None, Vec::new());
-        let mut desk =
-            GangDesk { member, thread, wake: now, own, leads, required, trouble: None, first, missing, is_dead: false };
+        let mut desk = GangDesk {
+            member,
+            thread,
+            wake: now,
+            own,
+            leads,
+            required,
+            leader: None,
+            trouble: None,
+            first,
+            missing,
+            is_dead: false,
+        };
         let events = desk.carry_out(actions);
         Ok((desk, events))
     }
@@ -102,7 +115,7 @@ impl GangDesk {
                 tracing::info!("the gang's leader gives no seat yet: {}", bounded_text(why));
                 self.trouble = Some(why.clone());
             }
-            ToMember::Welcome { .. } => self.trouble = None,
+            ToMember::Welcome { leader, .. } => (self.leader, self.trouble) = (Some(*leader), None),
             _ => {}
         }
     }
@@ -132,7 +145,12 @@ impl GangDesk {
                 }
                 Action::Waiting(seats) => {
                     let named: Vec<String> = seats.iter().map(ToString::to_string).collect();
-                    tracing::info!("the gang waits for {}", named.join(", "));
+                    let trouble = self.trouble.as_ref().map_or(String::new(), |why| format!(": {why}"));
+                    tracing::warn!(
+                        code = "gang",
+                        "the gang waits for {}{trouble}; where those replicas run no gang, give --gang off",
+                        named.join(", ")
+                    );
                     self.missing = seats;
                 }
                 Action::Launch(generation) => {
@@ -154,6 +172,11 @@ impl GangDesk {
             }
             (leave, _) => leave,
         }
+    }
+
+    /// The agent that leads, where it is another replica's: its file tells whether the directory is shared.
+    pub(in crate::supervisor) fn leader(&self) -> Option<Incarnation> {
+        self.leader.filter(|_| !self.leads)
     }
 
     /// What the status shows.

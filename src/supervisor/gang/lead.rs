@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,11 +17,15 @@ use super::Gang;
 use super::claims::{self, Ask, Claimant};
 use super::thread::{News, Order, Outbox};
 use crate::edge::clock::Clock;
+use crate::edge::fs::rooted_dir::Beneath;
 use crate::edge::net::gang::{self, NoLink, greet, listen};
+use crate::edge::transfer::blocking::blocking;
 use crate::rules::gang::handshake::GangKey;
 use crate::rules::gang::leader::{Action, Config, Event, Leader, Link};
 use crate::rules::gang::message::{ToLeader, ToMember};
 use crate::rules::gang::seat::Incarnation;
+use crate::rules::store::names::OWN;
+use crate::supervisor::checkpoints::restore::offer::{LEADERS_FILE, leaders_file};
 
 /// Connections that have not proven themselves yet.
 const UNPROVEN: usize = 64;
@@ -28,6 +33,8 @@ const UNPROVEN: usize = 64;
 const ARRIVALS: usize = 1024;
 /// Messages on their way to one member; one that takes no more is as good as gone.
 const QUEUE: usize = 256;
+/// A checkpoint directory that answers later than this is taken for one that is not shared.
+const TO_MARK: Duration = Duration::from_secs(5);
 /// Messages that go to one member in one write.
 const AT_ONCE: usize = 32;
 /// What the last words may take.
@@ -40,7 +47,7 @@ const STRANGERS: usize = 16;
 /// What the connections bring.
 enum Arrival {
     Opened(Link, mpsc::Sender<ToMember>),
-    Heard(Link, ToLeader),
+    Heard(Link, Box<ToLeader>),
     Closed(Link),
     Refused(SocketAddr, NoLink),
 }
@@ -66,6 +73,13 @@ pub(super) async fn run(
     outbox: &Outbox,
     clock: Clock,
 ) {
+    if let Some(dir) = gang.checkpoint_dir.clone() {
+        mark(dir, incarnation).await;
+    }
+    let newest = match &gang.store {
+        Some(shared) => claims::newest(shared).await,
+        None => None,
+    };
     let config = Config {
         roster: gang.place.roster.clone(),
         own: gang.place.own,
@@ -73,13 +87,12 @@ pub(super) async fn run(
         timing: gang.timing,
         mode: gang.mode,
         from_scratch: gang.from_scratch,
+        has_store: gang.store.is_some(),
         on_notice: gang.on_notice,
         limits: gang.limits,
         hang: gang.hang,
-        newest_claim: match &gang.store {
-            Some(shared) => claims::newest(shared).await,
-            None => None,
-        },
+        former_has_ended: newest.as_ref().is_some_and(|(_, has_ended)| *has_ended),
+        newest_claim: newest.map(|(claim, _)| claim),
     };
     let claimant = Claimant { leader: incarnation, host: gang.host.clone() };
     let (asks, mut claimed) = claims::start(gang.store.clone(), claimant);
@@ -115,7 +128,7 @@ pub(super) async fn run(
                 Arrival::Opened(link, sender) => {
                     hub.links.insert(link, sender);
                 }
-                Arrival::Heard(link, message) => hub.step(Event::Heard(link, message)),
+                Arrival::Heard(link, message) => hub.step(Event::Heard(link, *message)),
                 Arrival::Closed(link) => {
                     hub.links.remove(&link);
                     hub.step(Event::Closed(link));
@@ -128,8 +141,30 @@ pub(super) async fn run(
     }
     listens.abort();
     hub.links.clear();
-    let ended = async { while door.tasks.join_next().await.is_some() {} };
-    let _ = timeout(LAST_WORDS, ended).await;
+    let links_end = async { while door.tasks.join_next().await.is_some() {} };
+    let gang_ends = async {
+        if let (Some(generation), Some(shared)) = (hub.leader.ended_generation(), &gang.store) {
+            claims::end(shared, generation).await;
+        }
+    };
+    let _ = timeout(LAST_WORDS, futures_util::future::join(links_end, gang_ends)).await;
+}
+
+/// Puts the file into the checkpoint directory by which the other replicas see whether they share it. Where that cannot be,
+/// they do not.
+async fn mark(dir: PathBuf, incarnation: Incarnation) {
+    let marked = blocking(move || {
+        let dir = Beneath::create(&dir)?;
+        for name in dir.names(OWN)?.into_iter().filter(|name| name.starts_with(LEADERS_FILE)) {
+            let _ = dir.remove_file(&format!("{OWN}/{name}"));
+        }
+        dir.replace(&leaders_file(incarnation), b"", 0o644)
+    });
+    match timeout(TO_MARK, marked).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!("the leader's file cannot be put into the checkpoint directory: {error}"),
+        Err(_) => tracing::debug!("the checkpoint directory does not answer: the leader's file is not there"),
+    }
 }
 
 /// Binds the port, however long that takes, and takes connections.
@@ -212,7 +247,7 @@ async fn converse(proven: gang::Link, link: Link, arrivals: &mpsc::Sender<Arriva
         };
         let read = async {
             while let Ok(message) = reader.next().await {
-                if arrivals.send(Arrival::Heard(link, message)).await.is_err() {
+                if arrivals.send(Arrival::Heard(link, Box::new(message))).await.is_err() {
                     break;
                 }
             }

@@ -11,6 +11,7 @@ mod key;
 mod lead;
 mod thread;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 pub(super) use desk::GangDesk;
@@ -42,11 +43,13 @@ pub struct Gang {
     pub key: KeySource,
     /// Where its key and its generations are kept, if the job has a store.
     pub store: Option<SharedStore>,
+    /// Where the leader puts the file by which the others see whether they share its directory.
+    pub checkpoint_dir: Option<PathBuf>,
     /// The times.
     pub timing: Timing,
     /// How the nodes keep their checkpoints.
     pub mode: Mode,
-    /// Whether to start from the beginning although there are steps.
+    /// Whether the job begins anew although there are steps.
     pub from_scratch: bool,
     /// What the others do after a notice to one replica.
     pub on_notice: OnNotice,

@@ -8,6 +8,7 @@ pub mod cgroup;
 pub mod checkpoints;
 pub mod documents;
 pub mod fake_nvml;
+pub mod gang;
 pub mod metadata;
 pub mod mounts;
 pub mod tracer;

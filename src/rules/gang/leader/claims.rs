@@ -99,6 +99,18 @@ impl Leader {
         self.claims = Claims::new(now, Some(claim));
     }
 
+    /// The newest generation that this leader has claimed, where every other required member has left: with this agent's end no
+    /// trainer of the gang is left.
+    pub fn ended_generation(&self) -> Option<Generation> {
+        let has_left = |seat: Seat| seat == self.config.own || self.left.contains(&seat);
+        let is_last = self.claims.has_claimed && self.phase != Phase::Yielded && self.required().all(has_left);
+        let newest = match self.claims.next {
+            Next::Held(generation) => generation,
+            Next::Unclaimed | Next::Asked(_) => self.generation,
+        };
+        is_last.then_some(newest)
+    }
+
     /// A number that another leader has used is not claimed any more.
     pub(super) fn forget_old_claim(&mut self) {
         match self.claims.next {

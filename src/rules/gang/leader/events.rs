@@ -35,8 +35,10 @@ pub struct Config {
     pub timing: Timing,
     /// How the nodes keep their checkpoints.
     pub mode: Mode,
-    /// Whether to start from the beginning although there are steps.
+    /// Whether the job begins anew although there are steps.
     pub from_scratch: bool,
+    /// Whether what a member has committed outlives its machine.
+    pub has_store: bool,
     /// After a notice.
     pub on_notice: OnNotice,
     /// The restart budget.
@@ -45,6 +47,8 @@ pub struct Config {
     pub hang: Option<Duration>,
     /// The newest claim in the store; `None`: there is none, or no store, or it was not read.
     pub newest_claim: Option<Claim>,
+    /// Whether the gang of that claim has ended: none of its trainers runs.
+    pub former_has_ended: bool,
 }
 
 /// What happened.

@@ -7,6 +7,7 @@
 
 mod claims;
 mod events;
+mod kept;
 mod phases;
 mod seats;
 mod view;
@@ -14,9 +15,9 @@ mod view;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::agreement::{self, Mode};
+use super::agreement;
 use super::first_failure::Fall;
-use super::message::{Class, Failure, First, Offer, Record, ToLeader, ToMember, bounded_text};
+use super::message::{Choice, Class, Failure, First, MOST_STEPS, Offer, Record, ToLeader, ToMember, bounded_text};
 use super::seat::{Incarnation, Seat};
 use super::{Generation, Timing};
 use claims::Claims;
@@ -50,7 +51,8 @@ struct Holder {
     state: State,
     step: Option<u64>,
     moved: Duration,
-    committed: Option<u64>,
+    /// Steps that it has committed.
+    committed: BTreeSet<u64>,
     /// The earlier leader that it was a member of, and the newest generation that it had seen when it came.
     came_from: Option<(Incarnation, Generation)>,
     /// Its machine goes then.
@@ -88,6 +90,12 @@ pub struct Leader {
     /// Until when an earlier holder of a seat may still train.
     fences: BTreeMap<Seat, Duration>,
     record: Record,
+    /// What the generation that comes, or runs, starts from.
+    choice: Option<Choice>,
+    /// The agents whose trainers started last.
+    last_started: BTreeSet<Incarnation>,
+    /// Members have failed to put an agreed checkpoint in place so often since the last start.
+    failed_restores: u32,
     /// Which seat each link holds.
     links: BTreeMap<Link, Seat>,
     /// When a holder may be lost next, at the earliest.
@@ -122,6 +130,8 @@ pub struct Leader {
 const SAY_WAITING: Duration = Duration::from_secs(30);
 /// Evaluators join within this time of the end.
 const LATE_EVALUATORS: Duration = Duration::from_secs(10);
+/// So often in a row an agreed checkpoint may not be put in place.
+const MOST_FAILED_RESTORES: u32 = 3;
 /// What a kill and a message may take beyond their time.
 const MARGIN: Duration = Duration::from_millis(500);
 
@@ -130,7 +140,8 @@ impl Leader {
     pub fn new(now: Duration, config: Config) -> Leader {
         let Timing { lease, .. } = config.timing;
         let floor = config.newest_claim.as_ref().map_or(0, |claim| claim.generation);
-        let old_lease = (floor > 0).then(|| now + lease + lease / 50 + MARGIN);
+        let former = config.newest_claim.clone().filter(|_| !config.former_has_ended);
+        let old_lease = former.as_ref().map(|_| now + lease + lease / 50 + MARGIN);
         Leader {
             phase: Phase::Collecting,
             since: now,
@@ -138,13 +149,16 @@ impl Leader {
             next_loss: now,
             saw_closed: BTreeSet::new(),
             old_lease,
-            old_generation: floor > 0,
+            old_generation: former.is_some(),
             left: BTreeSet::new(),
             generation: floor,
-            claims: Claims::new(now, config.newest_claim.clone()),
+            claims: Claims::new(now, former),
             holders: BTreeMap::new(),
             fences: BTreeMap::new(),
             record: Record::default(),
+            choice: None,
+            last_started: BTreeSet::new(),
+            failed_restores: 0,
             falls: Vec::new(),
             name_at: None,
             not_before: now,
@@ -184,7 +198,8 @@ impl Leader {
         if !absent.is_empty() {
             return absent;
         }
-        let arming = self.phase == Phase::Arming;
+        // Where all see one directory, the others come after the chief.
+        let arming = self.phase == Phase::Arming && !self.awaits_chief();
         let is_ready = |seat: &Seat| match self.holders.get(seat).map(|holder| &holder.state) {
             Some(State::Offered(_)) => !arming && self.holders[seat].notice.is_none(),
             Some(State::Armed) => true,
@@ -267,8 +282,12 @@ impl Leader {
                     holder.moved = now;
                 }
                 (holder.step, holder.restoring) = (step, restoring);
-                let is_newer = committed > holder.committed;
-                holder.committed = holder.committed.max(committed);
+                let before = holder.committed.len();
+                holder.committed.extend(committed.into_iter().take(MOST_STEPS));
+                let is_newer = holder.committed.len() > before;
+                while holder.committed.len() > 2 * MOST_STEPS {
+                    holder.committed.pop_first();
+                }
                 actions.push(Action::Send(link, ToMember::Echo { clock }));
                 if is_newer {
                     self.keep(actions);
@@ -291,7 +310,13 @@ impl Leader {
                 }
             }
             ToLeader::CannotRestore { generation: of, why } => {
-                if of == generation && self.phase == Phase::Arming {
+                if of == generation && phase == Phase::Arming {
+                    holder.state = State::Stopping;
+                    // It does not offer that one again.
+                    self.failed_restores += 1;
+                    if self.failed_restores < MOST_FAILED_RESTORES {
+                        return self.halt(now, actions);
+                    }
                     let why = format!("{seat} cannot restore the agreed step: {}", bounded_text(&why));
                     self.give_up(now, why, true, actions);
                 }
@@ -333,10 +358,10 @@ impl Leader {
             }
             ToLeader::Leaving => {
                 let host = holder.host.clone();
+                self.left.insert(seat);
                 if self.is_over() {
                     self.links.remove(&link);
                     self.holders.remove(&seat);
-                    self.left.insert(seat);
                 } else {
                     self.lose(now, seat, false, &host, "it left", actions);
                     // It said so itself, with an empty tree.
@@ -344,20 +369,6 @@ impl Leader {
                 }
                 actions.push(Action::Close(link));
             }
-        }
-    }
-
-    /// The newest step that all training seats have committed.
-    fn keep(&mut self, actions: &mut Vec<Action>) {
-        let training = self.config.roster.iter().filter(|seat| seat.trains());
-        let mut all = training.map(|seat| self.holders.get(seat).and_then(|holder| holder.committed));
-        let least = match self.config.mode {
-            Mode::Chief | Mode::Shared => all.next().flatten(),
-            Mode::Auto | Mode::Each => all.collect::<Option<Vec<u64>>>().and_then(|all| all.into_iter().min()),
-        };
-        if let Some(step) = least.filter(|step| Some(*step) > self.record.kept) {
-            (self.record.kept, self.record.from_nothing) = (Some(step), false);
-            self.tell_all(&ToMember::Kept { step }, actions);
         }
     }
 

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::super::Generation;
-use super::super::agreement::{self, Agreement, Beginning};
+use super::super::agreement::{self, Agreement, Beginning, Mode};
 use super::super::budget::Answer;
 use super::super::first_failure::{self, Fall};
-use super::super::message::{Class, Failure, Offer, ToMember};
+use super::super::message::{Choice, Class, Failure, Offer, ToMember};
 use super::super::seat::Seat;
 use super::claims::Next;
 use super::{Action, Holder, LATE_EVALUATORS, Leader, Link, MARGIN, OnNotice, Phase, SAY_WAITING, State};
@@ -110,6 +110,9 @@ impl Leader {
         match self.phase {
             Phase::Collecting => self.try_to_agree(now, actions),
             Phase::Arming => {
+                if !self.awaits_chief() {
+                    self.send_agreement(|_| true, actions);
+                }
                 let is_armed =
                     |seat: Seat| self.holders.get(&seat).is_some_and(|h| h.state == State::Armed && h.link.is_some());
                 if self.required().all(is_armed) {
@@ -157,14 +160,34 @@ impl Leader {
         if std::mem::take(&mut self.old_generation) && self.survey_newcomers(generation, actions) {
             return;
         }
-        let beginning = if self.config.from_scratch && self.record.agreed.is_none() {
+        self.agree(now, generation, &agreement::of_training(&offers), actions);
+    }
+
+    /// Agrees on what all members have offered.
+    fn agree(
+        &mut self,
+        now: Duration,
+        generation: Generation,
+        offers: &BTreeMap<Seat, Offer>,
+        actions: &mut Vec<Action>,
+    ) {
+        // Without a store a member that has come since may have lost a step that was common.
+        let were_there =
+            |seat: &Seat| self.holders.get(seat).is_some_and(|holder| self.last_started.contains(&holder.incarnation));
+        let are_the_same = || offers.keys().all(were_there);
+        let beginning = if self.config.from_scratch && !self.record.has_started {
             Beginning::Asked
-        } else if self.record.from_nothing {
+        } else if self.record.from_nothing && (self.config.has_store || are_the_same()) {
             Beginning::WithoutCommonStep
         } else {
             Beginning::Never
         };
-        match agreement::agree(self.config.mode, beginning, &offers) {
+        let mode = match self.config.mode {
+            Mode::Auto => agreement::mode_of(offers, self.record.each_has_own),
+            mode => mode,
+        };
+        self.record.each_has_own |= mode == Mode::Each;
+        match agreement::agree(mode, beginning, offers) {
             Agreement::NoCommonStep(table) => {
                 // An offer that waited long may be older than what another agent of its seat committed since.
                 let lease = self.config.timing.lease;
@@ -174,27 +197,38 @@ impl Leader {
                     self.survey_again(is_old, actions);
                     return;
                 }
-                let shown = |(seat, step): &(Seat, Option<u64>)| match step {
-                    Some(step) => format!("{seat} has {step}"),
-                    None => format!("{seat} has none"),
-                };
-                let table: Vec<String> = table.iter().take(16).map(shown).collect();
-                self.give_up(now, format!("no step is common to all: {}", table.join(", ")), true, actions);
+                self.give_up(now, table, true, actions);
             }
             Agreement::On(choice) => {
                 (self.generation, self.claims.next) = (generation, Next::Unclaimed);
-                self.record.agreed_on(choice.step());
+                self.record.agreed_on(choice);
                 (self.phase, self.since, self.empty_since, self.pause) = (Phase::Arming, now, None, Duration::ZERO);
-                let offered = |(seat, holder): &(&Seat, &mut Holder)| {
-                    seat.is_required() && matches!(holder.state, State::Offered(_))
-                };
-                for (_, holder) in self.holders.iter_mut().filter(offered) {
-                    (holder.state, holder.agreed) = (State::Restoring, self.generation);
-                    let agreed = ToMember::Agreed { generation: self.generation, choice };
-                    actions.extend(holder.link.map(|link| Action::Send(link, agreed)));
-                }
+                self.choice = Some(choice);
+                let chief = self.chief();
+                let is_first = |seat: Seat| !matches!(choice, Choice::Shared(_)) || Some(seat) == chief;
+                self.send_agreement(is_first, actions);
             }
         }
+    }
+
+    /// Tells these members what to restore.
+    fn send_agreement(&mut self, to: impl Fn(Seat) -> bool, actions: &mut Vec<Action>) {
+        let (Some(choice), generation) = (self.choice, self.generation) else { return };
+        for (seat, holder) in &mut self.holders {
+            if seat.is_required() && to(*seat) && matches!(holder.state, State::Offered(_)) {
+                (holder.state, holder.agreed) = (State::Restoring, generation);
+                // What was committed after the agreed step is passed over.
+                holder.committed.retain(|step| Some(*step) <= choice.step());
+                let agreed = ToMember::Agreed { generation, choice };
+                actions.extend(holder.link.map(|link| Action::Send(link, agreed)));
+            }
+        }
+    }
+
+    /// Whether all see one directory, and the chief has not restored it yet.
+    pub(super) fn awaits_chief(&self) -> bool {
+        let chief = self.chief().and_then(|chief| self.holders.get(&chief));
+        matches!(self.choice, Some(Choice::Shared(_))) && chief.is_none_or(|chief| chief.state != State::Armed)
     }
 
     /// Agents that were not in the newest generation survey anew, now that all trainers of earlier leaders are gone. They are
@@ -218,8 +252,9 @@ impl Leader {
     }
 
     pub(super) fn go(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        (self.phase, self.since, self.old_lease) = (Phase::Training, now, None);
+        (self.phase, self.since, self.old_lease, self.failed_restores) = (Phase::Training, now, None, 0);
         self.saw_closed.clear();
+        self.last_started = self.holders.values().map(|holder| holder.incarnation).collect();
         actions.push(Action::Started(self.generation));
         for holder in self.holders.values_mut().filter(|holder| holder.state == State::Armed) {
             (holder.state, holder.moved) = (State::Training, now);

@@ -57,7 +57,7 @@ impl Leader {
             state: State::Joined,
             step: None,
             moved: now,
-            committed: None,
+            committed: Default::default(),
             came_from,
             notice: None,
             restoring: None,
@@ -67,6 +67,7 @@ impl Leader {
             actions.push(Action::Close(old));
         }
         self.links.insert(link, seat);
+        self.left.remove(&seat);
         (holder.heard, holder.closed) = (now, None);
         let goes_on = resumes && matches!(holder.state, State::Restoring | State::Armed | State::Training);
         if !goes_on && holder.state != State::Finished {
@@ -111,7 +112,8 @@ impl Leader {
     /// What an earlier leader knew.
     pub(super) fn learn(&mut self, record: Record) {
         let kept = self.record.kept.max(record.kept);
-        self.record = Record { kept, ..record };
+        let each_has_own = self.record.each_has_own || record.each_has_own;
+        self.record = Record { kept, each_has_own, ..record };
     }
 
     /// A seat's agent is gone.

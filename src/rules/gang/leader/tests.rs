@@ -29,10 +29,12 @@ fn leader(change: impl FnOnce(&mut Config)) -> Leader {
         timing: Timing::default(),
         mode: Mode::Each,
         from_scratch: false,
+        has_store: true,
         on_notice: OnNotice::Hold,
         limits: Limits::default(),
         hang: None,
         newest_claim: None,
+        former_has_ended: false,
     };
     change(&mut config);
     Leader::new(at(0), config)
@@ -71,7 +73,7 @@ fn says(leader: &mut Leader, ms: u64, link: Link, message: ToLeader) -> Vec<Acti
 }
 
 fn offers(leader: &mut Leader, ms: u64, link: Link, after: Generation, steps: &[u64]) -> Vec<Action> {
-    let steps = steps.iter().map(|step| Step { step: *step, hash: *step }).collect();
+    let steps = steps.iter().map(|step| Step { step: Some(*step), hash: *step, is_stored: true }).collect();
     says(leader, ms, link, ToLeader::Offer { after, offer: Offer { steps, ..Offer::default() } })
 }
 
@@ -144,7 +146,7 @@ fn an_offer_from_before_the_agreement_is_no_proof_of_an_empty_tree() {
 #[test]
 fn a_silent_seat_is_lost_after_the_lease_and_filled_only_after_it() {
     let mut leader = training();
-    says(&mut leader, 19_000, 0, ToLeader::Beat { clock: 0, step: None, restoring: None, committed: None });
+    says(&mut leader, 19_000, 0, ToLeader::Beat { clock: 0, step: None, restoring: None, committed: Vec::new() });
     step(&mut leader, 20_001, Event::Tick);
     assert_eq!(leader.state(), "training", "it was heard 2 ms after the start");
     let actions = step(&mut leader, 20_002, Event::Tick);
@@ -173,7 +175,7 @@ fn a_new_leader_waits_the_old_lease_out_unless_every_member_saw_its_connection_c
         says(&mut leader, 0, 0, ToLeader::Hello(hello(0)));
         says(&mut leader, 0, 1, ToLeader::Hello(Hello { newest: 4, former, ..hello(1) }));
         for ms in (0..30_000).step_by(100) {
-            says(&mut leader, ms, 0, ToLeader::Beat { clock: 0, step: None, restoring: None, committed: None });
+            says(&mut leader, ms, 0, ToLeader::Beat { clock: 0, step: None, restoring: None, committed: Vec::new() });
             let own = offers(&mut leader, ms, 0, 9, &[10]);
             if starts(&own) || starts(&offers(&mut leader, ms, 1, 9, &[10])) {
                 return ms;
@@ -189,6 +191,23 @@ fn a_new_leader_waits_the_old_lease_out_unless_every_member_saw_its_connection_c
         29_900,
         "the members know nothing: the old leader finds the claim, and the lease ends"
     );
+}
+
+#[test]
+fn a_new_leader_waits_for_no_gang_that_has_ended() {
+    let mut leader = leader(|config| (config.newest_claim, config.former_has_ended) = (Some(claim_of(4)), true));
+    let actions = join(&mut leader, 0);
+    assert!(starts(&actions) && leader.generation() == 5, "{actions:?}");
+}
+
+#[test]
+fn a_gang_has_ended_when_all_but_the_leader_have_left() {
+    let mut leader = training();
+    assert_eq!(leader.ended_generation(), None);
+    says(&mut leader, 5_000, 1, ToLeader::Leaving);
+    assert_eq!(leader.ended_generation(), Some(1));
+    says(&mut leader, 6_000, 7, ToLeader::Hello(Hello { incarnation: Incarnation(50), ..hello(1) }));
+    assert_eq!(leader.ended_generation(), None, "its seat is filled again");
 }
 
 #[test]
@@ -222,7 +241,7 @@ fn no_common_step_ends_it_with_a_table_unless_the_job_began_with_nothing() {
     }
     offers(&mut leader, 0, 0, 0, &[20]);
     offers(&mut leader, 0, 1, 0, &[]);
-    let table = "chief/0 has 20, worker/0 has none";
+    let table = "chief/0 has 20, worker/0 has nothing";
     assert!(
         matches!(&leader.last_word, Some(ToMember::GiveUp { why, no_common_step: true, .. }) if why.contains(table))
     );
@@ -273,7 +292,7 @@ fn a_notice_lets_the_others_save_and_hold_or_leave() {
 fn a_hang_is_judged_when_no_step_moves() {
     let mut leader = training();
     leader.config.hang = Some(Duration::from_secs(10));
-    let beat = |step| ToLeader::Beat { clock: 0, step: Some(step), restoring: None, committed: None };
+    let beat = |step| ToLeader::Beat { clock: 0, step: Some(step), restoring: None, committed: Vec::new() };
     says(&mut leader, 9_000, 0, beat(5));
     says(&mut leader, 12_000, 1, beat(4));
     step(&mut leader, 21_999, Event::Tick);
@@ -299,10 +318,11 @@ fn the_chiefs_end_ends_all_and_the_leaders_agent_leaves_last() {
 #[test]
 fn the_kept_step_is_the_newest_that_all_have_committed() {
     let mut leader = training();
-    let beat = |committed| ToLeader::Beat { clock: 0, step: None, restoring: None, committed: Some(committed) };
-    says(&mut leader, 10, 0, beat(40));
-    let actions = says(&mut leader, 20, 1, beat(30));
-    assert!(sent(&actions, 0).contains(&&ToMember::Kept { step: 30 }), "{actions:?}");
+    let beat = |committed| ToLeader::Beat { clock: 0, step: None, restoring: None, committed };
+    says(&mut leader, 10, 0, beat(vec![20, 40]));
+    let kept = |actions: &[Action]| sent(actions, 0).contains(&&ToMember::Kept { step: 40 });
+    assert!(!kept(&says(&mut leader, 20, 1, beat(vec![30, 50]))), "none is common");
+    assert!(kept(&says(&mut leader, 30, 1, beat(vec![30, 40, 50]))));
 }
 
 #[test]
@@ -331,7 +351,7 @@ fn a_leader_that_never_claimed_takes_the_number_after_the_one_that_is_taken() {
     let actions = leader.step(at(100), Event::Found(claim_of(3)));
     assert!(actions.contains(&Action::Claim(4)), "{actions:?}");
     leader.step(at(100), Event::Claimed(4));
-    let beat = || ToLeader::Beat { clock: 0, step: None, restoring: None, committed: None };
+    let beat = || ToLeader::Beat { clock: 0, step: None, restoring: None, committed: Vec::new() };
     for ms in (200..40_000).step_by(100) {
         says(&mut leader, ms, 0, beat());
         for number in [0, 1] {

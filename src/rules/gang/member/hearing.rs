@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::Generation;
-use super::super::message::{Choice, Record, ToLeader, ToMember, bounded_text, millis};
+use super::super::message::{Choice, MOST_REASON, Record, ToLeader, ToMember, millis, one_line};
 use super::super::seat::Incarnation;
 use super::{Action, Leave, Link, Member, Phase};
 use crate::cluster::spec::Role;
@@ -46,7 +46,7 @@ impl Member {
             }
             ToMember::Finish => self.finish(actions),
             ToMember::GiveUp { why, no_common_step, first } => {
-                let leave = Leave::GaveUp { why: bounded_text(&why), no_common_step, first };
+                let leave = Leave::GaveUp { why: one_line(&why, MOST_REASON), no_common_step, first };
                 match self.phase {
                     Phase::Ending(_) | Phase::Left => {}
                     Phase::Training(_) | Phase::Restoring(_) | Phase::Beside => {
@@ -79,13 +79,16 @@ impl Member {
         }
         self.link = Link::Welcomed;
         self.timing.lease = Duration::from_millis(lease);
+        // A stray agent without a seat claims nothing in the store, so the first survey begins here.
+        let is_first = self.surveyed.is_none() && self.phase == Phase::Surveying;
+        let since = *self.surveyed.get_or_insert(now);
         // What was surveyed before may be out of date: another agent may have had the seat since, and committed.
-        let is_long_ago = now >= self.surveyed + self.timing.lease && matches!(self.phase, Phase::Ready(_));
+        let is_long_ago = now >= since + self.timing.lease && matches!(self.phase, Phase::Ready(_));
         let is_old = is_long_ago || newest > self.newest && matches!(self.phase, Phase::Ready(_) | Phase::Surveying);
         self.newest = self.newest.max(newest);
         self.next_beat = now;
         (self.leader, self.lost) = (Some(leader), None);
-        if is_old {
+        if is_old || is_first {
             self.phase = Phase::Surveying;
             actions.push(Action::Survey);
         }
@@ -109,7 +112,7 @@ impl Member {
         if generation <= self.newest {
             return;
         }
-        let is_offered = |step: u64| offer.steps.iter().any(|offered| offered.step == step);
+        let is_offered = |step: u64| offer.steps.iter().any(|offered| offered.step == Some(step));
         self.newest = generation;
         match choice {
             // A peer chooses among this node's own steps only.
@@ -124,6 +127,7 @@ impl Member {
             }
             _ => {
                 self.record.agreed = self.record.agreed.max(choice.step());
+                self.committed.retain(|step| Some(*step) <= choice.step());
                 self.phase = Phase::Restoring(generation);
                 actions.push(Action::Restore(choice));
             }

@@ -4,106 +4,16 @@
 //! calls with [`Event::Tick`] no later than the last [`Action::Wake`] said. After every wake-up the lease is judged before
 //! anything else, so a frozen agent trains no step after its lease has ended.
 
+mod events;
 mod hearing;
 
 use std::time::Duration;
 
-use super::message::{Choice, Failure, First, Former, Hello, Offer, Record, ToLeader, ToMember, bounded_text, millis};
+use super::message::{Failure, Former, Hello, MOST_STEPS, Offer, Record, ToLeader, bounded_text, millis};
 use super::seat::{Incarnation, Seat};
 use super::{Generation, Timing};
 
-/// What happened to this replica.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Event {
-    /// The process tree is empty and this can be restored: at the start, and after each `Stop`, `Kill`, `End`, `Survey` and
-    /// `Save`. A survey that runs when another is asked for begins anew.
-    TreeEmpty(Offer),
-    /// A connection to the leader is proven.
-    Linked,
-    /// The connection is gone: closed or reset by the other side, or `silent`.
-    Unlinked {
-        /// No byte came for too long.
-        silent: bool,
-    },
-    /// A message of the leader.
-    Heard(ToMember),
-    /// The agreed step is in place.
-    Restored,
-    /// It cannot be put in place, and why.
-    NotRestored(String),
-    /// The main child of the running generation died, or must not go on.
-    Fell(Failure),
-    /// It ended with 0, and what it left is committed.
-    Finished,
-    /// The trainer named this step.
-    Stepped(u64),
-    /// This member has committed this step.
-    Committed(u64),
-    /// So many bytes of so many are restored.
-    Restoring(u64, u64),
-    /// This replica's machine goes in so long. What it asks of the trainer is the caller's.
-    Noticed(Duration),
-    /// This agent ends for a reason of its own, after its last commit.
-    Leaves,
-    /// Time has passed.
-    Tick,
-}
-
-/// Why a member leaves.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Leave {
-    /// The job has finished: 0.
-    Finished,
-    /// The gang gave up.
-    GaveUp {
-        /// Why.
-        why: String,
-        /// 204 rather than 203.
-        no_common_step: bool,
-        /// The first failure.
-        first: Option<First>,
-    },
-}
-
-/// What the caller must do.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Action {
-    /// Connect to the leader, and try until it works.
-    Dial,
-    /// Close the connection, or stop trying.
-    Hangup,
-    /// Send this on the connection.
-    Send(ToLeader),
-    /// Report with `TreeEmpty` what can be restored.
-    Survey,
-    /// Put this in place, exactly; answer with `Restored` or `NotRestored`.
-    Restore(Choice),
-    /// Start the trainer.
-    Launch(Generation),
-    /// Stop the trainer, or the restore: SIGTERM, after this time SIGKILL. Then report `TreeEmpty`.
-    Stop(Duration),
-    /// Let the trainer end by itself for so long, then stop it. Then report `TreeEmpty`.
-    End(Duration),
-    /// SIGKILL at once. Then report `TreeEmpty`.
-    Kill,
-    /// Do what is done for a notice of one's own, with so much time; with `leave`, leave with 143 after the commit.
-    Save {
-        /// Until the deadline.
-        lead: Duration,
-        /// Whether to leave.
-        leave: bool,
-    },
-    /// Delete nothing at or above this step.
-    Keep(u64),
-    /// The last generation ended because of this.
-    Name(First),
-    /// The leader waits for these seats.
-    Waiting(Vec<Seat>),
-    /// Leave, once the tree is empty.
-    Leave(Leave),
-    /// Call with `Tick` at this time, or earlier.
-    Wake(Duration),
-}
+pub use events::{Action, Event, Leave};
 
 /// What this replica does.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -158,15 +68,21 @@ pub struct Member {
     record: Record,
     /// A death that the leader has not heard of: when, in which generation, how.
     fall: Option<(Duration, Generation, Failure)>,
-    /// When the last survey was done.
-    surveyed: Duration,
+    /// When the last survey was done; `None`: none has been asked for.
+    surveyed: Option<Duration>,
     step: Option<u64>,
-    committed: Option<u64>,
+    /// Steps that were committed since the trainer's start, oldest first.
+    committed: Vec<u64>,
     restoring: Option<(u64, u64)>,
     /// Since when it waits for the leader or for other seats.
     waiting: Duration,
+    /// When it last said for whom it waits.
+    said_waiting: Duration,
     missing: Vec<Seat>,
 }
+
+/// Between two log lines about a leader that is not there.
+const SAY_WAITING: Duration = Duration::from_secs(30);
 
 impl Member {
     /// A member that has not dialled yet. `leader` is the leader's seat.
@@ -193,15 +109,15 @@ impl Member {
             lost: None,
             record: Record::default(),
             fall: None,
-            surveyed: now,
+            surveyed: None,
             step: None,
-            committed: None,
+            committed: Vec::new(),
             restoring: None,
             waiting: now,
+            said_waiting: now,
             missing: Vec::new(),
         };
-        let survey = seat.is_required().then_some(Action::Survey);
-        (member, survey.into_iter().chain([Action::Dial]).collect())
+        (member, vec![Action::Dial])
     }
 
     /// The generation whose trainer may run now.
@@ -281,7 +197,12 @@ impl Member {
                 }
             }
             Event::Stepped(step) => self.step = Some(step),
-            Event::Committed(step) => self.committed = self.committed.max(Some(step)),
+            Event::Committed(step) => {
+                self.committed.retain(|other| *other != step);
+                self.committed.push(step);
+                let more = self.committed.len().saturating_sub(MOST_STEPS);
+                self.committed.drain(..more);
+            }
             Event::Restoring(done, all) => self.restoring = Some((done, all)),
             Event::Noticed(lead) => self.send(ToLeader::Notice { lead: millis(lead) }, &mut actions),
             Event::Leaves => {
@@ -321,16 +242,19 @@ impl Member {
                 clock: millis(now),
                 step: self.step,
                 restoring: self.restoring,
-                committed: self.committed,
+                committed: self.committed.clone(),
             };
             actions.push(Action::Send(beat));
         }
         // With a seat it is the leader's to give up, which knows the missing seats.
         let is_idle = matches!(self.phase, Phase::Surveying | Phase::Ready(_) | Phase::Stopping);
         if !is_idle || self.link == Link::Welcomed {
-            self.waiting = now;
+            (self.waiting, self.said_waiting) = (now, now);
         } else if now >= self.waiting + self.timing.wait {
             self.give_up(actions);
+        } else if now >= self.said_waiting + SAY_WAITING {
+            self.said_waiting = now;
+            actions.push(Action::Waiting(vec![self.leader_seat]));
         }
         actions.push(Action::Wake(self.next_wake(now)));
     }
@@ -362,7 +286,7 @@ impl Member {
                 next = next.min(since + self.timing.return_grace);
             }
         }
-        next.min(self.waiting + self.timing.wait).max(now)
+        next.min(self.waiting + self.timing.wait).min(self.said_waiting + SAY_WAITING).max(now)
     }
 
     /// Sends where the seat is ours; else the leader learns it from the `Hello` or the `Offer` that follows.
@@ -382,7 +306,7 @@ impl Member {
     }
 
     fn tree_empty(&mut self, now: Duration, offer: Offer, actions: &mut Vec<Action>) {
-        self.surveyed = now;
+        self.surveyed = Some(now);
         match self.phase.clone() {
             Phase::Surveying | Phase::Stopping | Phase::Ready(_) => {
                 self.step = None;

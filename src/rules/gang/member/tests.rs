@@ -13,7 +13,10 @@ fn at(ms: u64) -> Duration {
 }
 
 fn offer(steps: &[u64]) -> Offer {
-    Offer { steps: steps.iter().map(|step| Step { step: *step, hash: *step }).collect(), ..Offer::default() }
+    Offer {
+        steps: steps.iter().map(|step| Step { step: Some(*step), hash: *step, is_stored: true }).collect(),
+        ..Offer::default()
+    }
 }
 
 fn member(role: Role) -> Member {
@@ -164,6 +167,17 @@ fn a_member_waits_for_the_leader_for_the_limit_and_leaves_with_its_name() {
         _ => None,
     });
     assert_eq!(why, Some("waited for 3600 s for: the leader, chief/0"));
+}
+
+#[test]
+fn a_leader_that_is_not_there_is_named_every_30_seconds() {
+    let mut member = member(Role::Worker);
+    let is_named = |actions: &[Action]| actions.contains(&Action::Waiting(vec![Seat::new(Role::Chief, 0)]));
+    let named = [29_999, 30_000, 59_999, 60_000].map(|ms| is_named(&member.step(at(ms), Event::Tick)));
+    assert_eq!(named, [false, true, false, true]);
+    member.step(at(61_000), Event::Linked);
+    hear(&mut member, 61_000, welcome(0));
+    assert!(!is_named(&member.step(at(95_000), Event::Tick)), "the leader says for whom it waits");
 }
 
 #[test]

@@ -6,11 +6,15 @@ use super::*;
 
 impl World {
     pub(super) fn restore(&mut self, agent: usize, choice: Choice) {
-        if let Choice::Own(step) | Choice::Chiefs(Step { step, .. }) | Choice::Shared(Step { step, .. }) = choice {
-            let is_offered = self.agents[agent].offered.iter().any(|offered| offered.step == step);
-            if !is_offered && self.plan.mode == Mode::Each {
-                self.wrong(format!("agent {agent} restores step {step}, which it did not offer"));
-            }
+        let restores_own = self.plan.mode == Mode::Each || self.agents[agent].seat == seat_of(0);
+        let is_offered = self.agents[agent].offered.iter().any(|offered| offered.step == choice.step());
+        if choice != Choice::Start && restores_own && !is_offered {
+            self.wrong(format!("agent {agent} restores {choice:?}, which it did not offer"));
+        }
+        // What was committed later is of a generation that is given up.
+        if choice.step().is_none() || restores_own {
+            let commits = self.commits.entry(self.agents[agent].seat).or_default();
+            commits.retain(|step, _| Some(*step) <= choice.step());
         }
         // An agent that was frozen may hear of an agreement that is over; it will not start.
         let is_over = self.started.range(self.agents[agent].member.newest() + 1..).next().is_some();
@@ -58,6 +62,7 @@ impl World {
             }
             _ => {}
         }
+        self.judge_timeline(agent, generation, step);
         self.runs += 1;
         let id = self.runs;
         if self.agents[agent].run.is_some() {
@@ -69,6 +74,16 @@ impl World {
         if self.agents[agent].seat.trains() {
             let when = self.now + 100;
             self.at(when, Happening::TrainerSteps { agent, run: id });
+        }
+    }
+
+    /// All members go on from commits of one generation.
+    fn judge_timeline(&mut self, agent: usize, generation: Generation, step: Option<u64>) {
+        let commits = self.commits.get(&self.agents[agent].seat);
+        let Some(of) = step.and_then(|step| commits?.get(&step).copied()) else { return };
+        let first = *self.timelines.entry(generation).or_insert(of);
+        if first != of && !self.two_gangs {
+            self.wrong(format!("generation {generation} goes on from generation {first} and from {of}"));
         }
     }
 
@@ -97,7 +112,7 @@ impl World {
             Mode::Each | Mode::Auto => {
                 let Some(first) = all.next().flatten() else { return false };
                 let others: Vec<_> = all.collect();
-                first.iter().any(|step| others.iter().all(|steps| steps.is_some_and(|steps| steps.contains(step))))
+                first.keys().any(|step| others.iter().all(|steps| steps.is_some_and(|steps| steps.contains_key(step))))
             }
             Mode::Chief | Mode::Shared => all.next().flatten().is_some_and(|steps| !steps.is_empty()),
         }
@@ -115,7 +130,7 @@ impl World {
         if is_own
             && self.agents[agent].seat.trains()
             && let Some(kept) = self.kept_by(self.agents[agent].seat)
-            && !steps.iter().any(|step| step.step == kept)
+            && !steps.iter().any(|step| step.step == Some(kept))
         {
             self.wrong(format!("agent {agent} does not offer the kept step {kept}"));
         }

@@ -31,9 +31,9 @@ impl World {
             let seat = self.agents[agent].seat;
             let kept = self.kept_by(seat);
             let commits = self.commits.entry(seat).or_default();
-            commits.insert(step);
+            commits.insert(step, generation);
             // As sparing as retention may be.
-            commits.retain(|step| kept.is_none_or(|kept| *step >= kept));
+            commits.retain(|step, _| kept.is_none_or(|kept| *step >= kept));
             self.member(agent, member::Event::Committed(step));
         }
         if step >= self.goal {

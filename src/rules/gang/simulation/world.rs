@@ -27,6 +27,7 @@ impl World {
             gave_up: false,
             trouble: None,
             commits: BTreeMap::new(),
+            timelines: BTreeMap::new(),
             kept: BTreeMap::new(),
             traced: false,
             trace: Vec::new(),
@@ -221,12 +222,14 @@ impl World {
             own: seat,
             incarnation,
             timing: self.plan.timing,
-            mode: self.plan.mode,
+            mode: if self.plan.is_told { self.plan.mode } else { Mode::Auto },
             from_scratch: false,
+            has_store: true,
             on_notice: self.plan.on_notice,
             limits: Limits { max_restarts: 1_000, ..Limits::default() },
             hang: None,
             newest_claim: self.newest_claim(),
+            former_has_ended: false,
         };
         self.agents.push(Agent {
             seat,
@@ -258,12 +261,13 @@ impl World {
         let own = self.commits.get(&self.agents[agent].seat).cloned().unwrap_or_default();
         let chiefs = self.commits.get(&seat_of(0)).cloned().unwrap_or_default();
         let steps = if self.plan.mode == Mode::Each { &own } else { &chiefs };
-        let steps = steps.iter().map(|step| Step { step: *step, hash: *step }).collect();
+        let steps = steps.keys().rev().map(|step| Step { step: Some(*step), hash: *step, is_stored: true }).collect();
         let kept = self.kept_by(self.agents[agent].seat);
         let steps = offered(steps, kept);
         self.judge_offer(agent, &steps);
         self.agents[agent].offered = steps.clone();
-        Offer { steps, has_own_commits: !own.is_empty(), sees_leaders_file: false }
+        let sees_leaders_file = self.plan.mode == Mode::Shared;
+        Offer { steps, has_own_checkpoints: self.plan.mode == Mode::Each && !own.is_empty(), sees_leaders_file }
     }
 
     /// What can be restored is read now, and told after a while.

@@ -36,6 +36,8 @@ pub(super) struct Gang {
     is_parting: bool,
     /// The trainer's success was told.
     has_finished: bool,
+    /// Surveys that have not answered: only the last one's answer is of now.
+    pub(super) surveys: u32,
 }
 
 impl Machine {
@@ -78,6 +80,7 @@ impl Machine {
             }
             Order::Save { lead, leave: false } => self.save_and_hold(now, lead),
             Order::Leave(leave) => self.leave_gang(now, leave),
+            Order::Keep(step) => vec![Action::Keep(step)],
             // The caller carries these out.
             Order::Survey
             | Order::Restore(_)
@@ -85,7 +88,6 @@ impl Machine {
             | Order::Dial
             | Order::Hangup
             | Order::Send(_)
-            | Order::Keep(_)
             | Order::Name(_)
             | Order::Waiting(_)
             | Order::Wake(_) => Vec::new(),
@@ -99,11 +101,13 @@ impl Machine {
 
     pub(super) fn survey(&mut self) -> Vec<Action> {
         self.state = State::Surveying;
+        self.gang.surveys += 1;
         vec![Action::Survey]
     }
 
     pub(super) fn on_surveyed(&mut self, offer: Offer) -> Vec<Action> {
-        if self.state != State::Surveying {
+        self.gang.surveys = self.gang.surveys.saturating_sub(1);
+        if self.state != State::Surveying || self.gang.surveys > 0 {
             return Vec::new();
         }
         self.state = State::Assembling;

@@ -14,7 +14,7 @@ pub(crate) const TEMPORARY: &str = ".trainit/tmp";
 pub(crate) const HARD_LINKS: &str = ".trainit/pin";
 /// Locked by the process that puts files in place.
 pub(crate) const LOCK: &str = ".trainit/lock";
-/// What a restore moved out of the way. Never removed by trainit.
+/// What a restore moved out of the way. Never removed by trainit, but for what a gang has passed over: the newest two times stay.
 pub(crate) const ASIDE: &str = ".trainit/aside";
 /// What a killed trainer left half written. The newest few are kept.
 pub(crate) const TORN: &str = ".trainit/torn";
@@ -34,6 +34,22 @@ pub(crate) fn free_place(dir: &Beneath, within: &str, name: &str) -> io::Result<
     let taken: Vec<String> = dir.names(within)?;
     let free = (1..MOST_PLACES).map(|n| format!("{name}-{n}")).find(|place| !taken.contains(place));
     free.map(|place| format!("{within}/{place}")).ok_or_else(|| io::ErrorKind::AlreadyExists.into())
+}
+
+/// So many places of one kind are kept, the newest: a job that is killed again and again must not fill its disk.
+const KEPT: usize = 2;
+
+/// Removes older places below this one whose names begin so. `place` is the newest. Errors: as stat(2), unlink(2).
+pub(crate) fn keep_newest(dir: &Beneath, within: &str, prefix: &str, place: &str) -> io::Result<()> {
+    let mut places = Vec::new();
+    for name in dir.names(within)?.into_iter().filter(|name| name.starts_with(prefix)) {
+        let path = format!("{within}/{name}");
+        let changed = dir.look(&path)?.map_or(0, |entry| entry.mtime_ns);
+        places.push((path == place, changed, path));
+    }
+    places.sort();
+    let older = places.len().saturating_sub(KEPT);
+    places[..older].iter().try_for_each(|(_, _, path)| dir.remove_tree(path))
 }
 
 /// Sixteen hex digits that no other process has.

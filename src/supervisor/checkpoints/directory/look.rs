@@ -16,8 +16,8 @@ use crate::edge::host::limits;
 use crate::edge::process::open_files;
 use crate::edge::transfer::blocking::blocking;
 use crate::rules::checkpoint::{
-    Committed, Entry, Explanation, Facts, Kind, Listing, Look, Options, PartState, Peek, Plan, Resume, Rollback, Root,
-    Scan, State, Tracker, Unit, UnitState, Writer, explain, partition, resume,
+    Committed, Entry, Explanation, Facts, Kind, Listing, Look, Options, PartState, Peek, Plan, Resume, Rewind,
+    Rollback, Root, Scan, State, Tracker, Unit, UnitState, Writer, explain, partition, restorable, resume, rewind,
 };
 use crate::supervisor::checkpoints::config::Config;
 use crate::supervisor::checkpoints::directory::record::{Beside, beside, lacks_the_newest};
@@ -93,6 +93,16 @@ impl Watcher {
     /// What to resume from in what lies there now.
     pub(crate) async fn resume(&self) -> io::Result<Option<Resume>> {
         self.with(How::AT_REST, |tracker, facts| resume(&facts.scan, tracker)).await
+    }
+
+    /// What lies there to go on from, the newest first.
+    pub(crate) async fn restorable(&self) -> io::Result<Vec<Resume>> {
+        self.with(How::AT_REST, |tracker, facts| restorable(&facts.scan, tracker)).await
+    }
+
+    /// What is moved away so that this unit is the newest; `None`: it is not there.
+    pub(crate) async fn rewind(&self, unit: String) -> io::Result<Option<Rewind>> {
+        self.with(How::AT_REST, move |tracker, facts| rewind(&facts.scan, tracker, &unit)).await
     }
 
     /// Which rule decides about each of these paths; about every path where there is none.

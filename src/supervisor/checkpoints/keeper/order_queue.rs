@@ -19,6 +19,9 @@ pub(super) type Yields = fn(&Order) -> Option<Duration>;
 pub(super) const TO_NONE: Yields = |_| None;
 /// What only another attempt would need, to the last commit.
 pub(super) const TO_A_FLUSH: Yields = |order| matches!(order, Order::Flush(_)).then_some(Duration::ZERO);
+/// A restore for the gang, to the last commit, and to another survey: the agreement is over then.
+pub(super) const TO_A_SURVEY: Yields =
+    |order| matches!(order, Order::Flush(_) | Order::Survey(_)).then_some(Duration::ZERO);
 /// What can be done later; most often it is about to be through.
 pub(super) const TO_ANY: Yields = |_| Some(Duration::from_secs(1));
 
@@ -42,7 +45,12 @@ impl OrderQueue {
     /// The order that has waited longest. What only another attempt would need is not done before the last commit.
     pub(super) fn next(&mut self) -> Option<Order> {
         if self.is_to_flush() {
-            self.held.retain(|order| !matches!(order, Order::Refresh | Order::FallBack));
+            self.held.retain(|order| {
+                !matches!(order, Order::Refresh | Order::FallBack | Order::Survey(_) | Order::RestoreAgreed(_))
+            });
+        }
+        if self.held.iter().any(|order| matches!(order, Order::Survey(_))) {
+            self.held.retain(|order| !matches!(order, Order::RestoreAgreed(_)));
         }
         match self.held.pop_front()? {
             Order::Flush(by) => Some(Order::Flush([by, self.deadline].into_iter().flatten().min())),
@@ -99,7 +107,7 @@ impl OrderQueue {
         if matches!(order, Order::SetCommitDeadline(_) | Order::Flush(Some(_)) | Order::CommitSoon { notice: true }) {
             self.is_pressed.set(true);
         }
-        if matches!(order, Order::Refresh) {
+        if matches!(order, Order::Refresh | Order::Survey(_)) {
             self.rest(true);
         }
         let yielded = yields(&order).map(|more| self.clock.now() + more);

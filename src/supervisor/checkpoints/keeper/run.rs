@@ -18,7 +18,7 @@ use crate::supervisor::checkpoints::config::{Config, Role};
 use crate::supervisor::checkpoints::directory::look::How;
 use crate::supervisor::checkpoints::failure::{Failure, Stop};
 use crate::supervisor::checkpoints::keeper::model::{LeftModel, publish};
-use crate::supervisor::checkpoints::keeper::order_queue::{OrderQueue, TO_A_FLUSH, TO_ANY, TO_NONE};
+use crate::supervisor::checkpoints::keeper::order_queue::{OrderQueue, TO_A_FLUSH, TO_A_SURVEY, TO_ANY, TO_NONE};
 use crate::supervisor::checkpoints::keeper::patience::Patience;
 use crate::supervisor::checkpoints::keeper::progress::log_lines;
 use crate::supervisor::checkpoints::keeper::report::Report;
@@ -39,7 +39,7 @@ const LEAST_PAUSE: Duration = Duration::from_millis(50);
 
 /// What the run keeps, and where it stands.
 pub(super) struct Keeper {
-    checkpoints: Option<Checkpoints>,
+    pub(super) checkpoints: Option<Checkpoints>,
     pub(super) model: Option<LeftModel>,
     pub(super) settle: Duration,
     interval: Duration,
@@ -130,6 +130,23 @@ impl Keeper {
                     pause = self.interval;
                 }
                 Order::Refresh => self.refresh(&mut queue, &mut orders).await,
+                Order::Survey(leader) => {
+                    is_training = false;
+                    queue.rest(true);
+                    queue.during(&mut orders, TO_A_FLUSH, self.survey(leader)).await;
+                    queue.rest(false);
+                }
+                Order::RestoreAgreed(choice) => {
+                    let restored = queue.during(&mut orders, TO_A_SURVEY, self.restore_agreed(choice)).await;
+                    is_training = restored.unwrap_or(false);
+                    pause = self.interval;
+                }
+                Order::Keep(step) => {
+                    if let Some(mirror) = &mut self.mirror {
+                        mirror.in_gang.kept = Some(step);
+                        mirror.retiring.hold.raise(step);
+                    }
+                }
                 Order::FallBack => {
                     queue.during(&mut orders, TO_A_FLUSH, self.fall_back()).await;
                 }
@@ -231,7 +248,7 @@ impl Keeper {
     }
 
     /// The tree is empty after a death: what is ready is committed. False: there is no going on.
-    async fn save_what_is_left(&mut self) -> bool {
+    pub(super) async fn save_what_is_left(&mut self) -> bool {
         if let Some((mirror, remote)) = self.mirror.as_ref().and_then(|mirror| Some((mirror, mirror.remote.as_ref()?)))
             && !remote.answers().await
         {
@@ -344,7 +361,7 @@ impl Keeper {
     /// Commits what is ready; `None`: there is nothing to commit from.
     pub(super) async fn commit(&mut self, how: How, limit: Option<Duration>) -> Option<Outcome> {
         let progress = self.report.progress("committing the checkpoint");
-        let mirror = self.mirror.as_mut().filter(|mirror| mirror.config.role != Role::Watches)?;
+        let mirror = self.mirror.as_mut().filter(|mirror| mirror.may_commit())?;
         let outcome = mirror.commit(&Ask { how, limit }, &progress).await;
         self.report.outcome(&outcome);
         // One before it may have been found to stand.

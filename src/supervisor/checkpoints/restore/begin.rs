@@ -64,7 +64,7 @@ impl Mirror {
     }
 
     /// Without a store: what lies there at the start is nothing new.
-    async fn take_as_kept(&self) {
+    pub(crate) async fn take_as_kept(&self) {
         let look = self.watcher.look(How::AT_REST).await;
         if let Some(plan) = look.ok().and_then(|look| look.plan) {
             self.watcher.committed(&plan);
@@ -73,7 +73,7 @@ impl Mirror {
 
     /// Whether a restore from another store was cut short there, so that what lies there is half of one checkpoint and half
     /// of another.
-    async fn is_half_restored(&self) -> bool {
+    pub(crate) async fn is_half_restored(&self) -> bool {
         let is_half = self.in_dir(|dir| Ok(record::is_half_restored(&dir))).await.unwrap_or(false);
         if is_half {
             self.note(format!(
@@ -85,7 +85,7 @@ impl Mirror {
     }
 
     /// Moves away what a death before this start may have left half written.
-    async fn settle_after_death(&mut self) -> Result<(), Failure> {
+    pub(crate) async fn settle_after_death(&mut self) -> Result<(), Failure> {
         if self.config.role == Role::Watches || self.config.is_by_hand() {
             return Ok(());
         }
@@ -141,19 +141,19 @@ impl Mirror {
     }
 
     /// Whether a run from scratch finds nothing but what lay there before it.
-    async fn has_only_what_was_there(&self) -> bool {
+    pub(crate) async fn has_only_what_was_there(&self) -> bool {
         let (Some(before), Ok(now)) = (&self.passed_by, self.followed().await) else { return false };
         let is_old = |file: &Entry| before.get(&file.path).is_some_and(|then| then.same_bytes(file));
         now.files().next().is_some() && now.files().all(is_old)
     }
 
-    async fn lacks_the_newest(&self) -> Result<bool, Failure> {
+    pub(crate) async fn lacks_the_newest(&self) -> Result<bool, Failure> {
         self.watcher.lacks_the_newest().await.map_err(|error| self.config.unusable(&error))
     }
 
-    async fn read_record(&self) -> io::Result<Option<Record>> {
+    pub(crate) async fn read_record(&self) -> io::Result<Option<Record>> {
         let (dir, options) = (self.config.dir.clone(), Arc::clone(&self.config.options));
-        let (store, node) = (self.config.store.clone(), self.config.node);
+        let (store, node) = (self.recorded_store(), self.config.node);
         blocking(move || {
             let listing = walked(&dir, &options)?;
             Ok(beneath(&dir).ok().and_then(|dir| record::read(&dir, store.as_ref(), node, &listing)))

@@ -8,7 +8,7 @@ use crate::edge::transfer::blocking::blocking;
 use crate::rules::checkpoint::{Committed, Entry, Listing};
 use crate::rules::job::Event;
 use crate::rules::store::manifest::{Manifest, WHOLE};
-use crate::rules::store::names::{CommitName, Stamp};
+use crate::rules::store::names::CommitName;
 use crate::rules::store::plan::Standing;
 use crate::rules::text::safe_text::named;
 use crate::supervisor::checkpoints::commit::dedup::{Known, Sent};
@@ -99,14 +99,7 @@ impl Mirror {
         record: Option<&Record>,
         name: &CommitName,
     ) -> Result<Considered, Failure> {
-        let has_seen = |stamp: &Stamp| match which {
-            Which::First(Some(_)) => *stamp == name.stamp,
-            _ => *stamp >= name.stamp,
-        };
-        let is_another = |record: &Record| {
-            record.stamp.as_ref() == Some(&name.stamp) && record.hash.as_ref().is_some_and(|hash| *hash != name.hash)
-        };
-        let seen = record.filter(|record| record.stamp.as_ref().is_some_and(has_seen) && !is_another(record));
+        let seen = record.filter(|record| has_seen(record, which, name));
         let judged = match seen.is_some() || self.config.restoring.dry {
             true => judge(&remote.store, name).await,
             false => read(&remote.store, name).await,
@@ -123,16 +116,7 @@ impl Mirror {
         if let Some(record) = seen
             && self.has_something(record).await?
         {
-            let is_it = record.stamp.as_ref() == Some(&name.stamp);
-            self.go_from(which, name, &manifest);
-            if is_it {
-                self.sender.known = known(&manifest, &record.committed.entries);
-                self.begin(Some(record.committed.clone())).await?;
-                let was_there = self.config.is_by_hand() && self.is_as_committed().await;
-                self.brought.set(was_there.then_some(Brought { fetched: 0, was_there }));
-            } else {
-                self.begin(None).await?;
-            }
+            self.go_on_here(which, name, &manifest, record).await?;
             return Ok(Considered::Chosen);
         }
         let brought = match self.config.restoring.dry {
@@ -158,8 +142,27 @@ impl Mirror {
         }
     }
 
+    /// What lies in the directory is the commit, or newer.
+    pub(crate) async fn go_on_here(
+        &mut self,
+        which: Which,
+        name: &CommitName,
+        manifest: &Manifest,
+        record: &Record,
+    ) -> Result<(), Failure> {
+        self.go_from(which, name, manifest);
+        if record.stamp.as_ref() != Some(&name.stamp) {
+            return self.begin(None).await;
+        }
+        self.sender.known = known(manifest, &record.committed.entries);
+        self.begin(Some(record.committed.clone())).await?;
+        let was_there = self.config.is_by_hand() && self.is_as_committed().await;
+        self.brought.set(was_there.then_some(Brought { fetched: 0, was_there }));
+        Ok(())
+    }
+
     /// Whether what lies there is at least as new as the commit that the record is of.
-    async fn has_something(&self, record: &Record) -> Result<bool, Failure> {
+    pub(crate) async fn has_something(&self, record: &Record) -> Result<bool, Failure> {
         let unusable = |error: io::Error| self.config.unusable(&error);
         self.begin(None).await?;
         let is_any = self.watcher.resume().await.map_err(unusable)?.is_some();
@@ -181,7 +184,7 @@ impl Mirror {
     }
 
     /// From now on the run may go back to this commit and what is older, if another made it.
-    fn go_from(&mut self, which: Which, name: &CommitName, manifest: &Manifest) {
+    pub(crate) fn go_from(&mut self, which: Which, name: &CommitName, manifest: &Manifest) {
         if which != Which::Later && Some(&name.stamp.attempt) != self.attempt() {
             self.history.origin = Some(name.stamp.clone());
         }
@@ -190,7 +193,7 @@ impl Mirror {
     }
 
     /// Commits to choose from.
-    async fn choices(&mut self, remote: &Remote, which: Which) -> Result<Vec<CommitName>, Failure> {
+    pub(crate) async fn choices(&mut self, remote: &Remote, which: Which) -> Result<Vec<CommitName>, Failure> {
         let saw_commits = remote.claim.as_ref().is_some_and(|claim| claim.saw_commits);
         let listed = match which {
             Which::First(_) if saw_commits => still_shown(&remote.store).await,
@@ -215,7 +218,7 @@ impl Mirror {
     }
 
     /// From now on the store is known to hold what lies in the directory.
-    async fn remember(&mut self, manifest: &Manifest) -> Result<(), Failure> {
+    pub(crate) async fn remember(&mut self, manifest: &Manifest) -> Result<(), Failure> {
         let listing = self.followed().await.map_err(|error| self.config.unusable(&error))?;
         let entry = |path: &String| Some((path.clone(), listing.get(path)?.clone()));
         let parts = manifest.parts();
@@ -269,6 +272,17 @@ impl Mirror {
             "{which} in {place} can be restored (the newest: {why}); {nothing}; trainit checkpoint verify says what each lacks; {way_out}"
         ))
     }
+}
+
+/// Whether the directory took part in this commit, or in a later one.
+pub(crate) fn has_seen(record: &Record, which: Which, name: &CommitName) -> bool {
+    let Some(stamp) = &record.stamp else { return false };
+    let is_another = *stamp == name.stamp && record.hash.as_ref().is_some_and(|hash| *hash != name.hash);
+    let is_late_enough = match which {
+        Which::First(Some(_)) => *stamp == name.stamp,
+        _ => *stamp >= name.stamp,
+    };
+    is_late_enough && !is_another
 }
 
 /// The commit's files as they lie here.

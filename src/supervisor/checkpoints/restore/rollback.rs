@@ -12,15 +12,13 @@ use crate::rules::checkpoint::listing::around;
 use crate::rules::checkpoint::{Entry, Rollback, Writer};
 use crate::rules::store::manifest::Item;
 use crate::rules::store::names::{Attempt, OWN};
-use crate::supervisor::checkpoints::directory::disk::{TEMPORARY, TORN, free_place};
+use crate::supervisor::checkpoints::directory::disk::{TEMPORARY, TORN, free_place, keep_newest};
 use crate::supervisor::checkpoints::directory::look::How;
 use crate::supervisor::checkpoints::directory::scratch_dir::{ScratchDir, now, turn};
 use crate::supervisor::checkpoints::failure::{Failure, Refusal};
 use crate::supervisor::checkpoints::mirror::Mirror;
 use crate::supervisor::checkpoints::restore::fetch::Fetching;
 
-/// So many places of what was torn are kept, the newest: a job that is killed in each save must not fill its disk.
-const KEPT: usize = 2;
 /// What the run can do without waits for the file system of the directory for so long.
 const AT_MOST: Duration = Duration::from_secs(5);
 
@@ -171,20 +169,7 @@ impl RollingBack {
         for (path, text) in self.rollback.pointers.iter().filter(|(path, _)| !is_back(path)) {
             dir.replace(path, text.as_bytes(), 0o644)?;
         }
-        self.let_go_of_older(&place)?;
+        keep_newest(dir, TORN, "", &place)?;
         Ok(Moved { place, entries })
-    }
-
-    /// Removes what was torn before, but for the newest few.
-    fn let_go_of_older(&self, place: &str) -> io::Result<()> {
-        let mut places = Vec::new();
-        for name in self.dir.names(TORN)? {
-            let path = format!("{TORN}/{name}");
-            let changed = self.dir.look(&path)?.map_or(0, |entry| entry.mtime_ns);
-            places.push((path == *place, changed, path));
-        }
-        places.sort();
-        let older = places.len().saturating_sub(KEPT);
-        places[..older].iter().try_for_each(|(_, _, path)| self.dir.remove_tree(path))
     }
 }

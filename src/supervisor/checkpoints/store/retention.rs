@@ -13,7 +13,7 @@ use crate::rules::store::manifest::Manifest;
 use crate::rules::store::names::{
     BAD, CommitName, OWN, Stamp, is_of_ours, stamp_of_data, store_of_corner, stores_below,
 };
-use crate::rules::store::plan::{self, Retention};
+use crate::rules::store::plan::{self, Hold, Retention};
 use crate::supervisor::checkpoints::store::claim::{Remote, STAGED};
 use crate::supervisor::checkpoints::store::commits::{
     attempts, commits, commits_among, delete_all, judge, read, readable,
@@ -26,6 +26,8 @@ const MANY_TURNS: u32 = 3;
 #[derive(Debug)]
 pub(crate) struct Retiring {
     rule: Retention,
+    /// What a gang holds back.
+    pub(crate) hold: Hold,
     faults: Faults,
     /// Whether there was a commit since the last turn.
     is_due: bool,
@@ -59,9 +61,9 @@ struct Going {
 }
 
 impl Retiring {
-    /// Keeps what the rule says.
-    pub(crate) fn new(rule: Retention, faults: Faults) -> Retiring {
-        Retiring { rule, faults, is_due: false, turns: 0, told: String::new(), left_over: RefCell::default() }
+    /// Keeps what the rule says, and what is held back.
+    pub(crate) fn new(rule: Retention, hold: Hold, faults: Faults) -> Retiring {
+        Retiring { rule, hold, faults, is_due: false, turns: 0, told: String::new(), left_over: RefCell::default() }
     }
 
     /// There was a commit.
@@ -175,7 +177,8 @@ impl Retiring {
             None => attempts.into_iter().chain(judged.iter().map(|(name, _)| name.stamp.attempt.clone())).max(),
         };
         let Some(ours) = ours else { return Ok(Going::default()) };
-        let going = plan::expendable(&judged, self.rule, &ours, spared.as_ref());
+        let mut going = plan::expendable(&judged, self.rule, &ours, spared.as_ref());
+        going.retain(|name| !self.hold.keeps(name.step));
         let mut left = HashSet::new();
         if !going.is_empty() {
             // A file that did not change lies under the key of an older commit.

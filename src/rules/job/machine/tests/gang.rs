@@ -30,7 +30,11 @@ fn in_generation(policy: Policy, generation: u64) -> Machine {
 }
 
 fn start(machine: &mut Machine, at: f64, generation: u64) {
-    feed(machine, at, [Event::Gang(Order::Survey), Event::Surveyed(Offer::default())]);
+    machine.step(secs(at), Event::Gang(Order::Survey));
+    while machine.gang.surveys > 1 {
+        assert_eq!(machine.step(secs(at), Event::Surveyed(Offer::default())), [], "a newer survey runs");
+    }
+    machine.step(secs(at), Event::Surveyed(Offer::default()));
     feed(machine, at, [Event::Gang(Order::Restore(Choice::Start))]);
     if machine.state == State::Arming {
         let restored = Event::Restored { resume: None, committed: None, older: false, is_further: false };

@@ -1,0 +1,102 @@
+//! The orders of a gang: find out what can be restored, and put in place what was agreed on.
+
+use crate::rules::checkpoint::Writer;
+use crate::rules::gang::message::{Choice, Offer};
+use crate::rules::gang::seat::Incarnation;
+use crate::rules::job::Event;
+use crate::supervisor::checkpoints::config::Restore;
+use crate::supervisor::checkpoints::directory::look::How;
+use crate::supervisor::checkpoints::failure::Failure;
+use crate::supervisor::checkpoints::keeper::patience::Patience;
+use crate::supervisor::checkpoints::keeper::progress::log_lines;
+use crate::supervisor::checkpoints::keeper::run::Keeper;
+use crate::supervisor::checkpoints::mirror::Mirror;
+use crate::supervisor::checkpoints::wanted::Checkpoints;
+
+impl Keeper {
+    /// The tree is empty: commits what had settled, and says what can be restored.
+    pub(super) async fn survey(&mut self, leader: Option<Incarnation>) {
+        let surveyed = match self.checkpoints.take() {
+            Some(checkpoints) => self.open_in_gang(checkpoints).await,
+            None => self.settle_in_gang().await,
+        };
+        let offered = match (surveyed, &mut self.mirror) {
+            (Ok(true), Some(mirror)) => {
+                let patience = Patience::new(&mirror.config, self.clock, &self.is_pressed);
+                let offered = patience.carry_out("survey", None, mirror.offer(leader)).await;
+                offered.unwrap_or_else(|why| Err(Failure::store(format!("{why}; nothing was started"))))
+            }
+            (Ok(true), None) => Ok(Offer::default()),
+            // A newer run has taken over, and that was told.
+            (Ok(false), _) => return,
+            (Err(failure), _) => Err(failure),
+        };
+        (self.writer, self.died_ns) = (Writer::Finished, None);
+        match offered {
+            Ok(offer) => self.report.tell(Event::Surveyed(offer)),
+            Err(failure) => self.report.not_restored(failure),
+        }
+    }
+
+    /// Opens both sides, and claims the store. False: a newer run has taken over.
+    async fn open_in_gang(&mut self, checkpoints: Checkpoints) -> Result<bool, Failure> {
+        let patience = Patience::new(&checkpoints.config, self.clock, &self.is_pressed);
+        let opened = async {
+            let mut mirror = Mirror::open(checkpoints.config).await?;
+            let unmade = if mirror.config.store.is_none() { mirror.make_directory().await } else { None };
+            mirror.hear_restore(Box::new(|| log_lines("restoring the checkpoint")));
+            mirror.listeners.tell = Some(self.report.listener());
+            mirror.begin_in_gang().await?;
+            unmade.into_iter().for_each(|line| mirror.note(line));
+            Ok::<Mirror, Failure>(mirror)
+        };
+        let given_up = |why: String| Failure::store(format!("{why}; nothing was started"));
+        let mirror = patience.carry_out("start", None, opened).await.map_err(given_up)??;
+        if let Some(number) = mirror.incarnation() {
+            self.report.incarnation(number);
+        }
+        let restoring = mirror.config.restoring;
+        self.mirror = Some(mirror);
+        // What an earlier run left and did not commit is committed before it is offered.
+        let goes_on = restoring.what != Restore::Never && restoring.step.is_none();
+        Ok(!goes_on || self.save_what_is_left().await)
+    }
+
+    /// After an attempt: commits what had settled, and moves away what was left half written. False: a newer run has taken
+    /// over.
+    async fn settle_in_gang(&mut self) -> Result<bool, Failure> {
+        if !self.save_what_is_left().await {
+            return Ok(false);
+        }
+        let how = How { writer: self.writer, settle: self.settle, died_ns: self.died_ns };
+        if let Some(mirror) = self.mirror.as_mut().filter(|mirror| mirror.may_commit())
+            && mirror.roll_back(how).await?.is_some()
+        {
+            // What was torn cannot be put back from the last commit: only the store has something whole.
+            mirror.in_gang.directory_counts = false;
+        }
+        Ok(true)
+    }
+
+    /// Puts the agreed checkpoint in place. Whether there is a store to commit to from now on.
+    pub(super) async fn restore_agreed(&mut self, choice: Choice) -> bool {
+        let Some(mirror) = &mut self.mirror else {
+            self.report.restored(None, None);
+            return false;
+        };
+        let patience = Patience::new(&mirror.config, self.clock, &self.is_pressed);
+        let restored = patience.carry_out("restore", None, mirror.restore_agreed(choice)).await;
+        match restored.unwrap_or_else(|why| Err(Failure::store(why))) {
+            Ok(resume) => {
+                mirror.mark_unfinished(true).await;
+                let has_store = mirror.config.store.is_some() && !mirror.leaves_commits_to_chief();
+                self.report.restored(self.mirror.as_mut(), resume);
+                has_store
+            }
+            Err(failure) => {
+                self.report.not_restored(failure);
+                false
+            }
+        }
+    }
+}
