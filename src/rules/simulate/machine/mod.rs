@@ -250,7 +250,7 @@ impl Simulation {
         (self.strikes[strike].at, self.strikes[strike].is_missed) = (Some(now), is_missed);
         let name = self.name(at);
         if is_missed {
-            actions.push(Action::Say(format!("{} of {name} misses it: it is not running", kind.word())));
+            actions.push(Action::Say(format!("no {} of {name}: it is not running", kind.word())));
             return;
         }
         match kind {
