@@ -1,6 +1,6 @@
 //! What every target on the cluster does with its input.
 
-use trainit::rules::cluster::input::Input;
+use trainit::rules::cluster::parse::input::Input;
 use trainit::rules::cluster::spec::ClusterOptions;
 use trainit::rules::process::env::Env;
 use trainit::rules::framework::resolve;

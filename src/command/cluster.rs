@@ -4,9 +4,10 @@
 use crate::edge::fs::small_file;
 use crate::edge::host::limits;
 use crate::edge::net::free_port;
-use crate::rules::cluster::input::Input;
+use crate::rules::cluster::malformed;
+use crate::rules::cluster::parse::input::Input;
+use crate::rules::cluster::parse::json;
 use crate::rules::cluster::spec::{ClusterError, ClusterOptions, Nproc, Warning};
-use crate::rules::cluster::{json, malformed};
 use crate::rules::framework::{self, Resolved};
 use crate::rules::gpu::{Discovery, Health, cuda, demand};
 use crate::rules::process::env::Env;

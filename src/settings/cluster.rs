@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::reader::Reader;
 use crate::rules::cluster;
-use crate::rules::cluster::address::parse_host;
+use crate::rules::cluster::parse::address::parse_host;
 use crate::rules::cluster::spec::{ClusterOptions, Explicit, Nproc, PlatformName, Role};
 use crate::rules::framework::FRAMEWORKS;
 use crate::rules::framework::peers::Scope;

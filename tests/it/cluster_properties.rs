@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use trainit::rules::cluster::PLATFORMS;
-use trainit::rules::cluster::input::Input;
+use trainit::rules::cluster::parse::input::Input;
 use trainit::rules::cluster::spec::{ClusterError, ClusterOptions, Nproc};
 use trainit::rules::framework::{Resolved, resolve};
 use trainit::rules::process::env::Env;

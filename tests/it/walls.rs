@@ -112,10 +112,10 @@ fn a_platforms_variables_are_named_in_its_own_file_only() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let list = fs::read_to_string(root.join("src/rules/cluster/mod.rs")).unwrap();
     let lines = list.split("pub const PLATFORMS").nth(1).unwrap().split("];").next().unwrap();
-    let files: Vec<&str> = lines
+    let files: Vec<String> = lines
         .lines()
-        .filter_map(|line| line.trim().strip_prefix('&')?.split_once("::"))
-        .map(|(file, _)| file)
+        .filter_map(|line| line.trim().strip_prefix('&')?.rsplit_once("::"))
+        .map(|(module, _)| module.replace("::", "/"))
         .collect();
     assert!(files.len() > 9, "{files:?}");
     let code =

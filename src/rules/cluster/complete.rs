@@ -5,11 +5,11 @@
 //! the platform's, the port in the leader's address, 29500. For processes that `run` starts on a single node, a free
 //! port replaces the last one, so that two runs on one host do not meet.
 
-use super::address::{Address, parse_host};
-use super::input::{Input, address, count, rank};
 use super::spec::{
     ClusterError, ClusterOptions, ClusterSpec, Explicit, Nproc, PlatformName, Reading, Warning, quote, role_of_rank,
 };
+use crate::cluster::parse::address::{Address, parse_host};
+use crate::cluster::parse::input::{Input, address, count, rank};
 
 const DEFAULT_PORT: u16 = 29_500;
 const LOOPBACK: &str = "127.0.0.1";

@@ -12,7 +12,7 @@
 use serde_json::Value;
 
 use super::PLATFORMS;
-use super::unsupported::UNSUPPORTED;
+use crate::cluster::unread::unsupported::UNSUPPORTED;
 use crate::process::env::Env;
 
 /// How a platform identifies the first process of its job.

@@ -1,40 +1,24 @@
 //! Reads every platform's variables into one model of the job.
 //!
-//! The types (`spec`), the readers (one file for each platform), the list (here). To add a platform, add its file and
-//! its line in [`PLATFORMS`]. Deliberately absent: the variables of frameworks, which are in `rules/framework`.
+//! The types (`spec`), the readers (`platforms`, `launchers`), the list (here). To add a platform, add its file and its line
+//! in [`PLATFORMS`]. Deliberately absent: the variables of frameworks, which are in `rules/framework`.
 
-pub mod address;
 pub mod complete;
 pub mod first;
-pub mod hostlist;
-pub mod input;
-pub mod json;
-mod launcher;
-pub mod pools;
-pub mod signs;
+mod launchers;
+pub mod parse;
+pub mod platforms;
 pub mod spec;
+pub mod unread;
 pub mod written;
-
-mod aws_batch;
-mod jax_env;
-mod k8s_indexed;
-mod mpi;
-mod nodes_env;
-mod pmi;
-pub mod sagemaker;
-mod slurm;
-mod tf_config;
-mod torch_env;
-mod torchelastic;
-mod tpu;
-mod unsupported;
-mod vertex;
 
 use crate::process::env::{Changes, Env};
 use first::First;
-use input::Input;
-use signs::Signs;
+use launchers::launcher;
+use parse::input::Input;
 use spec::{ClusterError, ClusterSpec, Fact, PlatformName, Reading, Warning};
+use unread::signs::{self, Signs};
+use unread::unsupported;
 use written::Simulated;
 
 /// Reads a source; `None` if its variables are not set.
@@ -94,19 +78,19 @@ impl Platform {
 /// A launcher that has placed this process comes first, then platforms with variables that nothing else sets, then the
 /// variables that frameworks and launchers leave in the environment, from the specific to the general.
 pub const PLATFORMS: &[&Platform] = &[
-    &torchelastic::TORCHELASTIC,
-    &sagemaker::SAGEMAKER,
-    &vertex::VERTEX,
-    &tf_config::TF_CONFIG,
-    &aws_batch::AWS_BATCH,
-    &mpi::MPI,
-    &pmi::PMI,
-    &nodes_env::NODES_ENV,
-    &torch_env::TORCH_ENV,
-    &jax_env::JAX_ENV,
-    &slurm::SLURM,
-    &k8s_indexed::K8S_INDEXED,
-    &tpu::TPU,
+    &launchers::torchelastic::TORCHELASTIC,
+    &platforms::sagemaker::SAGEMAKER,
+    &platforms::vertex::VERTEX,
+    &platforms::tf_config::TF_CONFIG,
+    &platforms::aws_batch::AWS_BATCH,
+    &launchers::mpi::MPI,
+    &launchers::pmi::PMI,
+    &launchers::nodes_env::NODES_ENV,
+    &launchers::torch_env::TORCH_ENV,
+    &launchers::jax_env::JAX_ENV,
+    &platforms::slurm::SLURM,
+    &platforms::k8s_indexed::K8S_INDEXED,
+    &platforms::tpu::TPU,
 ];
 
 /// The values of `--platform`.

@@ -3,7 +3,7 @@
 //!
 //! Deliberately absent: the variables of platforms and frameworks.
 
-use super::address::Address;
+use crate::cluster::parse::address::Address;
 use crate::process::signal::Signal;
 
 /// The limit for quoting a foreign value, in characters.

@@ -4,8 +4,8 @@
 //! Each platform's file holds its own ([`super::Platform::simulated`]). Deliberately absent: processes, times, faults
 //! (`rules/simulate`).
 
-use super::address::Address;
 use super::spec::Role;
+use crate::cluster::parse::address::Address;
 use crate::gang::seat::Seat;
 
 /// The job whose variables are written.

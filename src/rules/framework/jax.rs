@@ -8,7 +8,7 @@
 
 use super::Framework;
 use super::vars::{Context, Derived, Precedence};
-use crate::cluster::address::Address;
+use crate::cluster::parse::address::Address;
 use crate::cluster::spec::Process;
 
 /// JAX needs it to detect Slurm, and few other programs use it.
@@ -53,7 +53,7 @@ fn derive(context: &Context<'_>) -> Derived {
 
 #[cfg(test)]
 mod tests {
-    use crate::cluster::input::Input;
+    use crate::cluster::parse::input::Input;
     use crate::cluster::spec::{ClusterOptions, Nproc};
     use crate::framework::resolve;
     use crate::process::env::Env;

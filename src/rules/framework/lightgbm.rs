@@ -8,7 +8,7 @@ use super::Framework;
 use std::collections::HashMap;
 
 use super::vars::{Context, Derived, Precedence};
-use crate::cluster::address::canonical;
+use crate::cluster::parse::address::canonical;
 
 /// LightGBM's default port, used for the first worker of a host.
 const PORT: u16 = 12_400;

@@ -18,7 +18,7 @@ mod xgboost;
 use std::ffi::OsString;
 
 use crate::cluster::detect;
-use crate::cluster::input::Input;
+use crate::cluster::parse::input::Input;
 use crate::cluster::spec::{ClusterError, ClusterSpec, Process, Warning, quote};
 use crate::cluster::{complete, spec};
 use crate::process::env::{Changes, Env};

@@ -20,7 +20,7 @@ pub fn hostfile(spec: &ClusterSpec, slots: u32) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::cluster::input::Input;
+    use crate::cluster::parse::input::Input;
     use crate::cluster::spec::ClusterOptions;
     use crate::framework::resolve;
     use crate::process::env::Env;

@@ -7,7 +7,7 @@
 
 use super::FRAMEWORKS;
 use super::vars::AlternativeAddress;
-use crate::cluster::address::Address;
+use crate::cluster::parse::address::Address;
 use crate::cluster::spec::{ClusterError, ClusterSpec};
 
 /// The peers to wait for.
@@ -69,7 +69,7 @@ pub fn to_reach(spec: &ClusterSpec, scope: Scope) -> Result<Vec<Peer>, ClusterEr
 mod tests {
     use super::*;
     use crate::cluster::detect;
-    use crate::cluster::input::Input;
+    use crate::cluster::parse::input::Input;
     use crate::cluster::spec::{ClusterOptions, Explicit};
     use crate::process::env::Env;
 

@@ -8,7 +8,7 @@ use super::Framework;
 use serde_json::{Value, json};
 
 use super::vars::{AlternativeAddress, Context, Derived, Precedence};
-use crate::cluster::json::{self, Members};
+use crate::cluster::parse::json::{self, Members};
 use crate::cluster::spec::{ClusterSpec, PlatformName, TfCluster, Warning};
 
 const VARIABLE: &str = "TF_CONFIG";

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use super::Resolved;
 use super::vars::{Context, Derived, Group, Precedence};
-use crate::cluster::address::bracketed;
+use crate::cluster::parse::address::bracketed;
 use crate::cluster::spec::{ClusterSpec, Process, Warning};
 use crate::process::env::Env;
 
@@ -157,7 +157,7 @@ fn derive_process(context: &Context<'_>, group: &Group<'_>, derived: &mut Derive
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::input::Input;
+    use crate::cluster::parse::input::Input;
     use crate::cluster::spec::{ClusterOptions, Nproc};
     use crate::framework::resolve;
 

@@ -1,7 +1,7 @@
 //! The types of the framework room: a replica in its group, its variables, and which value wins if a variable is set
 //! already.
 
-use crate::cluster::address::Address;
+use crate::cluster::parse::address::Address;
 use crate::cluster::spec::{ClusterOptions, ClusterSpec, Explicit, Nproc, Process, Warning};
 use crate::process::env::Env;
 

@@ -24,7 +24,7 @@ fn derive(context: &Context<'_>) -> Derived {
 
 #[cfg(test)]
 mod tests {
-    use crate::cluster::input::Input;
+    use crate::cluster::parse::input::Input;
     use crate::cluster::spec::ClusterOptions;
     use crate::framework::resolve;
     use crate::process::env::Env;

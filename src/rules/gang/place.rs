@@ -112,7 +112,7 @@ fn roster(spec: &ClusterSpec) -> BTreeSet<Seat> {
 mod tests {
     use super::*;
     use crate::cluster::detect;
-    use crate::cluster::input::Input;
+    use crate::cluster::parse::input::Input;
     use crate::cluster::spec::ClusterOptions;
     use crate::process::env::Env;
 

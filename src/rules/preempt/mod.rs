@@ -12,7 +12,7 @@ use std::time::Duration;
 
 pub use watch::{Answer, Heard, Method, Notice, Question, Watch, Word};
 
-use super::cluster::address::Address;
+use super::cluster::parse::address::Address;
 use super::cluster::spec::quote;
 use crate::process::env::Env;
 

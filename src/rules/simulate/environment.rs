@@ -84,9 +84,9 @@ fn is_of_a_platform(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::address::Address;
     use crate::cluster::detect;
-    use crate::cluster::input::Input;
+    use crate::cluster::parse::address::Address;
+    use crate::cluster::parse::input::Input;
     use crate::cluster::spec::{ClusterOptions, ClusterSpec, Explicit, Role};
     use crate::gang::seat::Seat;
     use crate::preempt::{Choice, LocalFacts, pick};

@@ -22,7 +22,7 @@ use crate::edge::process::descendants;
 use crate::edge::process::reaper::{self, Wait};
 use crate::edge::process::signals::{self, Mask, SignalFd};
 use crate::edge::process::spawn;
-use crate::rules::cluster::address::Address;
+use crate::rules::cluster::parse::address::Address;
 use crate::rules::cluster::written::{Job, Notice, Replica};
 use crate::rules::process::env::Env;
 use crate::rules::process::exit::{End, NOT_STARTED};

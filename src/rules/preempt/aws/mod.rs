@@ -12,7 +12,7 @@ use serde_json::Value as Json;
 
 use super::watch::{Answer, Failures, Heard, Method, Notice, PLAIN_TIMEOUT, Question, Watch, Word, unusable_server};
 use super::{LocalFacts, Source};
-use crate::cluster::sagemaker;
+use crate::cluster::platforms::sagemaker;
 use crate::process::env::Env;
 use crate::text::timestamps;
 

@@ -11,15 +11,15 @@
 
 use serde_json::Value;
 
-use super::Platform;
-use super::address::parse_host;
-use super::first::First;
-use super::input::Input;
-use super::json;
-use super::pools::workers;
-use super::signs::Signs;
-use super::spec::{ClusterError, Leader, Nproc, PlatformName, Reading, Role, Traits, Warning, quote};
-use super::written::{Job, Limit, Notice, Permanent, Replica, Restarts, Simulated, Success};
+use crate::cluster::Platform;
+use crate::cluster::first::First;
+use crate::cluster::parse::address::parse_host;
+use crate::cluster::parse::input::Input;
+use crate::cluster::parse::json;
+use crate::cluster::parse::pools::workers;
+use crate::cluster::spec::{ClusterError, Leader, Nproc, PlatformName, Reading, Role, Traits, Warning, quote};
+use crate::cluster::unread::signs::Signs;
+use crate::cluster::written::{Job, Limit, Notice, Permanent, Replica, Restarts, Simulated, Success};
 use crate::process::env::Env;
 
 const RESOURCES: &str = "/opt/ml/input/config/resourceconfig.json";
@@ -51,7 +51,7 @@ struct Group {
 
 const NAME: PlatformName = PlatformName("sagemaker");
 
-pub(super) const SAGEMAKER: Platform = Platform {
+pub(in crate::cluster) const SAGEMAKER: Platform = Platform {
     first: First::Name(["SM_CURRENT_HOST", "SM_HOSTS"]),
     simulated: Some(Simulated {
         name: NAME.0,

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use serde::de::IgnoredAny;
 
-use super::spec::{ClusterError, quote};
+use crate::cluster::spec::{ClusterError, quote};
 use crate::text::python_json;
 
 /// Larger documents are refused. A reader of files may stop one byte after this.

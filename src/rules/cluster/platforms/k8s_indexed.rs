@@ -1,15 +1,15 @@
 //! A Kubernetes Indexed Job: `JOB_COMPLETION_INDEX`, with the number of nodes from the user. The index alone means an
 //! array job, which is more common.
 
-use super::input::{Input, count};
-use super::signs::Signs;
-use super::spec::{ClusterError, PlatformName, Reading, Warning, role_of_rank};
-use super::written::{Job, Limit, Notice, Permanent, Replica, Restarts, Simulated, Success};
-use super::{EXPLICIT, Platform};
+use crate::cluster::parse::input::{Input, count};
+use crate::cluster::spec::{ClusterError, PlatformName, Reading, Warning, role_of_rank};
+use crate::cluster::unread::signs::Signs;
+use crate::cluster::written::{Job, Limit, Notice, Permanent, Replica, Restarts, Simulated, Success};
+use crate::cluster::{EXPLICIT, Platform};
 
 const NAME: PlatformName = PlatformName("k8s_indexed");
 
-pub(super) const K8S_INDEXED: Platform = Platform {
+pub(in crate::cluster) const K8S_INDEXED: Platform = Platform {
     simulated: Some(Simulated {
         name: NAME.0,
         write,
@@ -51,9 +51,9 @@ fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, Clus
 
 #[cfg(test)]
 mod tests {
-    use super::super::detect;
-    use super::super::spec::{ClusterOptions, Explicit};
     use super::*;
+    use crate::cluster::detect;
+    use crate::cluster::spec::{ClusterOptions, Explicit};
     use crate::process::env::Env;
 
     #[test]

@@ -4,13 +4,13 @@
 //! because no variable gives its world size (Open MPI and Slurm, which set it, have variables of their own); the tasks
 //! of Slurm's srun, which `SLURM_*` describe completely; and a name of the launch, because Hydra sets none.
 
-use super::Platform;
-use super::first::First;
-use super::input::Input;
-use super::launcher::{Names, place};
-use super::signs::Signs;
-use super::slurm;
-use super::spec::{ClusterError, PlatformName, Reading, Warning};
+use crate::cluster::Platform;
+use crate::cluster::first::First;
+use crate::cluster::launchers::launcher::{Names, place};
+use crate::cluster::parse::input::Input;
+use crate::cluster::platforms::slurm;
+use crate::cluster::spec::{ClusterError, PlatformName, Reading, Warning};
+use crate::cluster::unread::signs::Signs;
 
 const HYDRA: Names =
     Names { rank: "PMI_RANK", size: "PMI_SIZE", local_rank: "MPI_LOCALRANKID", local_size: "MPI_LOCALNRANKS" };
@@ -19,7 +19,7 @@ const CRAY: Names = Names { local_rank: "PMI_LOCAL_RANK", local_size: "PMI_LOCAL
 
 const NAME: PlatformName = PlatformName("pmi");
 
-pub(super) const PMI: Platform = Platform {
+pub(in crate::cluster) const PMI: Platform = Platform {
     read_launcher: read,
     first: First::Rank(&[&[HYDRA.rank], &["PMIX_RANK"]]),
     signs: &[Signs {

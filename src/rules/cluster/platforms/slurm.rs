@@ -4,14 +4,14 @@
 
 use std::collections::HashSet;
 
-use super::Platform;
-use super::first::First;
-use super::hostlist;
-use super::input::{Input, rank, within};
-use super::pools::workers;
-use super::signs::Signs;
-use super::spec::{ClusterError, Leader, PlatformName, Process, Reading, Role, Traits, Warning, quote};
-use super::written::{Job, Limit, Notice, Permanent, Replica, Restarts, Simulated, Success};
+use crate::cluster::Platform;
+use crate::cluster::first::First;
+use crate::cluster::parse::hostlist;
+use crate::cluster::parse::input::{Input, rank, within};
+use crate::cluster::parse::pools::workers;
+use crate::cluster::spec::{ClusterError, Leader, PlatformName, Process, Reading, Role, Traits, Warning, quote};
+use crate::cluster::unread::signs::Signs;
+use crate::cluster::written::{Job, Limit, Notice, Permanent, Replica, Restarts, Simulated, Success};
 use crate::process::env::Env;
 use crate::process::signal::Signal;
 
@@ -29,7 +29,7 @@ const STEP: [&str; 4] = ["SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NODELIST",
 
 const NAME: PlatformName = PlatformName("slurm");
 
-pub(super) const SLURM: Platform = Platform {
+pub(in crate::cluster) const SLURM: Platform = Platform {
     first: First::Rank(&[&["SLURM_PROCID"]]),
     simulated: Some(Simulated {
         name: NAME.0,
@@ -166,13 +166,13 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
 }
 
 /// Whether this is a task of a step, for which Slurm gives the complete place.
-pub(super) fn is_task(env: &Env) -> bool {
+pub(in crate::cluster) fn is_task(env: &Env) -> bool {
     let is_given = |name: &str| env.given(name).is_some();
     is_given("SLURM_JOB_ID") && is_given("SLURM_PROCID") && STEP.iter().any(|name| is_given(name))
 }
 
 /// Whether the place in these variables (rank, size, local rank if necessary) is that of srun's task.
-pub(super) fn is_task_place(env: &Env, theirs: &[&str]) -> bool {
+pub(in crate::cluster) fn is_task_place(env: &Env, theirs: &[&str]) -> bool {
     let number = |name: &str| env.given(name).and_then(|text| text.trim().parse::<u32>().ok());
     let is_in_step = ["SLURM_STEP_ID", LISTS[0]].iter().any(|name| env.given(name).is_some());
     let mut pairs = theirs.iter().zip(["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"]);
@@ -181,7 +181,7 @@ pub(super) fn is_task_place(env: &Env, theirs: &[&str]) -> bool {
 
 /// The first of the nodes that a launcher within the job fills in the order of the job's list. Only if this node's
 /// position in the list matches its number: a user's own host file may have another order.
-pub(super) fn leader(input: &Input<'_>, node: u32, nodes: u32) -> Option<Leader> {
+pub(in crate::cluster) fn leader(input: &Input<'_>, node: u32, nodes: u32) -> Option<Leader> {
     let given = |name| input.env.given(name);
     let hosts = hostlist::expand(LISTS[1..].iter().find_map(|name| given(name))?.trim()).ok()?;
     let own = hosts.get(node as usize)?;
@@ -351,8 +351,8 @@ mod tests {
             let list = format!("gpu[1-{nodes}]");
             let step = [("SLURM_JOB_ID", "42"), ("SLURM_LOCALID", "1"), ("SLURM_STEP_NODELIST", &list)];
             let env = crate::process::env::Env::from_pairs(ours.into_iter().chain(step));
-            let options = super::super::spec::ClusterOptions::default();
-            let found = super::super::detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]);
+            let options = crate::cluster::spec::ClusterOptions::default();
+            let found = crate::cluster::detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]);
             let process = found.map_err(|error| error.code)?.spec.said.process.expect("a process");
             Ok((process.local_rank, process.local_size, process.rank, process.world))
         };
@@ -367,8 +367,8 @@ mod tests {
         let step = [("SLURM_STEP_NUM_TASKS", "1"), ("SLURM_STEP_NUM_NODES", "1"), ("SLURM_STEP_NODELIST", "gpu-n1")];
         let of_one = [("SLURM_NODEID", "0"), ("SLURM_LOCALID", "0"), ("SLURM_STEP_TASKS_PER_NODE", "1")];
         let env = crate::process::env::Env::from_pairs(job.into_iter().chain(step).chain(of_one));
-        let options = super::super::spec::ClusterOptions::default();
-        let found = super::super::detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]);
+        let options = crate::cluster::spec::ClusterOptions::default();
+        let found = crate::cluster::detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]);
         let said = found.expect("a task").spec.said;
         assert_eq!((said.num_nodes, said.node_rank, said.process.is_none()), (Some(1), Some(0), true));
     }

@@ -1,11 +1,11 @@
 //! JAX's variables: `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID` (Kubeflow's TrainJob), or the JAXJob's names without the
 //! prefix.
 
-use super::Platform;
-use super::first::First;
-use super::input::{Input, rank, within};
-use super::signs::Signs;
-use super::spec::{ClusterError, Leader, PlatformName, Reading, Warning, role_of_rank};
+use crate::cluster::Platform;
+use crate::cluster::first::First;
+use crate::cluster::parse::input::{Input, rank, within};
+use crate::cluster::spec::{ClusterError, Leader, PlatformName, Reading, Warning, role_of_rank};
+use crate::cluster::unread::signs::Signs;
 
 struct Names {
     world: &'static str,
@@ -35,7 +35,7 @@ const FORMS: [Names; 2] = [
 
 const NAME: PlatformName = PlatformName("jax_env");
 
-pub(super) const JAX_ENV: Platform = Platform {
+pub(in crate::cluster) const JAX_ENV: Platform = Platform {
     first: First::Rank(&[&["JAX_PROCESS_ID"], &["PROCESS_ID", "NUM_PROCESSES", "COORDINATOR_ADDRESS"]]),
     signs: &[
         Signs {

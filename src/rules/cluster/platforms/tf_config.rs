@@ -9,15 +9,15 @@
 
 use serde_json::Value;
 
-use super::Platform;
-use super::first::First;
-use super::input::Input;
-use super::json;
-use super::pools::{
+use crate::cluster::Platform;
+use crate::cluster::first::First;
+use crate::cluster::parse::input::Input;
+use crate::cluster::parse::json;
+use crate::cluster::parse::pools::{
     Pool, RENDEZVOUS_PORT, Replicas, Task, check_task, many_evaluators, read_cluster, read_task, refuse_duplicates,
 };
-use super::spec::{ClusterError, ClusterOptions, Leader, PlatformName, Reading, Role, Traits, Warning};
-use super::written::{Job, Limit, Notice, Permanent, Replica, Restarts, Simulated, Success};
+use crate::cluster::spec::{ClusterError, ClusterOptions, Leader, PlatformName, Reading, Role, Traits, Warning};
+use crate::cluster::written::{Job, Limit, Notice, Permanent, Replica, Restarts, Simulated, Success};
 use crate::process::env::Env;
 
 const VARIABLE: &str = "TF_CONFIG";
@@ -27,7 +27,7 @@ const NAME: PlatformName = PlatformName("tf_config");
 /// AI Platform Training, which also sets its own variables.
 const AI_PLATFORM: PlatformName = PlatformName("ai_platform");
 
-pub(super) const TF_CONFIG: Platform = Platform {
+pub(in crate::cluster) const TF_CONFIG: Platform = Platform {
     is_frameworks: true,
     first: First::Task(VARIABLE),
     // Kubeflow's TFJob with restartPolicy ExitCode.
@@ -213,8 +213,8 @@ fn replicas(pools: Vec<Pool>, own: Role, task: Task) -> Replicas {
 
 #[cfg(test)]
 mod tests {
-    use super::super::detect;
     use super::*;
+    use crate::cluster::detect;
 
     #[test]
     fn a_tf_config_inside_another_object_causes_a_warning_or_an_error() {

@@ -4,12 +4,12 @@
 //! A single node is ignored, because images set it as their default. A Slurm step, for which job scripts write these,
 //! gives each task its own place. Deliberately absent: starting `NPROC_PER_NODE` processes, which `--nproc` does.
 
-use super::Platform;
-use super::first::First;
-use super::input::{Input, rank, within};
-use super::signs::Signs;
-use super::slurm;
-use super::spec::{ClusterError, Leader, PlatformName, Reading, Warning, role_of_rank};
+use crate::cluster::Platform;
+use crate::cluster::first::First;
+use crate::cluster::parse::input::{Input, rank, within};
+use crate::cluster::platforms::slurm;
+use crate::cluster::spec::{ClusterError, Leader, PlatformName, Reading, Warning, role_of_rank};
+use crate::cluster::unread::signs::Signs;
 use crate::process::env::Env;
 
 /// The number of nodes, best first.
@@ -19,7 +19,7 @@ const PROCESSES: &str = "NPROC_PER_NODE";
 
 const NAME: PlatformName = PlatformName("nodes_env");
 
-pub(super) const NODES_ENV: Platform = Platform {
+pub(in crate::cluster) const NODES_ENV: Platform = Platform {
     first: First::Host(&["NODE_RANK"]),
     signs: &[
         Signs {
@@ -66,14 +66,14 @@ fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, Clus
 }
 
 /// The number of processes on each node, in torchrun's form: a number, `gpu`, `auto`.
-pub(super) fn processes(env: &Env) -> Option<&str> {
+pub(in crate::cluster) fn processes(env: &Env) -> Option<&str> {
     env.given(PROCESSES)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::detect;
     use super::*;
+    use crate::cluster::detect;
     use crate::cluster::spec::ClusterOptions;
 
     /// The platform, the place, the leader and the codes of the warnings; or the code of the error.

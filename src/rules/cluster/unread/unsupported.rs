@@ -6,10 +6,10 @@
 //! `JOB_COMPLETION_INDEX`, `AWS_BATCH_JOB_ARRAY_INDEX`), whose tasks are independent, and slots of a batch system
 //! (`LSB_DJOB_NUMPROC`, `NSLOTS`), which are processors.
 
-use super::signs::Signs;
+use crate::cluster::unread::signs::Signs;
 
 /// In the order of checking. The warning is about the first one that names more than one node or process.
-pub(super) const UNSUPPORTED: &[Signs] = &[
+pub(in crate::cluster) const UNSUPPORTED: &[Signs] = &[
     Signs {
         launcher: "SkyPilot",
         counts: &["SKYPILOT_NUM_NODES", "SKYPILOT_NODE_IPS"],

@@ -1,16 +1,16 @@
 //! A torchrun worker: torchrun has set everything. Nothing is derived, changed or refused.
 
-use super::Platform;
-use super::first::First;
-use super::input::Input;
-use super::spec::{ClusterError, Leader, PlatformName, Process, Reading, Warning, role_of_rank};
+use crate::cluster::Platform;
+use crate::cluster::first::First;
+use crate::cluster::parse::input::Input;
+use crate::cluster::spec::{ClusterError, Leader, PlatformName, Process, Reading, Warning, role_of_rank};
 
 const NAME: PlatformName = PlatformName("torchelastic");
 
 /// The run id of every torchrun without `--rdzv-id`.
 const UNNAMED: &str = "none";
 
-pub(super) const TORCHELASTIC: Platform = Platform {
+pub(in crate::cluster) const TORCHELASTIC: Platform = Platform {
     first: First::Rank(&[&["RANK"]]),
     ..Platform::of(&[NAME], &["TORCHELASTIC_RUN_ID"], "TORCHELASTIC_RUN_ID", read)
 };

@@ -8,9 +8,9 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::hostlist;
-use super::input::Input;
-use super::spec::Warning;
+use crate::cluster::parse::hostlist;
+use crate::cluster::parse::input::Input;
+use crate::cluster::spec::Warning;
 use crate::process::env::Env;
 
 const NOT_READ: &str = "no place is read from these variables";
@@ -38,7 +38,7 @@ pub struct Signs {
 
 impl Signs {
     /// For a launcher that starts one trainit on each node.
-    pub(super) const NODES: Signs = Signs {
+    pub(in crate::cluster) const NODES: Signs = Signs {
         launcher: "",
         counts: &[],
         node_files: &[],
@@ -48,11 +48,11 @@ impl Signs {
         of_processes: false,
     };
     /// For a launcher that starts one trainit for each process.
-    pub(super) const PROCESSES: Signs = Signs { of_processes: true, ..Signs::NODES };
+    pub(in crate::cluster) const PROCESSES: Signs = Signs { of_processes: true, ..Signs::NODES };
 
     /// The warning, if these variables name more than one node or process. `needs` are the variables that a place is
     /// read from, in words; `None` if no place is read.
-    pub(super) fn warning(&self, needs: Option<&str>, input: &Input<'_>) -> Option<Warning> {
+    pub(in crate::cluster) fn warning(&self, needs: Option<&str>, input: &Input<'_>) -> Option<Warning> {
         let env = input.env;
         if !self.is_complete(env) {
             return None;
@@ -124,7 +124,7 @@ impl Signs {
     }
 
     /// Whether the variables give a place other than the first.
-    pub(super) fn is_another(&self, env: &Env) -> bool {
+    pub(in crate::cluster) fn is_another(&self, env: &Env) -> bool {
         self.is_complete(env) && self.places.iter().filter_map(|name| place(env.given(name)?)).any(|place| place > 0)
     }
 }
@@ -195,7 +195,7 @@ const PLACE_NAMES: [&str; 12] = [
 
 /// The warning for a launcher that has no line here: a count of several and a place among them whose names have one prefix,
 /// as `X_NUM_NODES` and `X_NODE_RANK`.
-pub(super) fn unnamed(env: &Env) -> Option<Warning> {
+pub(in crate::cluster) fn unnamed(env: &Env) -> Option<Warning> {
     let mut counts = Vec::new();
     for (name, text) in env.iter() {
         if let Some(count) = bare(text).parse::<u32>().ok().filter(|count| *count > 1) {
@@ -260,14 +260,14 @@ fn place(text: &str) -> Option<u32> {
 }
 
 /// The value without surrounding quotes.
-pub(super) fn bare(text: &str) -> &str {
+pub(in crate::cluster) fn bare(text: &str) -> &str {
     let text = text.trim();
     let within = |quote: char| text.strip_prefix(quote)?.strip_suffix(quote);
     within('"').or_else(|| within('\'')).unwrap_or(text).trim()
 }
 
 /// A clause to end a message with, if the value of one of the variables begins with a quote.
-pub(super) fn quotes<'a>(names: impl Iterator<Item = &'a str>, env: &Env) -> Option<String> {
+pub(in crate::cluster) fn quotes<'a>(names: impl Iterator<Item = &'a str>, env: &Env) -> Option<String> {
     let is_quoted = |name: &&str| env.given(name).is_some_and(|text| text.trim().starts_with(['"', '\'']));
     let quoted: Vec<&str> = names.filter(is_quoted).collect();
     (!quoted.is_empty()).then(|| {
@@ -280,10 +280,10 @@ pub(super) fn quotes<'a>(names: impl Iterator<Item = &'a str>, env: &Env) -> Opt
 
 #[cfg(test)]
 mod tests {
-    use super::super::unsupported::UNSUPPORTED;
-    use super::super::{Input, PLATFORMS, detect};
     use super::*;
     use crate::cluster::spec::{ClusterOptions, Explicit, PlatformName};
+    use crate::cluster::unread::unsupported::UNSUPPORTED;
+    use crate::cluster::{Input, PLATFORMS, detect};
 
     fn warned_with(pairs: &[(&str, &str)], options: &ClusterOptions) -> Vec<String> {
         let env = Env::from_pairs(pairs.iter().copied());

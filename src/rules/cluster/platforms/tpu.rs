@@ -5,18 +5,18 @@
 //! place: one replica leads, and each has its own part of the store. With several slices, only the first host of the
 //! first slice has a known name.
 
-use super::Platform;
-use super::first::First;
-use super::input::{Input, host, rank, within};
-use super::signs::Signs;
-use super::spec::{ClusterError, Leader, PlatformName, Reading, Traits, Warning, role_of_rank};
+use crate::cluster::Platform;
+use crate::cluster::first::First;
+use crate::cluster::parse::input::{Input, host, rank, within};
+use crate::cluster::spec::{ClusterError, Leader, PlatformName, Reading, Traits, Warning, role_of_rank};
+use crate::cluster::unread::signs::Signs;
 
 /// The port of JAX's coordinator on a TPU.
 const COORDINATOR_PORT: u16 = 8482;
 
 const NAME: PlatformName = PlatformName("tpu");
 
-pub(super) const TPU: Platform = Platform {
+pub(in crate::cluster) const TPU: Platform = Platform {
     first: First::Host(&["TPU_WORKER_ID", "MEGASCALE_SLICE_ID"]),
     signs: &[
         Signs {

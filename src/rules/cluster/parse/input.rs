@@ -2,11 +2,11 @@
 //!
 //! Deliberately absent: the names of variables.
 
-use super::address::{Address, parse_host, parse_port};
-use super::spec::{ClusterError, ClusterOptions, quote};
+use crate::cluster::parse::address::{Address, parse_host, parse_port};
+use crate::cluster::spec::{ClusterError, ClusterOptions, quote};
 use crate::process::env::Env;
 
-/// Reads the file at a path: `None` if it does not exist. Returns at most [`super::json::MAX_BYTES`] and one byte.
+/// Reads the file at a path: `None` if it does not exist. Returns at most [`crate::cluster::parse::json::MAX_BYTES`] and one byte.
 /// Errors: why an existing file cannot be read.
 pub type Files<'a> = &'a dyn Fn(&str) -> Result<Option<String>, String>;
 

@@ -1,12 +1,12 @@
 //! Common code for launchers that start one trainit for each process (mpirun, mpiexec). They number processes, and
 //! imply nodes only if ranks are packed. Also combines a launcher's process with the nodes of another source.
 
-use super::input::{Input, rank, within};
-use super::slurm;
-use super::spec::{ClusterError, Leader, PlatformName, Process, Reading, Traits, Warning, role_of_rank};
+use crate::cluster::parse::input::{Input, rank, within};
+use crate::cluster::platforms::slurm;
+use crate::cluster::spec::{ClusterError, Leader, PlatformName, Process, Reading, Traits, Warning, role_of_rank};
 
 /// The variables in which an MPI launcher gives a process its place.
-pub(super) struct Names {
+pub(in crate::cluster) struct Names {
     /// The rank in the world.
     pub rank: &'static str,
     /// The size of the world.
@@ -18,7 +18,7 @@ pub(super) struct Names {
 }
 
 /// Reads the place from these variables. The leader is known only within a Slurm job.
-pub(super) fn place(
+pub(in crate::cluster) fn place(
     platform: PlatformName,
     names: &Names,
     input: &Input<'_>,
@@ -58,7 +58,7 @@ pub(super) fn place(
 /// Combines a launcher's process with the nodes of another source: its own ranks, and the source's addresses. The
 /// rendezvous is the launcher's if it gives one, else the source's. If the world is this node alone (each host ran its
 /// own launcher), the rendezvous is on this node.
-pub(super) fn merge_with_nodes(nodes: Reading, launched: Reading, warnings: &mut Vec<Warning>) -> Reading {
+pub(in crate::cluster) fn merge_with_nodes(nodes: Reading, launched: Reading, warnings: &mut Vec<Warning>) -> Reading {
     let Some(process) = launched.process else { return nodes };
     // The source knows the node, which otherwise is derived from ranks.
     let counted = if process.node_guessed { nodes.num_nodes } else { launched.num_nodes };
@@ -98,8 +98,8 @@ pub(super) fn merge_with_nodes(nodes: Reading, launched: Reading, warnings: &mut
 
 #[cfg(test)]
 mod tests {
-    use super::super::detect;
     use super::*;
+    use crate::cluster::detect;
     use crate::cluster::spec::ClusterOptions;
     use crate::process::env::Env;
 

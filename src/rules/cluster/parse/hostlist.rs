@@ -6,8 +6,8 @@
 
 use std::collections::HashSet;
 
-use super::address::parse_host;
-use super::spec::quote;
+use crate::cluster::parse::address::parse_host;
+use crate::cluster::spec::quote;
 
 /// Larger lists are refused.
 const MAX_HOSTS: usize = 65_536;

@@ -5,12 +5,12 @@
 //! be calculated. Deliberately absent: `OMPI_COMM_WORLD_NODE_RANK`, which is a rank in the node, and `SLURM_NODEID`,
 //! which in mpirun's own step does not count the node that mpirun runs on.
 
-use super::Platform;
-use super::first::First;
-use super::input::Input;
-use super::launcher::{Names, place};
-use super::signs::Signs;
-use super::spec::{ClusterError, Leader, PlatformName, Reading, Warning};
+use crate::cluster::Platform;
+use crate::cluster::first::First;
+use crate::cluster::launchers::launcher::{Names, place};
+use crate::cluster::parse::input::Input;
+use crate::cluster::spec::{ClusterError, Leader, PlatformName, Reading, Warning};
+use crate::cluster::unread::signs::Signs;
 
 /// Azure's variables for the first node, best first: with a port on several nodes, without one on a single node.
 const AZURE: [&str; 2] = ["AZ_BATCH_MASTER_NODE", "AZ_BATCHAI_MPI_MASTER_NODE"];
@@ -28,7 +28,7 @@ const LAUNCH: &str = "PMIX_NAMESPACE";
 const NAME: PlatformName = PlatformName("mpi");
 const AZURE_ML: PlatformName = PlatformName("azureml");
 
-pub(super) const MPI: Platform = Platform {
+pub(in crate::cluster) const MPI: Platform = Platform {
     read_launcher: read,
     first: First::Rank(&[&[OPEN_MPI.rank]]),
     signs: &[Signs {

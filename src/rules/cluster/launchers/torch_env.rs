@@ -4,23 +4,23 @@
 
 use std::collections::HashSet;
 
-use super::Platform;
-use super::address::canonical;
-use super::first::First;
-use super::input::{Input, host, rank, within};
-use super::nodes_env;
-use super::pools::workers;
-use super::signs::{Signs, bare, count, quotes};
-use super::slurm;
-use super::spec::{ClusterError, Leader, PlatformName, Process, Reading, Warning, quote, role_of_rank};
-use super::written::{Job, Limit, Notice, Permanent, Replica, Restarts, Simulated, Success};
+use crate::cluster::Platform;
+use crate::cluster::first::First;
+use crate::cluster::launchers::nodes_env;
+use crate::cluster::parse::address::canonical;
+use crate::cluster::parse::input::{Input, host, rank, within};
+use crate::cluster::parse::pools::workers;
+use crate::cluster::platforms::slurm;
+use crate::cluster::spec::{ClusterError, Leader, PlatformName, Process, Reading, Warning, quote, role_of_rank};
+use crate::cluster::unread::signs::{Signs, bare, count, quotes};
+use crate::cluster::written::{Job, Limit, Notice, Permanent, Replica, Restarts, Simulated, Success};
 
 /// The usual port of TensorFlow's server.
 const TENSORFLOW_PORT: u16 = 2222;
 
 const NAME: PlatformName = PlatformName("torch_env");
 
-pub(super) const TORCH_ENV: Platform = Platform {
+pub(in crate::cluster) const TORCH_ENV: Platform = Platform {
     read_launcher: one_of_several,
     first: First::Host(&["PET_NODE_RANK"]),
     // Kubeflow's PyTorchJob with restartPolicy ExitCode.
@@ -245,8 +245,8 @@ fn first<T>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::detect;
     use super::*;
+    use crate::cluster::detect;
     use crate::cluster::spec::{ClusterOptions, Explicit};
     use crate::process::env::Env;
 

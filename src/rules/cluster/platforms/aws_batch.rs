@@ -6,12 +6,12 @@
 //! indices. The main node does not get its own address, and dials its own host name. Deliberately absent: array jobs,
 //! whose children are independent.
 
-use super::Platform;
-use super::address::parse_host;
-use super::first::First;
-use super::input::{Input, rank, within};
-use super::signs::Signs;
-use super::spec::{ClusterError, Leader, PlatformName, Reading, Warning, role_of_rank};
+use crate::cluster::Platform;
+use crate::cluster::first::First;
+use crate::cluster::parse::address::parse_host;
+use crate::cluster::parse::input::{Input, rank, within};
+use crate::cluster::spec::{ClusterError, Leader, PlatformName, Reading, Warning, role_of_rank};
+use crate::cluster::unread::signs::Signs;
 
 const NODES: &str = "AWS_BATCH_JOB_NUM_NODES";
 const INDEX: &str = "AWS_BATCH_JOB_NODE_INDEX";
@@ -23,7 +23,7 @@ const LOOPBACK: &str = "127.0.0.1";
 
 const NAME: PlatformName = PlatformName("aws_batch");
 
-pub(super) const AWS_BATCH: Platform = Platform {
+pub(in crate::cluster) const AWS_BATCH: Platform = Platform {
     first: First::Equal([INDEX, MAIN]),
     signs: &[Signs { launcher: "AWS Batch", counts: &[NODES], places: &[INDEX], leaders: &[ADDRESS], ..Signs::NODES }],
     ..Platform::of(
@@ -62,9 +62,9 @@ fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, Clus
 
 #[cfg(test)]
 mod tests {
-    use super::super::detect;
-    use super::super::first::is_first;
     use super::*;
+    use crate::cluster::detect;
+    use crate::cluster::first::is_first;
     use crate::cluster::spec::ClusterOptions;
     use crate::process::env::Env;
 

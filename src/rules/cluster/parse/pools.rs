@@ -7,12 +7,14 @@ use std::collections::{BTreeMap, HashSet};
 
 use serde_json::Value;
 
-use super::address::{Address, canonical};
-use super::json;
-use super::spec::{ClusterError, ClusterOptions, Leader, PlatformName, Reading, Role, TfCluster, Warning, quote};
+use crate::cluster::parse::address::{Address, canonical};
+use crate::cluster::parse::json;
+use crate::cluster::spec::{
+    ClusterError, ClusterOptions, Leader, PlatformName, Reading, Role, TfCluster, Warning, quote,
+};
 
 /// The port that Vertex AI and AI Platform open for rendezvous; 2222 is used by TensorFlow's server.
-pub(super) const RENDEZVOUS_PORT: u16 = 3333;
+pub(in crate::cluster) const RENDEZVOUS_PORT: u16 = 3333;
 
 /// The addresses of a pool by index. Dense pools have every index from 0.
 pub type Tasks = BTreeMap<u32, Address>;
@@ -256,7 +258,7 @@ pub fn workers(hosts: &[String], port: u16, rank: u32) -> TfCluster {
 }
 
 /// The warning for one of several evaluators.
-pub(super) fn many_evaluators(variable: &str) -> Warning {
+pub(in crate::cluster) fn many_evaluators(variable: &str) -> Warning {
     let message = format!("{variable}: there is more than one evaluator; TensorFlow expects at most one");
     Warning::new("multiple_evaluators", message)
 }

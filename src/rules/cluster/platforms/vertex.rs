@@ -8,22 +8,22 @@
 //! Deliberately absent: `job`, which may be of any type and hold secrets; it is neither parsed nor copied. Host names
 //! are never compared with the pod's own name, because they are names of services.
 
-use super::Platform;
-use super::first::First;
-use super::input::Input;
-use super::json;
-use super::pools::{
+use crate::cluster::Platform;
+use crate::cluster::first::First;
+use crate::cluster::parse::input::Input;
+use crate::cluster::parse::json;
+use crate::cluster::parse::pools::{
     Pool, RENDEZVOUS_PORT, Replicas, check_task, many_evaluators, read_cluster, read_task, refuse_duplicates,
 };
-use super::spec::{ClusterError, Fact, Leader, PlatformName, Reading, Role, Traits, Warning};
-use super::written::{Job, Limit, Notice, Permanent, Replica, Restarts, Simulated, Success};
+use crate::cluster::spec::{ClusterError, Fact, Leader, PlatformName, Reading, Role, Traits, Warning};
+use crate::cluster::written::{Job, Limit, Notice, Permanent, Replica, Restarts, Simulated, Success};
 
 const VARIABLE: &str = "CLUSTER_SPEC";
 const POOLS: [&str; 4] = ["workerpool0", "workerpool1", "workerpool2", "workerpool3"];
 
 const NAME: PlatformName = PlatformName("vertex");
 
-pub(super) const VERTEX: Platform = Platform {
+pub(in crate::cluster) const VERTEX: Platform = Platform {
     first: First::Task(VARIABLE),
     facts: &[
         (Fact::Job, "CLOUD_ML_JOB_ID"),
@@ -104,7 +104,7 @@ fn read_as_vertex(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Opti
     Ok(Some(reading))
 }
 
-fn addresses(pool: &Pool) -> Vec<super::address::Address> {
+fn addresses(pool: &Pool) -> Vec<crate::cluster::parse::address::Address> {
     pool.tasks.values().cloned().collect()
 }
 
