@@ -1,8 +1,8 @@
 //! The trainer's output, searched with the patterns that users give: the same is found however it comes in pieces.
 #![no_main]
 
-use trainit::rules::metric::pattern::Pattern;
-use trainit::rules::metric::scrape::{Hit, Scraper};
+use trainit::rules::metric::output::pattern::Pattern;
+use trainit::rules::metric::output::scrape::{Hit, Scraper};
 
 libfuzzer_sys::fuzz_target!(|output: &[u8]| {
     let mut patterns = vec![Pattern::step("epoch").expect("a name")];

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use super::layers::Complaint;
 use super::reader::{Reader, local, unquoted};
 use crate::rules::cluster::first::is_first;
-use crate::rules::metric::line::{Report, Wrong};
-use crate::rules::metric::names::Choice;
-use crate::rules::metric::pattern::Pattern;
-use crate::rules::metric::searched::Searched;
+use crate::rules::metric::files::names::Choice;
+use crate::rules::metric::output::pattern::Pattern;
+use crate::rules::metric::output::searched::Searched;
+use crate::rules::metric::report::line::{Report, Wrong};
 use crate::rules::process::env::Env;
 use crate::settings::suggest::hint;
 

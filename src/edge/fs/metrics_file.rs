@@ -1,6 +1,6 @@
 //! The metrics file: whole lines in, under a lock, on the same inode.
 //!
-//! `rules::metric::plan` decides what a write does to the file. Deliberately absent: a temporary file with a rename (a tailing
+//! `rules::metric::report::plan` decides what a write does to the file. Deliberately absent: a temporary file with a rename (a tailing
 //! reader would stay on the old inode, and a bind mount refuses it), truncation before writing, a lock file, and any flush
 //! that no setting asks for.
 
@@ -18,7 +18,7 @@ use thiserror::Error;
 
 use crate::edge::clock::Clock;
 use crate::edge::fs::trusted_open;
-use crate::rules::metric::plan::{Plan, Tail, plan};
+use crate::rules::metric::report::plan::{Plan, Tail, plan};
 
 /// Pause between two tries to get a lock, or room in a FIFO: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));

@@ -5,11 +5,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::contract;
-use super::line::{Report, Wrong, non_finite_warning, refused_step_warning};
-use super::number::repr;
-use super::pattern::Found;
 use super::sources::Sources;
+use crate::metric::foreign_text::number::repr;
+use crate::metric::output::pattern::Found;
+use crate::metric::report::contract;
+use crate::metric::report::line::{Report, Wrong, non_finite_warning, refused_step_warning};
 
 /// The limits for remembered tags, apart from selected ones: their number, their total bytes, and the bytes of one.
 pub(super) const MOST_TAGS: usize = 10_000;

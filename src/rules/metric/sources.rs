@@ -4,9 +4,9 @@
 
 use std::collections::BTreeSet;
 
-use super::line::shown;
-use super::records::Counts;
-use super::searched::Searched;
+use crate::metric::files::records::Counts;
+use crate::metric::output::searched::Searched;
+use crate::metric::report::line::shown;
 use crate::text::safe_text::{counted, named};
 
 /// The limit for tags of event files that are named.
@@ -26,7 +26,7 @@ pub struct Sources {
 /// The trainer's output.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Output {
-    /// The number of searched lines, up to [`super::scrape::MOST_LINES`].
+    /// The number of searched lines, up to [`crate::metric::output::scrape::MOST_LINES`].
     pub lines: u64,
     /// The searched processes and their total number, if there are several.
     pub of: Option<(Searched, u32)>,
@@ -90,7 +90,9 @@ impl Output {
     fn summary(self) -> String {
         let lines = match self.lines {
             0 => "no line".to_owned(),
-            many if many >= super::scrape::MOST_LINES => format!("more than {} lines", super::scrape::MOST_LINES),
+            many if many >= crate::metric::output::scrape::MOST_LINES => {
+                format!("more than {} lines", crate::metric::output::scrape::MOST_LINES)
+            }
             lines => count_of(lines),
         };
         let of = match self.of {

@@ -15,12 +15,12 @@ use crate::edge::fs::follow::{Folder, Id, Named, Part, Seen};
 use crate::edge::io::eventfd::{EventFd, NotifyOnDrop};
 use crate::edge::process::signals;
 use crate::rules::checkpoint::listing::parent_of;
-use crate::rules::metric::event::{self, Scalar};
-use crate::rules::metric::names::{Choice, Names};
-use crate::rules::metric::pattern::Found;
-use crate::rules::metric::records::{Lines, Reader};
+use crate::rules::metric::files::event::{self, Scalar};
+use crate::rules::metric::files::names::{Choice, Names};
+use crate::rules::metric::files::records::{Lines, Reader};
+use crate::rules::metric::files::tfrecord::{Record, Records};
+use crate::rules::metric::output::pattern::Found;
 use crate::rules::metric::sources::{self, Sources};
-use crate::rules::metric::tfrecord::{Record, Records};
 use crate::supervisor::metrics::reporter::Sink;
 
 /// The shortest pause between two polls, and the pause after a slow poll as a multiple of its length.

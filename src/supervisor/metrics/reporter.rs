@@ -14,9 +14,9 @@ use std::time::Duration;
 use crate::edge::clock;
 use crate::edge::fs::metrics_file::MetricsFile;
 use crate::edge::process::signals;
+use crate::rules::metric::foreign_text::number;
 use crate::rules::metric::ledger::{Ledger, Measured};
-use crate::rules::metric::number;
-use crate::rules::metric::pattern::Found;
+use crate::rules::metric::output::pattern::Found;
 use crate::rules::metric::sources::Sources;
 use crate::supervisor::status::history::History;
 

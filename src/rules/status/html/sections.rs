@@ -9,7 +9,7 @@ use crate::gpu::Gpu;
 use crate::gpu::watch::Sample;
 use crate::job::Uptime;
 use crate::job::goodput::Cause;
-use crate::metric::number::repr;
+use crate::metric::foreign_text::number::repr;
 use crate::status::history::{Curve, History, Point};
 use crate::status::{Facts, lag, problem};
 

@@ -4,7 +4,7 @@
 
 use serde::Deserialize;
 
-use super::pattern::Pattern;
+use crate::metric::output::pattern::Pattern;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -16,7 +16,7 @@ struct Definition {
 }
 
 /// `None` for text that is neither an object nor a list of objects.
-pub(super) fn read(text: &str) -> Option<Result<Vec<Pattern>, String>> {
+pub(in crate::metric) fn read(text: &str) -> Option<Result<Vec<Pattern>, String>> {
     let list = text.trim_start().strip_prefix('[').map(str::trim_start);
     let definitions: Result<Vec<Definition>, _> = match list {
         // A tag may begin with a bracket, too.

@@ -5,7 +5,7 @@
 //! absent: the result on a terminal, such as the rest of an old bar after a shorter new one.
 
 /// The beginning of an escape code.
-pub(super) const ESCAPE: u8 = 0x1b;
+pub(in crate::metric) const ESCAPE: u8 = 0x1b;
 const BELL: u8 = 7;
 const BACKSPACE: u8 = 8;
 
@@ -13,23 +13,23 @@ const BACKSPACE: u8 = 8;
 const MOVES: &[u8] = b"ABDEFGHdf";
 
 /// Whether the byte ends a record.
-pub(super) fn is_end(byte: u8) -> bool {
+pub(in crate::metric) fn is_end(byte: u8) -> bool {
     matches!(byte, b'\n' | b'\r' | BACKSPACE)
 }
 
 /// Whether the bytes are text without escape codes and backspaces, which [`clean`] would not change.
-pub(super) fn is_plain(bytes: &[u8]) -> bool {
+pub(in crate::metric) fn is_plain(bytes: &[u8]) -> bool {
     !bytes.contains(&ESCAPE) && !bytes.contains(&BACKSPACE) && std::str::from_utf8(bytes).is_ok()
 }
 
 /// Complete records as plain text, each with the end `\n` or `\r`.
-pub(super) fn clean(bytes: &[u8], plain: &mut Vec<u8>) {
+pub(in crate::metric) fn clean(bytes: &[u8], plain: &mut Vec<u8>) {
     without_codes(bytes, plain);
     make_text(plain, true);
 }
 
 /// Replaces each invalid UTF-8 byte by `?`. If `is_whole` is false, an incomplete last character is left.
-pub(super) fn make_text(bytes: &mut [u8], is_whole: bool) {
+pub(in crate::metric) fn make_text(bytes: &mut [u8], is_whole: bool) {
     let mut at = 0;
     while let Err(error) = std::str::from_utf8(&bytes[at..]) {
         at += error.valid_up_to();
@@ -42,7 +42,7 @@ pub(super) fn make_text(bytes: &mut [u8], is_whole: bool) {
 /// Removes the codes of ECMA-48: `ESC [ parameters letter` (colours, erasures), `ESC ] text` up to BEL or `ESC \`
 /// (titles, links), `ESC ( letter` (character sets), `ESC 7` and all other codes of one byte (saved cursor, keypad). A
 /// code that moves the cursor, and a backspace, become `\r`.
-pub(super) fn without_codes(block: &[u8], plain: &mut Vec<u8>) {
+pub(in crate::metric) fn without_codes(block: &[u8], plain: &mut Vec<u8>) {
     plain.clear();
     let mut rest = block;
     while let Some(escape) = rest.iter().position(|b| *b == ESCAPE) {

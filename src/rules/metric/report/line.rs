@@ -7,20 +7,20 @@ use std::fmt::Write as _;
 
 use thiserror::Error;
 
-use super::number::{parse_float, parse_step, repr};
+use crate::metric::foreign_text::number::{parse_float, parse_step, repr};
 
 /// The tag of a report without one.
 pub const DEFAULT_TAG: &str = "training/hptuning/metric";
 
 /// The other keys of every line.
-pub(super) const KEYS: [&str; 4] = ["checkpoint_path", "global_step", "timestamp", "trial"];
+pub(in crate::metric) const KEYS: [&str; 4] = ["checkpoint_path", "global_step", "timestamp", "trial"];
 
 /// A valid measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
     tag: String,
-    pub(super) value: f64,
-    pub(super) step: String,
+    pub(in crate::metric) value: f64,
+    pub(in crate::metric) step: String,
     checkpoint_path: String,
 }
 
@@ -73,7 +73,7 @@ impl Report {
         warnings
     }
 
-    /// Appends the line with its newline. `timestamp` is in seconds since 1970 (see [`super::number::timestamp`]).
+    /// Appends the line with its newline. `timestamp` is in seconds since 1970 (see [`crate::metric::foreign_text::number::timestamp`]).
     pub fn write(&self, timestamp: f64, trial: &str, into: &mut Vec<u8>) {
         let mut fields = [
             (self.tag.as_str(), quoted(&repr(self.value))),
@@ -95,7 +95,7 @@ impl Report {
 }
 
 /// The warning for a value that is not finite.
-pub(super) fn non_finite_warning(value: f64) -> Option<String> {
+pub(in crate::metric) fn non_finite_warning(value: f64) -> Option<String> {
     (!value.is_finite()).then(|| {
         format!(
             "the value is {}, so the training may have diverged, and a tuning service may mark the trial INFEASIBLE; it is \
@@ -106,7 +106,7 @@ pub(super) fn non_finite_warning(value: f64) -> Option<String> {
 }
 
 /// The warning for a step (decimal text) that the tuning service is likely to refuse.
-pub(super) fn refused_step_warning(step: &str) -> Option<String> {
+pub(in crate::metric) fn refused_step_warning(step: &str) -> Option<String> {
     let what = match step.parse::<i64>() {
         _ if step.starts_with('-') => "negative",
         Ok(_) => return None,
@@ -142,7 +142,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// At most 60 characters of foreign text.
-pub(super) fn shown(text: &str) -> String {
+pub(in crate::metric) fn shown(text: &str) -> String {
     match text.char_indices().nth(60) {
         Some((at, _)) => format!("{}...", &text[..at]),
         None => text.to_owned(),

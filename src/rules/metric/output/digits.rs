@@ -13,7 +13,7 @@ const NON_FINITE: &str = r"[+-]?(?-u:\b)(?:[nN][aA][nN]|[iI][nN][fF](?:[iI][nN][
 const NUMBER_BYTES: &[u8] = b"0123456789+-.,eE_\\";
 
 /// The pattern with `group` extended; `None` if the group accepts more than digits, or the pattern cannot be parsed.
-pub(super) fn with_nan(regex: &str, group: usize) -> Option<String> {
+pub(in crate::metric) fn with_nan(regex: &str, group: usize) -> Option<String> {
     let tree = ast::parse::Parser::new().parse(regex).ok()?;
     let inside = group_range(&tree, u32::try_from(group).ok()?)?;
     let text = &regex[inside.clone()];
@@ -74,8 +74,8 @@ fn is_digits_only(hir: &Hir) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::pattern::Pattern;
     use super::*;
+    use crate::metric::output::pattern::Pattern;
     use proptest::prelude::*;
 
     #[track_caller]

@@ -1,15 +1,15 @@
 //! A pattern for a line of output: the metric's name, its value, and its step if it has a group for it.
 //!
-//! The forms in which a user writes it have their own files (the list is [`super::FORMS`]). Deliberately absent: the
-//! ends of lines ([`super::scrape`]).
+//! The forms in which a user writes it have their own files (the list is [`crate::metric::FORMS`]). Deliberately absent: the
+//! ends of lines ([`crate::metric::output::scrape`]).
 
 use regex::bytes::{CaptureLocations, Regex, RegexBuilder};
 use thiserror::Error;
 
-use super::dialect::translated;
-use super::digits;
-use super::line::{Report, Wrong, shown};
-use super::value;
+use crate::metric::foreign_text::value;
+use crate::metric::output::dialect::translated;
+use crate::metric::output::digits;
+use crate::metric::report::line::{Report, Wrong, shown};
 
 /// One pattern.
 #[derive(Debug, Clone)]
@@ -80,7 +80,7 @@ pub enum NoNumber {
 
 impl NoNumber {
     /// The metric.
-    pub(super) fn tag(&self) -> &str {
+    pub(in crate::metric) fn tag(&self) -> &str {
         match self {
             NoNumber::Value { tag, .. } | NoNumber::Step { tag, .. } | NoNumber::Part { tag, .. } => tag,
         }
@@ -90,7 +90,7 @@ impl NoNumber {
 impl Pattern {
     /// Reads any of the forms, one of which is a list. Errors: the mistake.
     pub fn parse_all(text: &str) -> Result<Vec<Pattern>, String> {
-        super::FORMS
+        crate::metric::FORMS
             .iter()
             .find_map(|form| form(text))
             .unwrap_or_else(|| Err(format!("expected TAG=REGEX such as loss=loss: ([0-9.]+), found {text:?}")))
@@ -181,7 +181,7 @@ impl Pattern {
     }
 
     /// The step of a line, if this pattern finds steps.
-    pub(super) fn step_in(&self, line: &[u8]) -> Option<String> {
+    pub(in crate::metric) fn step_in(&self, line: &[u8]) -> Option<String> {
         // A percentage is how far a progress bar has come.
         let is_percentage = |step: &regex::bytes::Match<'_>| line[step.end()..].starts_with(b"%");
         let mut all = self.regex.captures_iter(line).filter_map(|found| found.name("step"));
@@ -190,7 +190,7 @@ impl Pattern {
     }
 
     /// A pattern for a block of whole lines: there is no match on any single line before its match.
-    pub(super) fn block_pattern(&self) -> Option<&Regex> {
+    pub(in crate::metric) fn block_pattern(&self) -> Option<&Regex> {
         self.block_pattern.as_ref()
     }
 
@@ -201,7 +201,7 @@ impl Pattern {
     }
 
     /// Like [`Pattern::find`], for matches that begin before a position. Returns the end of the last one.
-    pub(super) fn find_before(
+    pub(in crate::metric) fn find_before(
         &self,
         line: &[u8],
         before: usize,

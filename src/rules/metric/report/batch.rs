@@ -8,8 +8,8 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::line::Report;
-use super::number::{parse_any_step, parse_float, parse_step};
+use crate::metric::foreign_text::number::{parse_any_step, parse_float, parse_step};
+use crate::metric::report::line::Report;
 use crate::text::safe_text::counted;
 
 /// The limit for mistakes that are listed; the rest are counted.
@@ -106,7 +106,7 @@ fn object(line: &str, tag: &str) -> Result<Report, String> {
 }
 
 /// The text of a JSON string or number; `None` for any other value.
-pub(super) fn scalar(raw: &str) -> Option<Cow<'_, str>> {
+pub(in crate::metric) fn scalar(raw: &str) -> Option<Cow<'_, str>> {
     match raw.as_bytes().first()? {
         b'"' => serde_json::from_str(raw).ok().map(Cow::Owned),
         b'-' | b'0'..=b'9' => Some(Cow::Borrowed(raw)),
@@ -115,7 +115,7 @@ pub(super) fn scalar(raw: &str) -> Option<Cow<'_, str>> {
 }
 
 /// Python's `json.dumps` writes bare `NaN`, `Infinity` and `-Infinity`, which are not JSON. This puts them in quotes.
-pub(super) fn with_constants_quoted(line: &str) -> Cow<'_, str> {
+pub(in crate::metric) fn with_constants_quoted(line: &str) -> Cow<'_, str> {
     if !line.contains("NaN") && !line.contains("Infinity") {
         return Cow::Borrowed(line);
     }

@@ -9,8 +9,8 @@
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::pairs::pairs;
-use super::value::value;
+use crate::metric::files::pairs::pairs;
+use crate::metric::foreign_text::value::value;
 
 /// Longer text is a sentence, not a name.
 const LONGEST_NAME_CHARS: usize = 100;
@@ -23,7 +23,7 @@ const MOST_ROWS: usize = 100_000;
 
 /// The state for one file.
 #[derive(Debug, Default)]
-pub(super) struct Csv {
+pub(in crate::metric) struct Csv {
     /// The previous line, which may be a header.
     candidate: Option<Header>,
     header: Option<Header>,
@@ -35,7 +35,7 @@ pub(super) struct Csv {
 
 /// The type of a line.
 #[derive(Debug, PartialEq)]
-pub(super) enum Line<'a> {
+pub(in crate::metric) enum Line<'a> {
     /// Names.
     Header,
     /// The fields with values, by name.
@@ -64,7 +64,7 @@ struct Header {
 
 impl Csv {
     /// Reads the next line.
-    pub(super) fn read<'a>(&mut self, line: &'a str) -> Line<'a> {
+    pub(in crate::metric) fn read<'a>(&mut self, line: &'a str) -> Line<'a> {
         let new = Header::of(line);
         if let Some(header) = &self.header
             && new.as_ref().is_some_and(|new| new.shares_with(header))
@@ -89,7 +89,7 @@ impl Csv {
     }
 
     /// The file is rewritten, perhaps with the same rows.
-    pub(super) fn start_again(&mut self) {
+    pub(in crate::metric) fn start_again(&mut self) {
         (self.candidate, self.header) = (None, None);
         self.repeated = Some(0);
     }

@@ -78,18 +78,18 @@ fn is_of_scalars(metadata: &[u8]) -> Result<bool, Malformed> {
 
 /// The numbers of `tensorflow.DataType`.
 mod types {
-    pub(super) const FLOAT: u64 = 1;
-    pub(super) const DOUBLE: u64 = 2;
-    pub(super) const INT32: u64 = 3;
-    pub(super) const UINT8: u64 = 4;
-    pub(super) const INT16: u64 = 5;
-    pub(super) const INT8: u64 = 6;
-    pub(super) const INT64: u64 = 9;
-    pub(super) const BFLOAT16: u64 = 14;
-    pub(super) const UINT16: u64 = 17;
-    pub(super) const HALF: u64 = 19;
-    pub(super) const UINT32: u64 = 22;
-    pub(super) const UINT64: u64 = 23;
+    pub(in crate::metric) const FLOAT: u64 = 1;
+    pub(in crate::metric) const DOUBLE: u64 = 2;
+    pub(in crate::metric) const INT32: u64 = 3;
+    pub(in crate::metric) const UINT8: u64 = 4;
+    pub(in crate::metric) const INT16: u64 = 5;
+    pub(in crate::metric) const INT8: u64 = 6;
+    pub(in crate::metric) const INT64: u64 = 9;
+    pub(in crate::metric) const BFLOAT16: u64 = 14;
+    pub(in crate::metric) const UINT16: u64 = 17;
+    pub(in crate::metric) const HALF: u64 = 19;
+    pub(in crate::metric) const UINT32: u64 = 22;
+    pub(in crate::metric) const UINT64: u64 = 23;
 }
 
 /// The number in a `TensorProto` of rank 0; `None` for any other shape or type.

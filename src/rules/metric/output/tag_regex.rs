@@ -1,9 +1,9 @@
 //! `TAG=REGEX`, trainit's own form. The first `=` ends the tag. An example: `val_acc=val_acc: ([0-9.eE+-]+)`.
 
-use super::pattern::Pattern;
+use crate::metric::output::pattern::Pattern;
 
 /// `None` for a text without `=`.
-pub(super) fn read(text: &str) -> Option<Result<Vec<Pattern>, String>> {
+pub(in crate::metric) fn read(text: &str) -> Option<Result<Vec<Pattern>, String>> {
     let (tag, regex) = text.split_once('=')?;
     Some(Pattern::named(tag.trim(), regex).map(|pattern| vec![pattern]))
 }

@@ -1,5 +1,5 @@
-//! Reads measurements in a file that a trainer writes: JSON objects, a table with a header ([`super::csv`]), or text
-//! with names and values ([`super::pairs`]). Examples: `{"loss": 0.3, "acc": "0.9", "step": 10}`, `{"tag": "loss",
+//! Reads measurements in a file that a trainer writes: JSON objects, a table with a header ([`crate::metric::files::csv`]), or text
+//! with names and values ([`crate::metric::files::pairs`]). Examples: `{"loss": 0.3, "acc": "0.9", "step": 10}`, `{"tag": "loss",
 //! "value": 0.3, "step": 10}`, `step=10 loss=0.3, acc = 0.9`, `Epoch 3/10 - loss: 0.3`.
 //!
 //! A number after one of the names of steps is the step of the whole line. A line without a step gets the step of the
@@ -11,13 +11,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::value::RawValue;
 
-use super::batch::{scalar, with_constants_quoted};
-use super::csv::{self, Csv};
-use super::line::shown;
-use super::pairs::{Pair, pairs};
-use super::pattern::{Found, Pattern};
-use super::text::{clean, is_end, is_plain};
-use super::value::{step, value};
+use crate::metric::files::csv::{self, Csv};
+use crate::metric::files::pairs::{Pair, pairs};
+use crate::metric::foreign_text::text::{clean, is_end, is_plain};
+use crate::metric::foreign_text::value::{step, value};
+use crate::metric::output::pattern::{Found, Pattern};
+use crate::metric::report::batch::{scalar, with_constants_quoted};
+use crate::metric::report::line::shown;
 
 /// Longer lines are skipped.
 pub const LONGEST_LINE_BYTES: usize = 1 << 20;

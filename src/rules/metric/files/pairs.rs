@@ -3,21 +3,21 @@
 //!
 //! A name is the word before `=`, or before a `:` that white space or a fraction follows, with a letter in it; what stands in brackets between
 //! name and sign (`time (s): 3`) is left out. White space, commas, semicolons, `|`, brackets and quotes end a word.
-//! Deliberately absent: whether a value is a number ([`super::value`]).
+//! Deliberately absent: whether a value is a number ([`crate::metric::foreign_text::value`]).
 
-use super::value::{CLOSING, OPENING, QUOTES, call_argument, length_of_number};
+use crate::metric::foreign_text::value::{CLOSING, OPENING, QUOTES, call_argument, length_of_number};
 
 /// A name and the text after its sign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Pair<'a> {
-    pub(super) name: &'a str,
-    pub(super) value: &'a str,
+pub(in crate::metric) struct Pair<'a> {
+    pub(in crate::metric) name: &'a str,
+    pub(in crate::metric) value: &'a str,
     /// An unquoted word after `=`, which is certainly meant as a value.
-    pub(super) is_assigned: bool,
+    pub(in crate::metric) is_assigned: bool,
 }
 
 /// All pairs of a line, in order.
-pub(super) fn pairs(line: &str) -> Vec<Pair<'_>> {
+pub(in crate::metric) fn pairs(line: &str) -> Vec<Pair<'_>> {
     let mut pairs = Vec::new();
     let mut from = 0;
     for (at, sign) in line.match_indices(['=', ':']) {

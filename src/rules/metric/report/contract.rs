@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::line::KEYS;
-use super::sources::Sources;
+use crate::metric::report::line::KEYS;
+use crate::metric::sources::Sources;
 use crate::text::safe_text::named;
 
 /// The warning for a run in which no metric has the tag that the tuner waits for.
@@ -131,7 +131,7 @@ impl Trial<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metric::line::Report;
+    use crate::metric::report::line::Report;
     use crate::metric::sources::Records;
 
     fn file(reports: &[(&str, i64, &str)]) -> Vec<u8> {

@@ -5,7 +5,7 @@
 //! if the rest fits. Deliberately absent: look-around and back-references, which a search in one pass cannot support.
 
 /// Translates it. Errors: the unsupported part, and what to write instead.
-pub(super) fn translated(text: &str) -> Result<String, String> {
+pub(in crate::metric) fn translated(text: &str) -> Result<String, String> {
     let mut out = String::with_capacity(text.len() + 8);
     let mut rest = text;
     // Set within a class: whether the class has content, so that `]` ends it.

@@ -1,4 +1,4 @@
-//! Finds measurements in the trainer's output. Bytes come in chunks of any size. [`super::text`] defines the ends of
+//! Finds measurements in the trainer's output. Bytes come in chunks of any size. [`crate::metric::foreign_text::text`] defines the ends of
 //! lines and the parts that are not searched.
 //!
 //! Most output has no metric, so whole chunks are searched at once, and lines are cut out only around a match. A line
@@ -7,8 +7,8 @@
 //! longer matches across a cut are missed, and no match is counted twice. Deliberately absent: encodings; an invalid
 //! UTF-8 byte hides nothing else of its line.
 
-use super::pattern::{Found, NoNumber, Pattern};
-use super::text::{ESCAPE, clean, is_end, is_plain, make_text, without_codes};
+use crate::metric::foreign_text::text::{ESCAPE, clean, is_end, is_plain, make_text, without_codes};
+use crate::metric::output::pattern::{Found, NoNumber, Pattern};
 
 /// The size of the pieces in which longer lines are searched.
 pub const LONGEST_LINE_BYTES: usize = 64 * 1024;

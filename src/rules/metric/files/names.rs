@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use regex::{Regex, RegexBuilder};
 
-use super::ledger::{MOST_TAGS, TAGS_BYTES};
-use super::line::{Report, Wrong};
+use crate::metric::ledger::{MOST_TAGS, TAGS_BYTES};
+use crate::metric::report::line::{Report, Wrong};
 
 /// `GLOB`, or `TAG=GLOB` to rename. An example: `val_loss=validation/epoch_*`.
 #[derive(Debug, Clone)]

@@ -1,14 +1,14 @@
 //! The number in a piece of a trainer's text, as a value or as a step: `0.25,`, `93.2%]`, `5.0it/s`, `np.float64(0.5)`.
 //!
-//! Used for the groups of a pattern, and for the text after a name in a record. [`super::number`] is for text that is
+//! Used for the groups of a pattern, and for the text after a name in a record. [`crate::metric::foreign_text::number`] is for text that is
 //! only a number. Deliberately absent: conversion. `93%` is 93, and `12ms` is 12.
 
-use super::number::{parse_any_step, parse_float};
+use crate::metric::foreign_text::number::{parse_any_step, parse_float};
 
 /// Characters around a name or a value that are not part of it.
-pub(super) const OPENING: &[char] = &['(', '[', '{', '<'];
-pub(super) const CLOSING: &[char] = &[')', ']', '}', '>'];
-pub(super) const QUOTES: &[char] = &['"', '\'', '`'];
+pub(in crate::metric) const OPENING: &[char] = &['(', '[', '{', '<'];
+pub(in crate::metric) const CLOSING: &[char] = &[')', ']', '}', '>'];
+pub(in crate::metric) const QUOTES: &[char] = &['"', '\'', '`'];
 const PUNCTUATION: &[char] = &[',', ';', ':', '.', '|', '!'];
 
 /// Letters that scale a number: `1.2k` is not 1.2.
@@ -53,7 +53,7 @@ fn number_in(text: &str) -> Option<(&str, &str)> {
 }
 
 /// The text in the brackets of a call, such as `np.float64(` or `tensor(`.
-pub(super) fn call_argument(text: &str) -> Option<&str> {
+pub(in crate::metric) fn call_argument(text: &str) -> Option<&str> {
     let (callee, inside) = text.split_once('(')?;
     let is_name = |c: char| c.is_alphanumeric() || c == '.' || c == '_';
     let is_callee = callee.starts_with(|c: char| c.is_alphabetic() || c == '_') && callee.chars().all(is_name);
@@ -62,7 +62,7 @@ pub(super) fn call_argument(text: &str) -> Option<&str> {
 }
 
 /// The length of the number at the beginning, in bytes.
-pub(super) fn length_of_number(text: &str) -> Option<usize> {
+pub(in crate::metric) fn length_of_number(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();
     let sign = usize::from(matches!(bytes.first(), Some(b'+' | b'-')));
     for word in ["infinity", "inf", "nan"] {
