@@ -5,8 +5,9 @@ use plotters::prelude::*;
 
 use super::escaped;
 
-/// The size in units of the drawing; the page scales it.
-const SIZE: (u32, u32) = (420, 190);
+/// The size of a chart and of the timeline in units of the drawing; the page scales it.
+const CHART: (u32, u32) = (420, 190);
+const LANES: (u32, u32) = (420, 120);
 const FONT: (&str, u32) = ("sans-serif", 14);
 /// Labels of an axis, at most.
 const LABELS: f64 = 5.0;
@@ -120,7 +121,7 @@ pub(super) fn lines(title: &Title<'_>, lines: &[Vec<(f64, f64)>], x_unit: Unit) 
             });
         }
     }
-    drawn(title, &x, (0.0, y.count), &|place| y.label(place), y.count as usize + 1, shapes)
+    drawn(title, CHART, &x, (0.0, y.count), &|place| y.label(place), y.count as usize + 1, shapes)
 }
 
 /// Three lanes over the time of the run, in seconds: attempts, commits and other marks.
@@ -133,11 +134,12 @@ pub(super) fn lanes(title: &Title<'_>, now: f64, attempts: &[(f64, f64)], commit
     let tick = |at: &f64| Shape::Line(vec![(x.place(*at), 1.7), (x.place(*at), 2.3)], colour(2));
     let dot = |at: &f64| Shape::Dot((x.place(*at), 1.0), 4, colour(3));
     let shapes = attempts.iter().enumerate().map(bar).chain(commits.iter().map(tick)).chain(marks.iter().map(dot));
-    drawn(title, &x, (0.5, 3.5), &name, 3, shapes.collect())
+    drawn(title, LANES, &x, (0.5, 3.5), &name, 3, shapes.collect())
 }
 
 fn drawn(
     title: &Title<'_>,
+    size: (u32, u32),
     x: &Axis,
     y: (f64, f64),
     y_label: &dyn Fn(f64) -> String,
@@ -146,10 +148,10 @@ fn drawn(
 ) -> String {
     let mut svg = String::new();
     // Drawing into a string has no errors of its own.
-    let _ = draw(&mut svg, x, y, y_label, y_labels, shapes);
+    let _ = draw(&mut svg, size, x, y, y_label, y_labels, shapes);
     let inside = svg.split_once('>').map_or("", |(_, inside)| inside);
     let Title { id, title, text } = title;
-    let (title, text, (width, height)) = (escaped(title), escaped(text), SIZE);
+    let (title, text, (width, height)) = (escaped(title), escaped(text), size);
     format!(
         "<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-labelledby=\"{id}-t {id}-d\"><title id=\"{id}-t\">{title}</title>\
          <desc id=\"{id}-d\">{text}</desc>{inside}"
@@ -158,13 +160,14 @@ fn drawn(
 
 fn draw(
     svg: &mut String,
+    size: (u32, u32),
     x: &Axis,
     y: (f64, f64),
     y_label: &dyn Fn(f64) -> String,
     y_labels: usize,
     shapes: Vec<Shape>,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
+    let area = SVGBackend::with_string(svg, size).into_drawing_area();
     let mut chart = ChartBuilder::on(&area)
         .margin(6)
         .margin_right(16)

@@ -160,13 +160,14 @@ fn timeline(page: &mut String, facts: &Facts, history: &History) {
     }
     rows.extend(timeline.marks.iter().rev().take(EVENTS).map(|mark| (mark.at, mark.text.clone())));
     rows.sort_by_key(|row| std::cmp::Reverse(row.0));
-    let rows = rows.into_iter().map(|(at, text)| vec![date(facts, at), lasted(at), escaped(&text)]);
-    table(page, "Events, the newest first", &["At", "Run time", "Event"], rows);
+    let rows = rows.into_iter().map(|(at, text)| vec![lasted(at), escaped(&text), date(facts, at)]);
+    table(page, "Events, the newest first", &["Run time", "Event", "At (UTC)"], rows);
 }
 
 /// The UTC date of a time of the run.
 fn date(facts: &Facts, at: Uptime) -> String {
-    humantime::format_rfc3339_seconds(std::time::UNIX_EPOCH + facts.since_1970(at)).to_string()
+    let text = humantime::format_rfc3339_seconds(std::time::UNIX_EPOCH + facts.since_1970(at)).to_string();
+    text.trim_end_matches('Z').replace('T', " ")
 }
 
 fn metrics(page: &mut String, history: &History) {
@@ -190,9 +191,15 @@ fn number(value: f64) -> String {
     repr(value).trim_end_matches(".0").to_owned()
 }
 
+/// A number with six significant digits.
+fn brief(value: f64) -> String {
+    number(format!("{value:.5e}").parse().unwrap_or(value))
+}
+
 fn metric(page: &mut String, index: usize, tag: &str, curve: &Curve) {
     let points = curve.points();
     let last = points.last().map(|point| number(point.value)).unwrap_or_default();
+    let brief = points.last().map(|point| brief(point.value)).unwrap_or_default();
     let name = escaped(tag);
     let extreme = |better: fn(f64, f64) -> bool| {
         points.iter().copied().reduce(|best, point| if better(point.value, best.value) { point } else { best })
@@ -210,7 +217,7 @@ fn metric(page: &mut String, index: usize, tag: &str, curve: &Curve) {
     let drawing = chart::lines(&title, &[line], Unit::Number);
     let _ = writeln!(
         page,
-        "<figure><figcaption><span>{name}</span><span>{last}</span></figcaption>{drawing}\
+        "<figure><figcaption><span>{name}</span><span>{brief}</span></figcaption>{drawing}\
          <details id=\"m{index}-n\"><summary id=\"m{index}-s\">Numbers of {name}</summary>"
     );
     let pace = points.len().div_ceil(ROWS).max(1);
@@ -345,16 +352,16 @@ fn checkpoints(page: &mut String, scene: &Scene, history: &History) {
         ]
     });
     let caption = format!("{} commits, the newest first", facts.tally.commits);
-    table(page, &caption, &["Step", "Complete at", "Age", "Took", "Size"], rows);
+    table(page, &caption, &["Step", "Complete at (UTC)", "Age", "Took", "Size"], rows);
 }
 
 fn log(page: &mut String, scene: &Scene) {
     if scene.log.is_empty() {
         return;
     }
-    heading(page, "Last log lines of trainit");
+    heading(page, "Last log lines of trainit, the newest first");
     page.push_str("<pre id=\"log\" tabindex=\"0\" role=\"region\" aria-label=\"Last log lines\">");
-    for line in &scene.log {
+    for line in scene.log.iter().rev() {
         let _ = writeln!(page, "{}", escaped(line.trim_end()));
     }
     page.push_str("</pre>\n");

@@ -66,7 +66,14 @@ fn the_page_has_every_section_and_each_chart_has_a_name_and_a_table() {
     let mut history = history();
     (0..100).for_each(|n| history.curves.add("loss", f64::from(n), 1.0 / f64::from(n + 1)));
     let page = live(&scene(), &history);
-    for section in ["Where the time went", "Timeline", "Metrics", "GPUs", "Checkpoints", "Last log lines of trainit"] {
+    for section in [
+        "Where the time went",
+        "Timeline",
+        "Metrics",
+        "GPUs",
+        "Checkpoints",
+        "Last log lines of trainit, the newest first",
+    ] {
         assert!(page.contains(&format!("<h2>{section}</h2>")), "{section}: {page}");
     }
     let charts = page.matches("<svg ").count();
