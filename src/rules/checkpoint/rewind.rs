@@ -58,7 +58,9 @@ fn only_root<'a, 'p>(found: &'p Partition<'a>) -> Option<&'p Root<'a>> {
 
 fn is_complete<'a>(scan: &Scan<'a>, tracker: &Tracker, root: &Root<'a>, at: usize) -> bool {
     match &root.units[at].state {
-        UnitState::Older => verdict::judge(&Case { scan, history: tracker.history(), root, at }) == UnitState::Complete,
+        UnitState::Older => {
+            verdict::judge(&Case { scan, history: tracker.history(), root, at, newest: 0 }) == UnitState::Complete
+        }
         state => *state == UnitState::Complete,
     }
 }

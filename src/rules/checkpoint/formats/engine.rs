@@ -48,7 +48,7 @@ pub fn partition<'a>(scan: &Scan<'a>, history: &History) -> Partition<'a> {
 fn judged<'a>(scan: &Scan<'a>, history: &History, mut root: Root<'a>) -> Root<'a> {
     root.units.sort_by_cached_key(|unit| Reverse(unit.age(history)));
     for at in 0..root.units.len() {
-        let state = judge(&Case { scan, history, root: &root, at });
+        let state = judge(&Case { scan, history, root: &root, at, newest: at });
         let is_last = state == UnitState::Complete;
         root.units[at].state = state;
         if is_last {

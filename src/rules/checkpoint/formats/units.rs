@@ -139,6 +139,8 @@ pub(in crate::checkpoint) struct Case<'a, 'r> {
     pub(in crate::checkpoint) root: &'r Root<'a>,
     /// Which unit of the root is meant.
     pub(in crate::checkpoint) at: usize,
+    /// A pointer that names a unit from this one on proves it: its save was over when the later one's was.
+    pub(in crate::checkpoint) newest: usize,
 }
 
 impl<'a, 'r> Case<'a, 'r> {

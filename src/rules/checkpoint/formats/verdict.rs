@@ -103,10 +103,14 @@ fn pointed<'a>(case: &Case<'a, '_>, files: &[&str]) -> Result<&'a Entry, String>
     let text = case.scan.text(&entry.path).ok_or_else(|| format!("{} cannot be read", entry.path))?;
     let text = text.trim();
     let key = case.unit().key.as_str();
-    let number = || key.rsplit(|c: char| !c.is_ascii_digit()).find(|digits| !digits.is_empty())?.parse::<u64>().ok();
-    let is_named = name_of(text.trim_end_matches('/')) == key
-        || text.parse::<u64>().is_ok_and(|named| Some(named) == number())
-        || tensorflow::names(text, key);
+    let names = |key: &str| {
+        let number =
+            || key.rsplit(|c: char| !c.is_ascii_digit()).find(|digits| !digits.is_empty())?.parse::<u64>().ok();
+        name_of(text.trim_end_matches('/')) == key
+            || text.parse::<u64>().is_ok_and(|named| Some(named) == number())
+            || tensorflow::names(text, key)
+    };
+    let is_named = case.root.units[case.newest..=case.at].iter().any(|unit| names(&unit.key));
     let shown: String = text.lines().next().unwrap_or_default().chars().take(80).collect();
     if is_named { Ok(entry) } else { Err(format!("{} does not name {key} yet (it says {shown:?})", entry.path)) }
 }
