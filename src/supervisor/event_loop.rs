@@ -11,7 +11,7 @@ use crate::edge::clock::Clock;
 use crate::edge::io::eventfd::{self, Alarm};
 use crate::edge::process::reaper::{self, Wait};
 use crate::edge::process::signals::SignalFd;
-use crate::rules::gang::member::Event as Word;
+use crate::rules::gang::member::Event as MemberEvent;
 use crate::rules::job::{Action, Event, Machine, Mirrored, Outcome, Timer, Uptime};
 use crate::rules::process::program::not_found::without_values;
 use crate::rules::process::signal::Signal;
@@ -119,7 +119,7 @@ impl Supervisor {
             self.performer.gpus.refill();
         }
         if let Event::Committed { step: Some(step), .. } = event {
-            self.queue.extend(self.performer.tell_gang(now, Word::Committed(step)));
+            self.queue.extend(self.performer.tell_gang(now, MemberEvent::Committed(step)));
         }
         self.performer.status.note(now, &event);
         let actions = self.machine.step(now, event.clone());

@@ -11,7 +11,7 @@ use crate::edge::process::descendants::{self, Descendant};
 use crate::edge::process::spawn::{self, Launch, NotLaunched};
 use crate::edge::process::{reaper, signals, threads};
 use crate::rules::framework::mpi::HOSTFILE_VARIABLE;
-use crate::rules::gang::member::Event as Word;
+use crate::rules::gang::member::Event as MemberEvent;
 use crate::rules::gang::message::Offer;
 use crate::rules::job::{Action, Event, Grace, Outcome, Resume, Target, Uptime, child_variables};
 use crate::rules::process::env::Changes;
@@ -195,9 +195,9 @@ impl Performer {
     }
 
     /// Tells the gang's member what happened. What it wants of the job.
-    pub(super) fn tell_gang(&mut self, now: Uptime, mut word: Word) -> Vec<Event> {
+    pub(super) fn tell_gang(&mut self, now: Uptime, mut word: MemberEvent) -> Vec<Event> {
         let Some(gang) = &mut self.gang else { return Vec::new() };
-        if let Word::Fell(failure) = &mut word {
+        if let MemberEvent::Fell(failure) = &mut word {
             failure.step = self.liveness.step();
         }
         gang.tell(now, word)
@@ -210,9 +210,9 @@ impl Performer {
         if now >= gang.due()
             && let Some(step) = self.liveness.step()
         {
-            events.extend(gang.tell(now, Word::Stepped(step)));
+            events.extend(gang.tell(now, MemberEvent::Stepped(step)));
         }
-        events.extend(gang.hear(now));
+        events.extend(gang.receive(now));
         events
     }
 

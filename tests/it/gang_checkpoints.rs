@@ -10,7 +10,7 @@ use crate::support::{Running, Trainit, eventually, send};
 const GOAL: u64 = 40;
 
 /// A replica of a collective: no rank is more than a step ahead of another. It adds up its steps, saves the sum at every step,
-/// and goes on from the newest checkpoint that it finds. `SAVES=no` saves nothing.
+/// and goes on from the newest checkpoint that it finds. `SAVES=no` saves nothing; `PAUSE` seconds are between two steps.
 const TRAINER: &str = r#"
 dir=$TRAINIT_CHECKPOINT_DIR; step=0; total=0
 newest=$(ls "$dir" 2>/dev/null | sed -n 's/^step-//p' | sort -n | tail -1)
@@ -26,7 +26,7 @@ while [ $step -lt $GOAL ]; do
     while [ ! -e "$MEETS/$TRAINIT_GENERATION-$step-$rank" ]; do sleep 0.02; done
   done
   echo step=$step .
-  sleep 0.03
+  sleep ${PAUSE-0.03}
 done
 echo total=$total .
 "#;
@@ -199,6 +199,8 @@ fn no_common_step_ends_all_with_204_and_a_table_and_from_scratch_begins_anew() {
 #[test]
 fn what_all_have_stays_in_the_store_and_older_commits_go() {
     let job = Job::of(2).with_store().with("TRAINIT_KEEP_LAST", "1").with("GOAL", "100000");
+    // Longer than a commit, so that both commit the same steps.
+    let job = job.with("PAUSE", "2");
     let replicas = job.start_all();
     let steps = |corner: &str| -> Vec<u64> {
         let commits = fs::read_dir(job.root.path().join("store").join(corner).join(".trainit/commits"));

@@ -127,7 +127,7 @@ async fn introduce(mut stream: TcpStream, key: &GangKey, silence: Duration) -> R
     let lost = |error: io::Error| NoLink::Stranger(format!("it ends the connection ({error})"));
     let open = Open { version: VERSION, nonce: nonce().map_err(lost)? };
     tell(&mut stream, &open).await.map_err(lost)?;
-    let challenge: Challenge = hear(&mut stream).await.map_err(lost)?;
+    let challenge: Challenge = receive(&mut stream).await.map_err(lost)?;
     let Some(proof) = key.prove(&open, &challenge) else {
         // The leader is to hear of it as well: no key makes this proof.
         let _ = tell(&mut stream, &Proof { mac: [0; 32] }).await;
@@ -149,13 +149,13 @@ pub async fn greet(stream: TcpStream, key: &GangKey, silence: Duration) -> Resul
 async fn examine(mut stream: TcpStream, key: &GangKey, silence: Duration) -> Result<Link, NoLink> {
     prepare(&stream, silence);
     let lost = |error: io::Error| NoLink::Stranger(error.to_string());
-    let open: Open = hear(&mut stream).await.map_err(lost)?;
+    let open: Open = receive(&mut stream).await.map_err(lost)?;
     if open.version != VERSION {
         return Err(NoLink::Stranger(format!("it speaks version {} of the protocol, not {VERSION}", open.version)));
     }
     let challenge = key.challenge(&open, nonce().map_err(lost)?);
     tell(&mut stream, &challenge).await.map_err(lost)?;
-    let proof: Proof = hear(&mut stream).await.map_err(lost)?;
+    let proof: Proof = receive(&mut stream).await.map_err(lost)?;
     if !key.accepts(&open, &challenge, &proof) {
         return Err(NoLink::OtherKey);
     }
@@ -174,7 +174,7 @@ async fn tell(stream: &mut TcpStream, message: &impl Serialize) -> io::Result<()
     stream.write_all(&[&length.to_be_bytes()[..], &json].concat()).await
 }
 
-async fn hear<T: DeserializeOwned>(stream: &mut TcpStream) -> io::Result<T> {
+async fn receive<T: DeserializeOwned>(stream: &mut TcpStream) -> io::Result<T> {
     let length = stream.read_u32().await? as usize;
     if length > HANDSHAKE_LIMIT {
         return Err(io::Error::new(ErrorKind::InvalidData, "what it says is no handshake"));

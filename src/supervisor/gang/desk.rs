@@ -9,7 +9,7 @@ use super::thread::{News, Order, Thread};
 use crate::edge::clock::Clock;
 use crate::edge::net::gang::random;
 use crate::rules::gang::Summary;
-use crate::rules::gang::member::{Action, Event as Word, Leave, Member};
+use crate::rules::gang::member::{Action, Event as MemberEvent, Leave, Member};
 use crate::rules::gang::message::{First, ToMember, bounded_text};
 use crate::rules::gang::seat::{Incarnation, Seat};
 use crate::rules::gang::view::{LeaderView, View};
@@ -75,23 +75,23 @@ impl GangDesk {
     }
 
     /// Tells the member what happened. What it wants of the job.
-    pub(in crate::supervisor) fn tell(&mut self, now: Uptime, word: Word) -> Vec<Event> {
+    pub(in crate::supervisor) fn tell(&mut self, now: Uptime, word: MemberEvent) -> Vec<Event> {
         let actions = self.member.step(now, word);
         self.carry_out(actions)
     }
 
     /// What time and the thread bring. The lease is judged before any message is read.
-    pub(in crate::supervisor) fn hear(&mut self, now: Uptime) -> Vec<Event> {
-        let mut events = self.tell(now, Word::Tick);
-        self.thread.hush();
+    pub(in crate::supervisor) fn receive(&mut self, now: Uptime) -> Vec<Event> {
+        let mut events = self.tell(now, MemberEvent::Tick);
+        self.thread.clear();
         for _ in 0..AT_ONCE {
             let word = match self.thread.next() {
                 Ok(None) => return events,
-                Ok(Some(News::Linked)) => Word::Linked,
-                Ok(Some(News::Unlinked { silent })) => Word::Unlinked { silent },
+                Ok(Some(News::Linked)) => MemberEvent::Linked,
+                Ok(Some(News::Unlinked { silent })) => MemberEvent::Unlinked { silent },
                 Ok(Some(News::Heard(message))) => {
                     self.note_refusal(&message);
-                    Word::Heard(message)
+                    MemberEvent::Heard(message)
                 }
                 Ok(Some(News::Trouble(why))) => {
                     self.trouble = Some(why);
@@ -104,7 +104,7 @@ impl GangDesk {
             };
             events.extend(self.tell(now, word));
         }
-        self.thread.ring();
+        self.thread.notify();
         events
     }
 

@@ -37,6 +37,8 @@ const QUEUE: usize = 256;
 const TO_MARK: Duration = Duration::from_secs(5);
 /// Messages that go to one member in one write.
 const AT_ONCE: usize = 32;
+/// Where all leave, the members that are not through yet are waited for so long: the store is told of the gang's end then.
+const LAST_MEMBERS: Duration = Duration::from_secs(1);
 /// What the last words may take.
 const LAST_WORDS: Duration = Duration::from_millis(700);
 /// Before the next try where the port cannot be had, or no connection can be taken.
@@ -114,13 +116,18 @@ pub(super) async fn run(
     };
     let (accepting, mut accepted) = mpsc::channel(1);
     let listens = tokio::spawn(listening(gang.place.port, accepting));
+    let mut ends: Option<Duration> = None;
     loop {
-        let left = hub.wake.saturating_sub(clock.now());
+        let now = clock.now();
+        if ends.is_some_and(|until| now >= until || !hub.leader.awaits_last_members()) {
+            break;
+        }
+        let left = hub.wake.min(ends.unwrap_or(hub.wake)).saturating_sub(now);
         tokio::select! {
             biased;
-            order = orders.recv() => match order {
+            order = orders.recv(), if ends.is_none() => match order {
                 Some(order) => hub.obey(order, &mut next_link),
-                None => break,
+                None => ends = Some(now + if gang.store.is_some() { LAST_MEMBERS } else { Duration::ZERO }),
             },
             () = sleep(left) => hub.step(Event::Tick),
             Some(event) = claimed.recv() => hub.step(event),

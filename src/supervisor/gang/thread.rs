@@ -20,7 +20,7 @@ use crate::rules::gang::view::LeaderView;
 /// News that the main loop has not taken yet; a leader that sends more than that at once is no leader.
 const BACKLOG: usize = 4096;
 /// What the last words may take on their way.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// What the thread is asked to do.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ pub(super) enum News {
 pub(super) struct Thread {
     orders: Option<orders::UnboundedSender<Order>>,
     news: Receiver<News>,
-    bell: EventFd,
+    eventfd: EventFd,
     done: Receiver<()>,
     view: Arc<Mutex<LeaderView>>,
 }
@@ -63,7 +63,7 @@ pub(super) struct Thread {
 #[derive(Debug, Clone)]
 pub(super) struct Outbox {
     news: SyncSender<News>,
-    bell: EventFd,
+    eventfd: EventFd,
     view: Arc<Mutex<LeaderView>>,
 }
 
@@ -76,7 +76,7 @@ impl Outbox {
     /// Hands news to the main loop. False: it does not keep up, or is gone.
     pub(super) fn tell(&self, news: News) -> bool {
         let taken = !matches!(self.news.try_send(news), Err(TrySendError::Full(_) | TrySendError::Disconnected(_)));
-        self.bell.notify();
+        self.eventfd.notify();
         taken
     }
 }
@@ -88,14 +88,16 @@ impl Thread {
         let (order_sender, order_receiver) = orders::unbounded_channel();
         let (news_sender, news) = mpsc::sync_channel(BACKLOG);
         let (ends, done) = mpsc::channel::<()>();
-        let (bell, runtime) = (EventFd::new()?, blocking::runtime(gang.store.is_some())?);
-        let (farewell, outbox) =
-            (NotifyOnDrop(bell.clone()), Outbox { news: news_sender, bell: bell.clone(), view: Arc::clone(&view) });
+        let (eventfd, runtime) = (EventFd::new()?, blocking::runtime(gang.store.is_some())?);
+        let (farewell, outbox) = (
+            NotifyOnDrop(eventfd.clone()),
+            Outbox { news: news_sender, eventfd: eventfd.clone(), view: Arc::clone(&view) },
+        );
         signals::deaf_thread("gang", move || {
             let (_farewell, _ends) = (farewell, ends);
             runtime.block_on(carry(gang, incarnation, order_receiver, outbox, clock));
         })?;
-        Ok(Thread { orders: Some(order_sender), news, bell, done, view })
+        Ok(Thread { orders: Some(order_sender), news, eventfd, done, view })
     }
 
     /// Gives an order; a thread that is dead is heard of by [`Thread::next`].
@@ -107,17 +109,17 @@ impl Thread {
 
     /// Readable when there is news.
     pub(super) fn fd(&self) -> RawFd {
-        self.bell.as_raw_fd()
+        self.eventfd.as_raw_fd()
     }
 
-    /// Makes it quiet; to be called before [`Thread::next`].
-    pub(super) fn hush(&self) {
-        self.bell.clear_notification();
+    /// Clears the notification; to be called before [`Thread::next`].
+    pub(super) fn clear(&self) {
+        self.eventfd.clear_notification();
     }
 
     /// There may be more than was taken.
-    pub(super) fn ring(&self) {
-        self.bell.notify();
+    pub(super) fn notify(&self) {
+        self.eventfd.notify();
     }
 
     /// The next news. Errors: the thread has died.

@@ -111,6 +111,16 @@ impl Leader {
         is_last.then_some(newest)
     }
 
+    /// Whether all members are about to leave and some have not.
+    pub fn awaits_last_members(&self) -> bool {
+        let leaves = |seat: Seat| self.holders.get(&seat).is_none_or(|holder| holder.notice.is_some());
+        let all_leave = self.is_over() || self.required().all(|seat| seat == self.config.own || leaves(seat));
+        let is_one_here = self.holders.iter().any(|(seat, holder)| {
+            *seat != self.config.own && seat.is_required() && holder.link.is_some() && !self.left.contains(seat)
+        });
+        self.claims.has_claimed && all_leave && is_one_here
+    }
+
     /// A number that another leader has used is not claimed any more.
     pub(super) fn forget_old_claim(&mut self) {
         match self.claims.next {

@@ -273,7 +273,11 @@ impl Leader {
             return;
         }
         let Some((seat, holder)) = all().min_by_key(|(_, holder)| holder.step) else { return };
-        let detail = format!("no step moved for {} s; this seat has the lowest step", limit.as_secs());
+        let mut by_step: Vec<(Seat, Option<u64>)> = all().map(|(seat, holder)| (*seat, holder.step)).collect();
+        by_step.sort_by_key(|(_, step)| *step);
+        let shown = by_step.iter().take(8).map(|(seat, step)| format!("{seat} at {}", step.unwrap_or_default()));
+        let shown: Vec<String> = shown.collect();
+        let detail = format!("no step moved for {} s; the lowest are {}", limit.as_secs(), shown.join(", "));
         let failure = Failure { class: Class::Hung, code: None, signal: None, step: holder.step, detail };
         let fall = Fall::new(now, 0, *seat, &holder.host, failure);
         self.fell(now, fall, actions);

@@ -203,8 +203,11 @@ fn a_new_leader_waits_for_no_gang_that_has_ended() {
 #[test]
 fn a_gang_has_ended_when_all_but_the_leader_have_left() {
     let mut leader = training();
-    assert_eq!(leader.ended_generation(), None);
+    assert!(leader.ended_generation().is_none() && !leader.awaits_last_members(), "one may stay");
+    says(&mut leader, 5_000, 1, ToLeader::Notice { lead: 9_000 });
+    assert!(leader.awaits_last_members());
     says(&mut leader, 5_000, 1, ToLeader::Leaving);
+    assert!(!leader.awaits_last_members());
     assert_eq!(leader.ended_generation(), Some(1));
     says(&mut leader, 6_000, 7, ToLeader::Hello(Hello { incarnation: Incarnation(50), ..hello(1) }));
     assert_eq!(leader.ended_generation(), None, "its seat is filled again");
@@ -302,6 +305,7 @@ fn a_hang_is_judged_when_no_step_moves() {
     step(&mut leader, 22_500, Event::Tick);
     let first = leader.first().unwrap();
     assert_eq!((first.seat, first.failure.class), (seat(1), Class::Hung));
+    assert!(first.failure.detail.contains("worker/0 at 4, chief/0 at 5"), "{}", first.failure.detail);
 }
 
 #[test]

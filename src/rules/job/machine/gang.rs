@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::parts::Cause;
 use super::{Machine, NEXT_SWEEP, STUCK, STUCK_AFTER, State};
 use crate::gang::Generation;
-use crate::gang::member::{Action as Order, Event as Word, Leave};
+use crate::gang::member::{Action as Order, Event as MemberEvent, Leave};
 use crate::gang::message::{Choice, Class, Failure, Offer};
 use crate::job::budget;
 use crate::job::event::{Action, Timer, Uptime};
@@ -111,12 +111,12 @@ impl Machine {
             return Vec::new();
         }
         self.state = State::Assembling;
-        vec![Action::Tell(Word::TreeEmpty(offer))]
+        vec![Action::Tell(MemberEvent::TreeEmpty(offer))]
     }
 
     fn arm(&mut self, choice: Choice) -> Vec<Action> {
         if !self.policy.checkpoints {
-            return vec![Action::Tell(Word::Restored)];
+            return vec![Action::Tell(MemberEvent::Restored)];
         }
         self.state = State::Arming;
         vec![Action::RestoreStep(choice)]
@@ -125,13 +125,13 @@ impl Machine {
     /// The agreed step is in place.
     pub(super) fn on_armed(&mut self) -> Vec<Action> {
         self.state = State::Assembling;
-        vec![Action::Tell(Word::Restored)]
+        vec![Action::Tell(MemberEvent::Restored)]
     }
 
     /// It cannot be put in place; the gang asks for another survey.
     pub(super) fn on_not_armed(&mut self, detail: String) -> Vec<Action> {
         self.state = State::Assembling;
-        vec![Action::Tell(Word::NotRestored(detail))]
+        vec![Action::Tell(MemberEvent::NotRestored(detail))]
     }
 
     /// The trainer is stopped for the gang: it need not save.
@@ -241,7 +241,7 @@ impl Machine {
             // An empty tree is what it waits for; the answer is to leave.
             self.gang.has_finished = true;
             self.state = State::Assembling;
-            return Some(vec![Action::Tell(Word::TreeEmpty(Offer::default()))]);
+            return Some(vec![Action::Tell(MemberEvent::TreeEmpty(Offer::default()))]);
         }
         if !self.is_in_gang() {
             return None;
@@ -252,7 +252,7 @@ impl Machine {
         if self.ended_well() && !self.gang.has_finished {
             self.gang.has_finished = true;
             self.state = State::Assembling;
-            return Some(vec![Action::Tell(Word::Finished)]);
+            return Some(vec![Action::Tell(MemberEvent::Finished)]);
         }
         None
     }
@@ -307,7 +307,7 @@ impl Machine {
             _ => None,
         };
         let code = end.map(End::code);
-        Action::Tell(Word::Fell(Failure { class, code, signal, step: None, detail }))
+        Action::Tell(MemberEvent::Fell(Failure { class, code, signal, step: None, detail }))
     }
 
     /// An attempt could not be started, and the cause may be gone soon: the gang tries again.
@@ -321,11 +321,11 @@ impl Machine {
     pub(super) fn tell_stop(&self, now: Uptime) -> Option<Action> {
         self.policy.gang?;
         let word = match &self.stopping.stop.as_ref()?.cause {
-            Cause::Signal { .. } => Word::Noticed(self.policy.stop_grace),
+            Cause::Signal { .. } => MemberEvent::Noticed(self.policy.stop_grace),
             Cause::Notice { .. } if self.gang.is_parting => return None,
             Cause::Notice { .. } => {
                 let left = self.notices.leave_by.map(|(end, _)| end.saturating_sub(now));
-                Word::Noticed(left.unwrap_or(self.policy.stop_grace))
+                MemberEvent::Noticed(left.unwrap_or(self.policy.stop_grace))
             }
             Cause::Gpu { detail } => return Some(self.fall(Class::Gpu, None, detail.clone())),
             Cause::Fenced { detail, .. } => return Some(self.fall(Class::Lost, None, detail.clone())),
@@ -335,6 +335,6 @@ impl Machine {
 
     /// The last word, where the tree is empty.
     pub(super) fn tell_leaving(&self) -> Option<Action> {
-        self.policy.gang.filter(|_| self.stopping.kill_from.is_none()).map(|_| Action::Tell(Word::Leaves))
+        self.policy.gang.filter(|_| self.stopping.kill_from.is_none()).map(|_| Action::Tell(MemberEvent::Leaves))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cluster::spec::Role;
-use crate::gang::member::{Action as Order, Event as Word, Leave};
+use crate::gang::member::{Action as Order, Event as MemberEvent, Leave};
 use crate::gang::message::{Choice, Class, Failure, First, Offer};
 use crate::gang::seat::Seat;
 use crate::job::{Flushed, InGang};
@@ -17,7 +17,7 @@ fn policy(role: Role) -> Policy {
     Policy { gang: Some(InGang { seat: seat(role), stop_grace: GRACE }), ..Policy::default() }
 }
 
-fn word(actions: &[Action]) -> Option<&Word> {
+fn word(actions: &[Action]) -> Option<&MemberEvent> {
     actions.iter().find_map(|action| if let Action::Tell(word) = action { Some(word) } else { None })
 }
 
@@ -38,7 +38,7 @@ fn start(machine: &mut Machine, at: f64, generation: u64) {
     feed(machine, at, [Event::Gang(Order::Restore(Choice::Start))]);
     if machine.state == State::Arming {
         let restored = Event::Restored { resume: None, committed: None, older: false, is_further: false };
-        assert_eq!(machine.step(secs(at), restored), [Action::Tell(Word::Restored)]);
+        assert_eq!(machine.step(secs(at), restored), [Action::Tell(MemberEvent::Restored)]);
     }
     let spawn = machine.step(secs(at), Event::Gang(Order::Launch(generation)));
     assert!(
@@ -76,7 +76,10 @@ fn a_lease_that_has_ended_kills_at_once() {
 fn a_death_is_told_at_once_and_the_rest_of_the_tree_has_the_gangs_grace() {
     let mut machine = in_generation(policy(Role::Worker), 1);
     let died = machine.step(secs(5.0), ended(9));
-    assert!(matches!(word(&died), Some(Word::Fell(Failure { class: Class::Code, code: Some(9), .. }))), "{died:?}");
+    assert!(
+        matches!(word(&died), Some(MemberEvent::Fell(Failure { class: Class::Code, code: Some(9), .. }))),
+        "{died:?}"
+    );
     assert!(died.contains(&Action::Arm(Timer::Grace, secs(5.5))), "{died:?}");
     assert!(machine.step(secs(5.1), Event::TreeEmpty).contains(&Action::Survey));
     machine.step(secs(5.2), Event::Surveyed(Offer::default()));
@@ -101,7 +104,7 @@ fn a_trainer_that_has_finished_waits_for_the_word_after_its_last_commit() {
     let flush = feed(&mut machine, 5.0, [ended(0), Event::TreeEmpty]);
     assert!(matches!(flush.last(), Some(Action::Flush { .. })), "{flush:?}");
     let told = machine.step(secs(6.0), Event::Flushed(Flushed::Done { step: Some(3) }));
-    assert_eq!(word(&told), Some(&Word::Finished));
+    assert_eq!(word(&told), Some(&MemberEvent::Finished));
     let end = outcome(machine.step(secs(9.0), Event::Gang(Order::Leave(Leave::Finished))));
     assert_eq!((end.reason, end.exit_code), (Reason::Finished, 0));
 }
@@ -118,7 +121,7 @@ fn at_the_end_a_worker_has_its_time_and_then_the_gangs_grace_and_leaves_with_0_w
         let over = machine.step(secs(65.0), Event::Due(Timer::Finish));
         assert!(over.contains(&leader(Signal::TERM)), "{over:?}");
         let empty = feed(&mut machine, 65.1, [ended(1), Event::TreeEmpty]);
-        assert!(matches!(word(&empty), Some(Word::TreeEmpty(_))), "{empty:?}");
+        assert!(matches!(word(&empty), Some(MemberEvent::TreeEmpty(_))), "{empty:?}");
         let end = outcome(machine.step(secs(65.2), Event::Gang(Order::Leave(Leave::Finished))));
         assert_eq!((end.reason, end.exit_code), (Reason::Finished, 0));
     }
@@ -128,10 +131,10 @@ fn at_the_end_a_worker_has_its_time_and_then_the_gangs_grace_and_leaves_with_0_w
 fn a_signal_to_one_replica_is_told_the_gang_as_a_notice_and_ends_as_it_does_alone() {
     let mut machine = in_generation(policy(Role::Worker), 1);
     let told = machine.step(secs(5.0), term());
-    assert_eq!(word(&told), Some(&Word::Noticed(Policy::default().stop_grace)));
+    assert_eq!(word(&told), Some(&MemberEvent::Noticed(Policy::default().stop_grace)));
     assert_eq!(machine.step(secs(5.1), Event::Gang(Order::Stop(GRACE))), [], "its own deadline holds");
     let end = feed(&mut machine, 6.0, [ended(0), Event::TreeEmpty]);
-    assert_eq!(word(&end), Some(&Word::Leaves));
+    assert_eq!(word(&end), Some(&MemberEvent::Leaves));
     assert_eq!(outcome(end).exit_code, 143);
 }
 
@@ -158,7 +161,7 @@ fn a_command_that_cannot_be_started_for_now_is_tried_again_by_the_gang() {
     let refused =
         |is_transient| Event::NotSpawned { code: 125, detail: "no process".into(), is_transient, others: false };
     let again = machine.step(secs(0.1), refused(true));
-    assert!(matches!(word(&again), Some(Word::Fell(_))) && again.contains(&Action::Survey), "{again:?}");
+    assert!(matches!(word(&again), Some(MemberEvent::Fell(_))) && again.contains(&Action::Survey), "{again:?}");
     machine.step(secs(0.2), Event::Surveyed(Offer::default()));
     machine.step(secs(0.3), Event::Gang(Order::Launch(2)));
     assert_eq!(outcome(machine.step(secs(0.4), refused(false))).exit_code, 125);
@@ -172,5 +175,5 @@ fn a_replica_beside_the_gang_starts_by_itself_and_its_own_end_is_its_own() {
     machine.step(secs(102.0), Event::Due(Timer::Backoff));
     machine.step(secs(102.0), Event::Spawned { pids: vec![8] });
     let end = feed(&mut machine, 103.0, [ended(0), Event::TreeEmpty]);
-    assert_eq!((word(&end), outcome(end.clone()).exit_code), (Some(&Word::Leaves), 0));
+    assert_eq!((word(&end), outcome(end.clone()).exit_code), (Some(&MemberEvent::Leaves), 0));
 }
