@@ -45,8 +45,8 @@ pub(in crate::checkpoint) enum Member {
     AnyOf(&'static [&'static str]),
     /// No file matches.
     Absent(&'static str),
-    /// The captures are of ranks, each of which writes; some libraries have rank 0 write for all. Such files are counted and
-    /// not ordered, as other ranks write after the proof and by other clocks.
+    /// The captures are of ranks, each of which writes; some libraries have rank 0 write for all. Such files are counted.
+    /// Those of other ranks are not ordered, as they may be written after the proof and by other clocks.
     PerRank {
         file: &'static str,
         or_rank_0: bool,

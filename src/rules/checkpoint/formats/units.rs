@@ -176,4 +176,15 @@ impl<'a, 'r> Case<'a, 'r> {
         let is_one = |m: &Member| matches!(m, Member::PerRank { file, .. } if pattern(file).is_match(path));
         self.root.layout.members.iter().any(is_one)
     }
+
+    /// Whether it may be written after the proof, or by another clock: another rank's file. A rank 0 that may write for all
+    /// writes its own files before the proof.
+    pub(in crate::checkpoint) fn is_unordered(&self, path: &str) -> bool {
+        let is_one = |member: &Member| {
+            let Member::PerRank { file, or_rank_0 } = member else { return false };
+            let rank = pattern(file).captures(path).and_then(|found| found.get(1));
+            rank.is_some_and(|rank| !or_rank_0 || rank.as_str() != "0")
+        };
+        self.root.layout.members.iter().any(is_one)
+    }
 }

@@ -135,7 +135,7 @@ fn order(case: &Case, proof: Option<&Entry>) -> Check {
     let last: &[&str] = if let Proof::Last(files) = case.root.layout.proof { files } else { &[] };
     let is_proof = |path: &str| last.iter().any(|text| pattern(text).is_match(path));
     let is_late = |entry: &Entry, path: &str| {
-        let is_ordered = !is_note(entry) && !case.is_per_rank(path) && !is_proof(path);
+        let is_ordered = !is_note(entry) && !case.is_unordered(path) && !is_proof(path);
         is_ordered && entry.mtime_ns > proof.mtime_ns && is_over(entry)
     };
     match case.files().find(|(entry, path)| is_late(entry, path)) {

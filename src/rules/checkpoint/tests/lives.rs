@@ -131,6 +131,10 @@ const LIVES: &[(&str, &str)] = &[
          resume e/step-10 10",
     ),
     (
+        "a distributed checkpoint that one process saves over is in order",
+        "save last/__0_0.distcp; metadata last; push; unit Complete; save last/__0_0.distcp; push; unit Incomplete is younger than",
+    ),
+    (
         "a whole newer step that was not committed is found though the clock was set back",
         "huggingface . 5; wait 8; skew -1; huggingface . 10; crash; resume checkpoint-10 10; wait 8
          stored checkpoint-10/optimizer.pt",
