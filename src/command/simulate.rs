@@ -1,13 +1,16 @@
 //! `trainit simulate`: reads the flags, runs the job, and once more without faults if asked to, and shows the report.
 
-use std::fs;
-use std::io;
+use std::fs::{self, DirBuilder};
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
 
 use crate::cli::Parsed;
 use crate::command::refuse;
 use crate::edge::clock;
-use crate::edge::fs::small_file;
+use crate::edge::fs::{small_file, trusted_open};
 use crate::edge::io::stdio;
 use crate::edge::process::program;
 use crate::edge::process::signals::{Mask, SignalFd};
@@ -76,7 +79,7 @@ fn finish(report: &Report, settings: &SimulateSettings) -> u8 {
     let json = serde_json::to_string_pretty(report).unwrap_or_default() + "\n";
     for (path, text) in [(&settings.json, json), (&settings.page, report.page())] {
         if let Some(path) = path
-            && let Err(error) = fs::write(path, text)
+            && let Err(error) = report_file(path).and_then(|mut file| file.write_all(text.as_bytes()))
         {
             stdio::complain(&format!("trainit: error: the report cannot be written to {}: {error}", path.display()));
         }
@@ -94,10 +97,15 @@ fn finish(report: &Report, settings: &SimulateSettings) -> u8 {
 fn unwritable(settings: &SimulateSettings) -> Option<Complaint> {
     [("--json", &settings.json), ("--run-report", &settings.page)].into_iter().find_map(|(place, path)| {
         let path = path.as_ref()?;
-        let error = fs::File::options().append(true).create(true).open(path).err()?;
+        let error = report_file(path).err()?;
         let message = format!("{} cannot be written: {error}; name another file", path.display());
         Some(Complaint { place: place.to_owned(), message })
     })
+}
+
+/// Opens it, empty.
+fn report_file(path: &Path) -> io::Result<fs::File> {
+    trusted_open::open(path, OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_TRUNC)
 }
 
 fn missing_command(parsed: &Parsed, env: &Env) -> Option<Complaint> {
@@ -140,7 +148,9 @@ impl Place {
                 .join(format!("trainit-simulate-{}-{nanos:08x}", spawn::own_pid()))
         });
         let dir = std::path::absolute(&dir).map_err(|error| complaint(&dir, error.to_string()))?;
-        fs::create_dir_all(&dir).map_err(|error| complaint(&dir, format!("cannot be made: {error}")))?;
+        // A directory that exists already may be another user's.
+        let made = if is_temporary { DirBuilder::new().mode(0o700).create(&dir) } else { fs::create_dir_all(&dir) };
+        made.map_err(|error| complaint(&dir, format!("cannot be made: {error}")))?;
         let first = fs::read_dir(&dir).map_err(|error| complaint(&dir, format!("cannot be read: {error}")))?.next();
         if first.is_some() {
             return Err(complaint(&dir, "is not empty, and its checkpoints would be resumed".to_owned()));
