@@ -40,8 +40,8 @@ pub(super) enum Phase {
     Down,
     /// Without processes; started then.
     DownUntil(Duration),
-    /// With processes. It has reported a step in this life, or not yet.
-    Up { has_stepped: bool },
+    /// With processes. The last step that it has reported in this life.
+    Up { last_step: Option<u64> },
     /// It needs no further start.
     Done,
 }
@@ -53,12 +53,14 @@ impl Replica {
 
     pub(super) fn stepped(&mut self, now: Duration, step: u64, loss: Option<f64>) {
         let is_repeated = self.step.is_some_and(|best| step <= best);
-        match self.phase {
-            Phase::Up { has_stepped: false } => self.account.book(now, Cause::Start),
-            Phase::Up { .. } if is_repeated => self.account.book(now, Cause::Repeated),
-            _ => self.account.book(now, Cause::Training),
-        }
-        self.phase = Phase::Up { has_stepped: true };
+        let cause = match self.phase {
+            // A trainer whose steps begin again was started again within this life.
+            Phase::Up { last_step } if last_step.is_none_or(|last| step <= last) => Cause::Start,
+            _ if is_repeated => Cause::Repeated,
+            _ => Cause::Training,
+        };
+        self.account.book(now, cause);
+        self.phase = Phase::Up { last_step: Some(step) };
         self.repeated_steps += u64::from(is_repeated);
         self.step = self.step.max(Some(step));
         self.loss = loss.or(self.loss);
@@ -68,7 +70,7 @@ impl Replica {
     pub(super) fn book_life(&mut self, now: Duration) {
         let cause = match self.phase {
             _ if self.frozen_until.is_some() => Cause::Stopped,
-            Phase::Up { has_stepped: false } => Cause::Start,
+            Phase::Up { last_step: None } => Cause::Start,
             Phase::Up { .. } => Cause::Training,
             _ => Cause::Waiting,
         };
@@ -82,7 +84,7 @@ impl Replica {
 
     /// Whether the platform has ended it.
     pub(super) fn ended(&mut self, now: Duration, code: u8, verdict: Option<Value>) -> bool {
-        let cause = if self.phase == (Phase::Up { has_stepped: false }) { Cause::Start } else { Cause::Stopped };
+        let cause = if self.phase == (Phase::Up { last_step: None }) { Cause::Start } else { Cause::Stopped };
         self.account.book(now, cause);
         (self.kill_at, self.frozen_until, self.phase) = (None, None, Phase::Down);
         // A replica that was killed has written no verdict.

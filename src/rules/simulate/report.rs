@@ -147,6 +147,9 @@ impl Report {
             });
             lines.push(format!("Faults: {}.", shown.collect::<Vec<_>>().join(", ")));
         }
+        if let Some(generation) = self.generation {
+            lines.push(format!("The gang has reached generation {generation}."));
+        }
         let share = |part: f64| format!("{:.0}%", 100.0 * part / self.time.total().max(f64::MIN_POSITIVE));
         let causes = self.time.named().map(|(cause, seconds)| format!("{cause} {}", share(seconds)));
         lines.push(format!("Time of the training replicas: {}.", causes.join(", ")));

@@ -190,7 +190,7 @@ impl Simulation {
     fn start(&mut self, now: Duration, at: usize, actions: &mut Vec<Action>) {
         let replica = &mut self.replicas[at];
         replica.account.book(now, Cause::Waiting);
-        replica.phase = Phase::Up { has_stepped: false };
+        replica.phase = Phase::Up { last_step: None };
         replica.starts += 1;
         if replica.is_struck && self.plan.lose_disk {
             actions.push(Action::EmptyDisk(at));

@@ -189,6 +189,17 @@ fn the_time_of_a_restore_is_taken_from_the_verdict_and_out_of_the_start() {
 }
 
 #[test]
+fn a_trainer_that_is_started_again_within_its_replica_repeats_steps_after_a_start() {
+    let mut job = started("vertex", Vec::new());
+    for (at, line) in [(10, "step=6 loss=3"), (20, "step=7 loss=2"), (35, "step=6 loss=3"), (40, "step=7 loss=2")] {
+        step(&mut job, at, Event::Line(0, line));
+    }
+    let time = job.replicas()[0].account.seconds();
+    assert_eq!((time.start, time.training, time.repeated), (25.0, 10.0, 5.0));
+    assert_eq!(job.replicas()[0].repeated_steps, 2);
+}
+
+#[test]
 fn at_the_time_limit_the_job_has_failed_and_a_second_request_kills_at_once() {
     let mut job = started("vertex", Vec::new());
     let stop = [Action::Signal(0, Signal::TERM), Action::Signal(1, Signal::TERM)];
