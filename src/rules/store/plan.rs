@@ -58,12 +58,13 @@ pub enum Hold {
 }
 
 impl Hold {
-    /// Whether a commit of this step stays; 0: it has none.
-    pub fn keeps(self, step: u64) -> bool {
+    /// Whether a commit of this step stays; 0: it has none. `is_offered`: it is one of the newest, which members offer. Older
+    /// ones go even where nodes never commit the same step, or the store would fill up.
+    pub fn keeps(self, step: u64, is_offered: bool) -> bool {
         match self {
             Hold::Nothing => false,
-            Hold::EveryStep => step > 0,
-            Hold::From(kept) => step >= kept.max(1),
+            Hold::EveryStep => step > 0 && is_offered,
+            Hold::From(kept) => step > 0 && (step == kept || step > kept && is_offered),
         }
     }
 
@@ -115,11 +116,12 @@ mod tests {
     #[test]
     fn a_gang_holds_every_step_until_one_is_common_and_later_ones_from_then_on() {
         let mut hold = Hold::EveryStep;
-        assert_eq!([0, 1, 40].map(|step| hold.keeps(step)), [false, true, true]);
+        assert_eq!([0, 1, 40].map(|step| hold.keeps(step, true)), [false, true, true]);
         hold.raise(30);
         hold.raise(20);
-        assert_eq!([0, 20, 30, 40].map(|step| hold.keeps(step)), [false, false, true, true]);
-        assert!(!Hold::Nothing.keeps(40));
+        assert_eq!([0, 20, 30, 40].map(|step| hold.keeps(step, true)), [false, false, true, true]);
+        assert!(!Hold::Nothing.keeps(40, true));
+        assert_eq!([30, 40].map(|step| hold.keeps(step, false)), [true, false], "what is not offered is of no use");
     }
 
     #[test]

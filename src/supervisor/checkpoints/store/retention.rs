@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::edge::fault::Faults;
 use crate::edge::store::{Store, StoreError};
+use crate::rules::gang::message::MOST_STEPS;
 use crate::rules::store::manifest::Manifest;
 use crate::rules::store::names::{
     BAD, CommitName, OWN, Stamp, is_of_ours, stamp_of_data, store_of_corner, stores_below,
@@ -178,7 +179,8 @@ impl Retiring {
         };
         let Some(ours) = ours else { return Ok(Going::default()) };
         let mut going = plan::expendable(&judged, self.rule, &ours, spared.as_ref());
-        going.retain(|name| !self.hold.keeps(name.step));
+        let offered: HashSet<&CommitName> = judged.iter().take(MOST_STEPS).map(|(name, _)| name).collect();
+        going.retain(|name| !self.hold.keeps(name.step, offered.contains(name)));
         let mut left = HashSet::new();
         if !going.is_empty() {
             // A file that did not change lies under the key of an older commit.
