@@ -75,7 +75,10 @@ impl Keeper {
             // What was torn cannot be put back from the last commit: only the store has something whole.
             mirror.in_gang.directory_counts = false;
         }
-        Ok(true)
+        self.writer = Writer::Finished;
+        let was_held_back = self.mirror.as_ref().is_some_and(|mirror| !mirror.left_out().is_empty());
+        // What a torn save held back is whole now.
+        Ok(!was_held_back || self.save_what_is_left().await)
     }
 
     /// Puts the agreed checkpoint in place. Whether there is a store to commit to from now on.

@@ -33,9 +33,7 @@ impl Mirror {
             Choice::Chiefs(step) | Choice::Shared(step) if self.is_chief() => {
                 self.go_back_to(|offered| *offered == step).await?
             }
-            Choice::Chiefs(step) if step.is_stored && self.config.chiefs_store.is_some() => {
-                self.take_chiefs(step).await?
-            }
+            Choice::Chiefs(step) if self.config.chiefs_store.is_some() => self.take_chiefs(step).await?,
             // Node 0 has put it into the directory of all, or keeps it to itself.
             Choice::Chiefs(_) | Choice::Shared(_) => {
                 self.in_gang.follows_chief = true;
@@ -106,6 +104,10 @@ impl Mirror {
     /// Node 0's commit, in this node's directory.
     async fn take_chiefs(&mut self, step: Step) -> Result<Option<Resume>, Failure> {
         let Some(address) = self.config.chiefs_store.clone() else { return self.resume_here().await };
+        if !step.is_stored {
+            let why = "node 0's checkpoint is in its directory only, and could not be committed: its log says why";
+            return Err(Failure::store(why.to_owned()));
+        }
         let store = Store::open(&address, false, &self.config.access).await.map_err(|error| self.away(&error))?;
         let remote = Remote { store: Arc::new(store), address, claim: None };
         let names = commits(&remote.store).await.map_err(|error| self.away(&error))?;
