@@ -9,6 +9,7 @@ use crate::rules::cluster::parse::address::parse_host;
 use crate::rules::cluster::spec::{ClusterOptions, Explicit, Nproc, PlatformName, Role};
 use crate::rules::framework::FRAMEWORKS;
 use crate::rules::framework::peers::Scope;
+use crate::rules::framework::tracking::{Tracker, Tracking};
 use crate::rules::text::duration;
 use crate::settings::suggest::one_of;
 
@@ -41,6 +42,7 @@ pub fn read(reader: &mut Reader<'_>) -> ClusterOptions {
         gpu_count: 0,
         gpu_failure: None,
         cores: 0,
+        tracking: Tracking { trackers: reader.each("track", tracker), store: reader.text("checkpoint-store") },
     }
 }
 
@@ -55,6 +57,10 @@ pub fn peers(reader: &mut Reader<'_>) -> Option<(Duration, Scope)> {
 pub fn frameworks(reader: &mut Reader<'_>) -> Vec<String> {
     let known: Vec<&str> = FRAMEWORKS.iter().map(|f| f.name).collect();
     reader.each("framework", |name| one_of(name, &known).map(str::to_owned))
+}
+
+fn tracker(name: &str) -> Result<Tracker, String> {
+    one_of(name, &["wandb", "mlflow"]).map(|name| if name == "wandb" { Tracker::Wandb } else { Tracker::Mlflow })
 }
 
 /// A blank value counts as not given, as for the other settings.

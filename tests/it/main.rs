@@ -77,6 +77,7 @@ mod store_credentials;
 mod store_listings;
 mod suspend;
 mod terminal;
+mod tracking;
 mod tree_stop;
 mod unread;
 mod walls;

@@ -4,6 +4,7 @@
 //! Deliberately absent: the variables of platforms and frameworks.
 
 use crate::cluster::parse::address::Address;
+use crate::framework::tracking::Tracking;
 use crate::process::signal::Signal;
 
 /// The limit for quoting a foreign value, in characters.
@@ -268,6 +269,8 @@ pub struct ClusterOptions {
     pub gpu_failure: Option<String>,
     /// Processors that this process may use; 0 if unknown.
     pub cores: u32,
+    /// The experiment trackers.
+    pub tracking: Tracking,
 }
 
 impl Default for ClusterOptions {
@@ -288,6 +291,7 @@ impl Default for ClusterOptions {
             gpu_count: 0,
             gpu_failure: None,
             cores: 0,
+            tracking: Tracking::default(),
         }
     }
 }

@@ -4,6 +4,7 @@
 
 pub mod mpi;
 pub mod peers;
+pub mod tracking;
 pub mod vars;
 
 mod cuda;
@@ -61,6 +62,7 @@ pub const FRAMEWORKS: &[&Framework] = &[
     &lightgbm::LIGHTGBM,
     &network::NETWORK,
     &cuda::CUDA,
+    &tracking::TRACKING,
 ];
 
 /// A process that trainit will start, with its variables.

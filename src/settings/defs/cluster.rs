@@ -83,5 +83,12 @@ pub(super) const SETTINGS: &[Setting] = &[
         "The peers of --wait-for-peers: the leader, whose trainer must listen at MASTER_PORT (or its port in TF_CONFIG), or every other node, which must respond",
     )
     .needs(&["wait-for-peers"]),
+    many(
+        "track",
+        "wandb|mlflow",
+        TOPIC,
+        on::RUN | on::INSPECT,
+        "Continue one run of this experiment tracker after every restart, on any machine",
+    ),
     many("framework", "NAME", TOPIC, on::ENV, "Only the variables of this framework"),
 ];
