@@ -187,6 +187,8 @@ def safetensors(directory, resume, say):
     import torch
     step = 0
     if resume:
+        # Two files a save are no known format, so the directory itself is the checkpoint.
+        resume = os.path.join(resume, newest(resume, "model_")[-1])
         step = int(library.load_file(resume)["step"])
         beside = resume.replace("model", "optimizer").replace(".safetensors", ".pt")
         assert torch.load(beside)["step"] == step
@@ -354,12 +356,13 @@ def main():
     local, store = os.path.join(args.work, "lives"), os.path.join(args.work, "lives-store")
     os.makedirs(args.work, exist_ok=True)
     before, wrong = 0, []
+    options = ["--step-regex", "model_([0-9]+)"] if args.writer == "safetensors" else []
     for number, disk in enumerate(["new", "kept", "empty", "kept"], 1):
         if disk == "empty":
             shutil.rmtree(local)
         told, verdict = os.path.join(args.work, "told"), os.path.join(args.work, "verdict")
         run = [args.trainit, "run", "--checkpoint-dir", local, "--checkpoint-store", "file://" + os.path.abspath(store),
-               "--settle", "0s", "--mirror-interval", "100ms", "--max-restarts", "0", "--verdict-file", verdict, "--",
+               "--settle", "0s", "--mirror-interval", "100ms", "--max-restarts", "0", "--verdict-file", verdict, *options, "--",
                "sh", "-c", 'exec "$@" 3>"$0"', told, sys.executable, os.path.abspath(__file__), args.writer, "--live"]
         done = subprocess.run(run, capture_output=True, text=True, timeout=300, check=False)
         life = "life %d (%s disk)" % (number, disk)
