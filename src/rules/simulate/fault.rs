@@ -176,6 +176,7 @@ impl Random {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     const MINUTE: Duration = Duration::from_secs(60);
 
@@ -224,6 +225,19 @@ mod tests {
         assert_ne!(of(7), of(8));
         assert!((60..200).contains(&of(7).len()), "{}", of(7).len());
         assert!(of(7).iter().all(|fault| fault.replica < 3));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_a_reader_panic(text in r"(preempt |kill |freeze )?(chief|worker-0|é|)[@+:/ 0-9a-zé\n#.-]{0,40}") {
+            let seats = seats::seats(1, 1, 1);
+            let _ = schedule(&text, &seats, MINUTE);
+            let _ = parse(Kind::Freeze(FREEZE), &text, &seats, Duration::MAX);
+            let _ = crate::simulate::progress::read(&text.replace('@', "step=").replace('#', "loss="));
+            if let Ok(rate) = rate(&text) {
+                let _ = random(rate, 7, 3, MINUTE);
+            }
+        }
     }
 
     #[test]
