@@ -10,6 +10,7 @@ pub mod job;
 pub mod metric;
 pub mod preempt;
 pub mod process;
+mod random;
 pub mod simulate;
 pub mod status;
 pub mod store;

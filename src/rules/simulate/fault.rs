@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::seats;
 use crate::gang::seat::Seat;
+use crate::random::Random;
 use crate::text::duration;
 
 /// How long a replica stands still if the user does not say.
@@ -147,29 +148,7 @@ pub fn random(rate: Rate, seed: u64, seats: usize, limit: Duration) -> Result<Ve
             2 => Kind::Kill,
             _ => Kind::Freeze(FREEZE),
         };
-        faults.push(Fault { kind, when: When::At(when), replica: random.below(seats) });
-    }
-}
-
-/// The generator splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// From 0 to less than 1.
-    fn fraction(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit.max(1) as u64) as usize
+        faults.push(Fault { kind, when: When::At(when), replica: random.below(seats as u64) as usize });
     }
 }
 

@@ -40,30 +40,11 @@ use super::message::{Choice, Class, Failure, Offer, Step, ToLeader, ToMember};
 use super::seat::{Incarnation, Seat};
 use super::{Generation, Timing};
 use crate::cluster::spec::Role;
+use crate::random::Random;
 
 const SECOND: u64 = 1_000;
 /// Microseconds would be finer than anything here needs: the world counts milliseconds.
 type Millis = u64;
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit.max(1)
-    }
-
-    fn between(&mut self, low: u64, high: u64) -> u64 {
-        low + self.below(high - low + 1)
-    }
-}
 
 #[derive(Debug, Clone)]
 enum Happening {
