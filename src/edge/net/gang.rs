@@ -6,7 +6,7 @@
 #![expect(unsafe_code, reason = "setsockopt and getrandom")]
 
 use std::io::{self, ErrorKind};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
@@ -78,8 +78,13 @@ pub struct Writer {
     channel: Channel,
 }
 
-/// Listens at this port on every interface. Errors: as bind(2).
-pub async fn listen(port: u16) -> io::Result<TcpListener> {
+/// Listens at this port: on loopback if the leader's published host is a loopback address, else on every interface.
+/// Errors: as bind(2).
+pub async fn listen(host: &str, port: u16) -> io::Result<TcpListener> {
+    let published = if host == "localhost" { Some(Ipv4Addr::LOCALHOST.into()) } else { host.parse::<IpAddr>().ok() };
+    if let Some(address) = published.filter(IpAddr::is_loopback) {
+        return TcpListener::bind((address, port)).await;
+    }
     match TcpListener::bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))).await {
         Err(error) if error.kind() != ErrorKind::AddrInUse => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await,
         bound => bound,
@@ -299,6 +304,16 @@ mod tests {
             drop(leader);
             assert_eq!(member.reader.next::<ToMember>().await, Err(Cut::Closed));
         });
+    }
+
+    #[test]
+    fn a_leader_that_is_published_on_loopback_listens_there_only() {
+        let bound = |host| {
+            let listener = block_on(async { listen(host, 0).await.map(|listener| listener.local_addr()) });
+            listener.expect("a port").expect("an address").ip()
+        };
+        assert!(["127.0.0.2", "localhost", "::1"].map(bound).iter().all(IpAddr::is_loopback));
+        assert!(["10.0.0.1", "worker-0"].map(bound).iter().all(IpAddr::is_unspecified));
     }
 
     #[test]

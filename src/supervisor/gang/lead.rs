@@ -115,7 +115,7 @@ pub(super) async fn run(
         last_link
     };
     let (accepting, mut accepted) = mpsc::channel(1);
-    let listens = tokio::spawn(listening(gang.place.port, accepting));
+    let listens = tokio::spawn(listening(gang.place.host.clone(), gang.place.port, accepting));
     let mut ends: Option<Duration> = None;
     loop {
         let now = clock.now();
@@ -175,11 +175,11 @@ async fn mark(dir: PathBuf, incarnation: Incarnation) {
 }
 
 /// Binds the port, however long that takes, and takes connections.
-async fn listening(port: u16, accepted: mpsc::Sender<(Unproven, SocketAddr)>) {
+async fn listening(host: String, port: u16, accepted: mpsc::Sender<(Unproven, SocketAddr)>) {
     let permits = Arc::new(Semaphore::new(UNPROVEN));
     let mut is_told = false;
     let door = loop {
-        match listen(port).await {
+        match listen(&host, port).await {
             Ok(door) => break door,
             Err(error) if !std::mem::replace(&mut is_told, true) => tracing::warn!(
                 code = "gang",
