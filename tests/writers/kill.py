@@ -475,7 +475,7 @@ class Keras(Writer):
         self.numpy, self.tf, self.keras = numpy, tensorflow, tensorflow.keras
 
     def unit(self, step):
-        return "latest.weights.h5"
+        return ""    # the directory itself
 
     def must_be_complete(self, begun, done):
         return {self.unit(0)} if begun in done else set()
@@ -501,7 +501,7 @@ class Keras(Writer):
 
     def load(self, directory, unit):
         model = self.model()
-        model.load_weights(os.path.join(directory, unit))
+        model.load_weights(os.path.join(directory, unit, "latest.weights.h5"))
         step = step_of(self.numpy, {"w%d" % n: w.reshape(-1) for n, w in enumerate(model.get_weights())})
         with open(os.path.join(directory, "training_metadata.json")) as f:
             # The callback goes on with the epoch after the one that it saved.
@@ -954,7 +954,7 @@ def trial(writer, options, rng, durations, counts):
         counts["complete"] += complete
         if complete and "error" in loaded:
             wrong.append("%s is called complete and is torn: %s" % (unit, loaded["error"]))
-        if complete and "ok" in loaded and says["step"] not in (None, loaded["ok"]) and unit != "latest.weights.h5":
+        if complete and "ok" in loaded and says["step"] not in (None, loaded["ok"]) and options.writer != "keras":
             wrong.append("%s is called step %s and is step %s" % (unit, says["step"], loaded["ok"]))
         # The save after it may have been killed when all of it was written.
         newer = any(other["complete"] and name != unit for name, other in verdicts.items())
