@@ -3,6 +3,8 @@
 //! Globs work as in gitignore: without `/` any base name, with `/` the path from the checkpoint directory, `**` crosses
 //! directories, a `/` at the end means directories only. A dropped directory drops everything below it.
 
+use std::sync::LazyLock;
+
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
 use crate::checkpoint::listing::{Entry, Kind, around, name_of};
@@ -37,20 +39,16 @@ const FORMATS: &[&str] = &[".metadata", ".zarray", ".zattrs", ".zgroup", ".zmeta
 const MODEL: &str = "--model-dir";
 const CORE_DUMP: &str = "core dump";
 
-/// The patterns, compiled.
-#[derive(Debug, Clone)]
+/// The constant patterns, compiled at the first look: a run without checkpoints starts without them.
+static DEFAULT_SET: LazyLock<Set> = LazyLock::new(|| Set::of(DEFAULTS).unwrap_or_default());
+static FORMAT_SET: LazyLock<Set> = LazyLock::new(|| Set::of(FORMATS).unwrap_or_default());
+
+/// The user's patterns, compiled.
+#[derive(Debug, Clone, Default)]
 pub struct Exclusions {
-    defaults: Set,
     include: Set,
     exclude: Set,
     model: Option<String>,
-}
-
-impl Default for Exclusions {
-    fn default() -> Exclusions {
-        let of = |patterns: &[&str]| Set::of(patterns).unwrap_or_else(|_| Set::default());
-        Exclusions { defaults: of(DEFAULTS), include: of(FORMATS), exclude: Set::default(), model: None }
-    }
 }
 
 /// What is decided of a path and, unless a pattern decides otherwise, of what lies below it.
@@ -80,9 +78,7 @@ impl Exclusions {
     /// From the flags' globs and the path of the finished model below the checkpoint directory. Errors: the glob and what is
     /// wrong with it.
     pub fn new(exclude: &[String], include: &[String], model_dir: Option<&str>) -> Result<Exclusions, String> {
-        let include: Vec<&str> = FORMATS.iter().copied().chain(include.iter().map(String::as_str)).collect();
-        let (exclude, include, model) = (Set::of(exclude)?, Set::of(&include)?, model_dir.map(str::to_owned));
-        Ok(Exclusions { exclude, include, model, ..Exclusions::default() })
+        Ok(Exclusions { exclude: Set::of(exclude)?, include: Set::of(include)?, model: model_dir.map(str::to_owned) })
     }
 
     /// The pattern that drops this path, be it through a directory around it. The path is that of a file.
@@ -108,11 +104,12 @@ impl Exclusions {
         if let Some(pattern) = forbidden {
             return Decision::Forbidden(pattern);
         }
-        if outer == Decision::Included || self.include.matching(path, is_directory).is_some() {
+        let included = || [&*FORMAT_SET, &self.include].iter().any(|set| set.matching(path, is_directory).is_some());
+        if outer == Decision::Included || included() {
             return Decision::Included;
         }
         let core = || (!is_directory && is_core_dump(name_of(path))).then_some(CORE_DUMP);
-        let dropped = outer.pattern().or_else(|| self.defaults.matching(path, is_directory)).or_else(core);
+        let dropped = outer.pattern().or_else(|| DEFAULT_SET.matching(path, is_directory)).or_else(core);
         dropped.map_or(Decision::Kept, Decision::Dropped)
     }
 }
