@@ -41,7 +41,7 @@ pub(super) struct Supervisor {
     /// Wakes the loop for a distant deadline even if the machine was suspended meanwhile.
     alarm: Alarm,
     /// The last deadline of this attempt's end, which also limits the wait for readers of its output.
-    patience_ends: Uptime,
+    wait_ends: Uptime,
     /// The last batch of children was full.
     has_more_children: bool,
 }
@@ -76,7 +76,7 @@ impl Supervisor {
             postponed_until: None,
             outcome: None,
             alarm: Alarm::default(),
-            patience_ends: Uptime::ZERO,
+            wait_ends: Uptime::ZERO,
             has_more_children: false,
         }
     }
@@ -103,7 +103,7 @@ impl Supervisor {
     fn waits(&self) -> Waits {
         match self.outcome {
             None if self.machine.is_stopping() || !self.machine.would_restart(self.now()) => Waits::Commit,
-            _ => Waits::End(self.patience_ends),
+            _ => Waits::End(self.wait_ends),
         }
     }
 
@@ -112,7 +112,7 @@ impl Supervisor {
         let now = self.now();
         if matches!(event, Event::Spawned { .. }) {
             self.postponed_until = Some(now + POSTPONED_FOR);
-            self.patience_ends = Uptime::ZERO;
+            self.wait_ends = Uptime::ZERO;
         }
         let before = self.machine.state().clone();
         if matches!(event, Event::Committed { .. }) {
@@ -127,7 +127,7 @@ impl Supervisor {
         if matches!(event, Event::Mirrored(Mirrored::Committed { .. })) {
             self.write_report();
         }
-        self.patience_ends = self.machine.deadline().unwrap_or(self.patience_ends);
+        self.wait_ends = self.machine.deadline().unwrap_or(self.wait_ends);
         view::log_before(&self.command, &self.machine, &actions);
         for action in &actions {
             let done = self.performer.perform(now, action);

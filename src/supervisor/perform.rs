@@ -28,7 +28,7 @@ use crate::supervisor::job::memory::MemoryWatch;
 use crate::supervisor::job::terminal_stop::TerminalStop;
 use crate::supervisor::job::tree_signals::{Remarks, TreeSignals};
 use crate::supervisor::job::{death_clues, not_launched};
-use crate::supervisor::output::drain::{OutputThreads, PATIENCE, Waits};
+use crate::supervisor::output::drain::{OutputThreads, TIMEOUT, Waits};
 use crate::supervisor::output::ranks::Ranks;
 use crate::supervisor::output::{ChildEnds, Collectors};
 use crate::supervisor::status::history::History;
@@ -317,7 +317,7 @@ impl Performer {
         match self.collectors.as_mut().and_then(Collectors::begin) {
             None => Done::Events(vec![self.spawn(attempt, resume)]),
             Some(look) => {
-                self.held = Some(HeldStart { attempt, resume: resume.cloned(), look, until: now + PATIENCE });
+                self.held = Some(HeldStart { attempt, resume: resume.cloned(), look, until: now + TIMEOUT });
                 Done::Nothing
             }
         }
@@ -331,7 +331,7 @@ impl Performer {
                 "the trainer's files could not be read within {} before its start: lines written to them until \
                  they have been read count as an earlier run's and are not reported; check whether their file \
                  system is slow",
-                humantime::format_duration(PATIENCE)
+                humantime::format_duration(TIMEOUT)
             );
         }
         Some(self.spawn(held.attempt, held.resume.as_ref()))

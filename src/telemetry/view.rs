@@ -82,8 +82,8 @@ pub fn log_step(
         Event::Committed { unit, step, lag, .. } => {
             tracing::info!(unit, step, lag_seconds = (lag.as_secs_f64() * 10.0).round() / 10.0, "checkpoint committed");
         }
-        Event::AwaitsOthers(Some(patience)) => {
-            let seconds = patience.as_secs();
+        Event::AwaitsOthers(Some(limit)) => {
+            let seconds = limit.as_secs();
             tracing::info!("the last commit waits for the other processes of this node, for {seconds} s at most");
         }
         Event::Flushed(Flushed::OutOfTime(why)) if is_last_line(actions, why) => {}

@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 use crate::support::fake_nvml::{Driver, FakeNvml};
-use crate::support::{PATIENCE, binary, is_alive};
+use crate::support::{TIMEOUT, binary, is_alive};
 use trainit::edge::clock::Clock;
 use trainit::edge::io::eventfd::wait_readable;
 use trainit::rules::gpu::ledger::Finding;
@@ -44,7 +44,7 @@ impl Loop {
             if let Some(found) = found(&self.events) {
                 return found;
             }
-            assert!(self.clock.now() < PATIENCE, "never heard: {what}; heard: {:#?}", self.events);
+            assert!(self.clock.now() < TIMEOUT, "never heard: {what}; heard: {:#?}", self.events);
             self.turn();
         }
     }
@@ -265,7 +265,7 @@ fn devices_that_were_taken_are_found_by_the_wait_that_fails() {
     let lines = calls.map(|call| format!("{call} return 999"));
     fake.play(&lines.each_ref().map(String::as_str));
     assert_eq!(turns.until_finding("GPU-00000000").class, Class::Note);
-    assert_eq!(turns.watch.watch().death(PATIENCE).unwrap().class, Class::Leave);
+    assert_eq!(turns.watch.watch().death(TIMEOUT).unwrap().class, Class::Leave);
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn an_unknown_error_after_a_good_start_leaves_when_the_trainer_dies() {
             ["nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"].map(|call| format!("{call} return {code}"));
         fake.play(&calls.each_ref().map(String::as_str));
         assert_eq!(turns.until_finding(&format!("failed with {code}")).class, Class::Note);
-        assert_eq!(turns.watch.watch().death(PATIENCE).unwrap().class, Class::Leave);
+        assert_eq!(turns.watch.watch().death(TIMEOUT).unwrap().class, Class::Leave);
     }
 }
 
@@ -344,7 +344,7 @@ fn a_flood_of_one_xid_is_one_finding_and_a_true_count() {
     let fake = FakeNvml::new(&lines);
     let mut turns = Loop::new(&fake, 60_000);
     while turns.watch.watch().xids().first().is_none_or(|xid| xid.count < 300) {
-        assert!(turns.clock.now() < PATIENCE);
+        assert!(turns.clock.now() < TIMEOUT);
         turns.turn();
     }
     assert_eq!(findings(&turns.events).count(), 1);

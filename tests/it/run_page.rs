@@ -7,7 +7,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::{PATIENCE, Running, Trainit, eventually, shared_dir};
+use crate::support::{Running, TIMEOUT, Trainit, eventually, shared_dir};
 
 const LOOP: &str = "while :; do sleep 0.01; done";
 
@@ -18,8 +18,8 @@ fn address(running: &Running) -> SocketAddr {
 }
 
 fn ask(at: SocketAddr) -> TcpStream {
-    let mut stream = TcpStream::connect_timeout(&at, PATIENCE).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut stream = TcpStream::connect_timeout(&at, TIMEOUT).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream.write_all(format!("GET / HTTP/1.1\r\nHost: {at}\r\n\r\n").as_bytes()).unwrap();
     stream
 }

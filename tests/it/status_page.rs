@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::support::fake_nvml::FakeNvml;
-use crate::support::{Finished, PATIENCE, Running, Trainit, assert_prompt, assert_within, eventually, settled};
+use crate::support::{Finished, Running, TIMEOUT, Trainit, assert_prompt, assert_within, eventually, settled};
 
 const LOOP: &str = "while :; do sleep 0.01; done";
 const ANYWHERE: [&str; 3] = ["run", "--status-addr", "127.0.0.1:0"];
@@ -29,8 +29,8 @@ fn run(flags: &[&str], script: &str) -> (Running, SocketAddr) {
 }
 
 fn connect(at: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect_timeout(&at, PATIENCE).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let stream = TcpStream::connect_timeout(&at, TIMEOUT).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 
@@ -69,7 +69,7 @@ fn a_client_that_has_closed_its_sending_side_gets_its_answer() {
 #[track_caller]
 fn until(at: SocketAddr, line: &str) -> String {
     let mut last = String::new();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !last.lines().any(|l| l == line) {
         assert!(Instant::now() < deadline, "{line:?} never came: {last}");
         let (code, text) = get(at, "/metrics");

@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
 use crate::init_signals::{LOOK, expect_no_hup_or_cont, state_of};
-use crate::support::{PATIENCE, binary, eventually, send};
+use crate::support::{TIMEOUT, binary, eventually, send};
 
 /// A program in a session of its own on a pseudo-terminal.
 struct Terminal {
@@ -75,7 +75,7 @@ impl Terminal {
 
     #[track_caller]
     fn shows(&self, text: &str) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut screen = self.screen.0.lock().unwrap();
         while !screen.contains(text) {
             let left = deadline.saturating_duration_since(Instant::now());

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::{Child, Stdio};
 use std::time::Instant;
 
-use crate::support::{PATIENCE, Trainit, eventually, send};
+use crate::support::{TIMEOUT, Trainit, eventually, send};
 
 /// A run whose standard error is full from the start and is never read.
 struct Unread {
@@ -69,7 +69,7 @@ fn a_deadline_is_kept_where_the_command_itself_waits_for_a_reader() {
         let begin = Instant::now();
         unread.term();
         assert_eq!(unread.code(), Some(143), "{options:?}");
-        assert!(begin.elapsed() < PATIENCE / 10, "{options:?}: {:?}", begin.elapsed());
+        assert!(begin.elapsed() < TIMEOUT / 10, "{options:?}: {:?}", begin.elapsed());
     }
 }
 

@@ -26,8 +26,8 @@ use crate::settings::model::{self, Model};
 use crate::supervisor::Keep;
 use crate::supervisor::checkpoints::config::{Config, Restore, Restoring, Role, Sent};
 use crate::supervisor::checkpoints::failure::Failure;
-use crate::supervisor::checkpoints::keeper::sibling::{self, Others, Sibling};
 use crate::supervisor::checkpoints::mirror::{Mirror, apart};
+use crate::supervisor::checkpoints::thread::sibling::{self, Others, Sibling};
 use crate::supervisor::checkpoints::{self, LeftModel};
 use crate::supervisor::gang::SharedStore;
 

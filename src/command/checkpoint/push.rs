@@ -15,9 +15,9 @@ use crate::supervisor::checkpoints::by_hand::Next;
 use crate::supervisor::checkpoints::commit::outcome::Outcome;
 use crate::supervisor::checkpoints::config::{Config, Role};
 use crate::supervisor::checkpoints::failure::Failure;
-use crate::supervisor::checkpoints::keeper::progress::shown;
-use crate::supervisor::checkpoints::keeper::sibling::committer;
 use crate::supervisor::checkpoints::mirror::Mirror;
+use crate::supervisor::checkpoints::thread::progress::shown;
+use crate::supervisor::checkpoints::thread::sibling::committer;
 
 /// The signals that stop a push.
 pub(super) const STOPPING: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];

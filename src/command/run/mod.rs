@@ -36,7 +36,7 @@ use crate::settings::run::{LogFormat, LogLevel, RunSettings};
 use crate::settings::{self, Complaint, Reader};
 use crate::supervisor::checkpoints::config;
 use crate::supervisor::metrics::files::Files;
-use crate::supervisor::output::LOCK_PATIENCE;
+use crate::supervisor::output::LOCK_TIMEOUT;
 use crate::supervisor::{self, GpuWatch, Job, Keep, Metrics, Page, Peers, PreemptionWatch, Work};
 use crate::telemetry::log::{self, Format};
 use crate::telemetry::verdict::{self, Facts};
@@ -300,7 +300,7 @@ fn metrics(collected: Collected) -> Metrics {
         report: collected.report,
         stdout: collected.stdout,
         stderr: collected.stderr,
-        file: MetricsFile::new(path, keep, false, LOCK_PATIENCE),
+        file: MetricsFile::new(path, keep, false, LOCK_TIMEOUT),
         trial,
     }
 }

@@ -47,7 +47,7 @@ pub struct MetricsFile {
     /// Flush to the device after each write.
     pub fsync: bool,
     /// How long to wait for the lock, or for a FIFO's reader to make room.
-    patience: Duration,
+    timeout: Duration,
     /// The last wait for the lock timed out: the next wait is short.
     is_stuck: AtomicBool,
 }
@@ -98,8 +98,8 @@ impl Error {
 
 impl MetricsFile {
     /// See the fields.
-    pub fn new(path: PathBuf, keep: usize, fsync: bool, patience: Duration) -> MetricsFile {
-        MetricsFile { path, keep, fsync, patience, is_stuck: AtomicBool::new(false) }
+    pub fn new(path: PathBuf, keep: usize, fsync: bool, timeout: Duration) -> MetricsFile {
+        MetricsFile { path, keep, fsync, timeout, is_stuck: AtomicBool::new(false) }
     }
 
     /// Adds whole lines, all of them in one write. Errors: nothing of them is in the file then (but for a FIFO or device).
@@ -164,18 +164,18 @@ impl MetricsFile {
     /// Takes the file's lock; otherwise says why there is none.
     fn lock(&self, file: &File) -> Option<String> {
         let is_stuck = self.is_stuck.load(Ordering::Relaxed);
-        let mut waiting = Patience::new(if is_stuck { MOMENT } else { self.patience });
+        let mut retry = Retry::new(if is_stuck { MOMENT } else { self.timeout });
         loop {
             match file.try_lock() {
                 Ok(()) => {
                     self.is_stuck.store(false, Ordering::Relaxed);
                     return None;
                 }
-                Err(TryLockError::WouldBlock) if waiting.waits() => {}
+                Err(TryLockError::WouldBlock) if retry.waits() => {}
                 Err(TryLockError::WouldBlock) => {
                     self.is_stuck.store(true, Ordering::Relaxed);
-                    let patience = humantime::format_duration(self.patience);
-                    return Some(format!("another process has held it for {patience}"));
+                    let timeout = humantime::format_duration(self.timeout);
+                    return Some(format!("another process has held it for {timeout}"));
                 }
                 Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Interrupted => {}
                 Err(TryLockError::Error(error)) => return Some(error.to_string()),
@@ -254,12 +254,12 @@ impl MetricsFile {
             self.error("open")(if no_reader { io::Error::other("no process reads this FIFO") } else { error })
         })?;
         let mut rest = lines;
-        let mut patience = Patience::new(self.patience);
+        let mut retry = Retry::new(self.timeout);
         while !rest.is_empty() {
             match file.write(rest) {
                 Ok(written) => rest = &rest[written..],
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock && patience.waits() => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock && retry.waits() => {}
                 Err(error) => return Err(self.error("write")(error)),
             }
         }
@@ -328,15 +328,15 @@ fn no_room(written: usize, wanted: usize) -> io::Error {
 }
 
 /// Waits a little more each time, up to a limit in all.
-struct Patience {
+struct Retry {
     limit: Duration,
     pause: Duration,
     since: Option<Clock>,
 }
 
-impl Patience {
-    fn new(limit: Duration) -> Patience {
-        Patience { limit, pause: PAUSES.0, since: None }
+impl Retry {
+    fn new(limit: Duration) -> Retry {
+        Retry { limit, pause: PAUSES.0, since: None }
     }
 
     /// Sleeps; an error when the time is up.

@@ -147,7 +147,7 @@ impl Backlog {
         }
     }
 
-    /// Writes when the line of another writer is at its end. Whether it came to that within the patience; without it there
+    /// Writes when the line of another writer is at its end. Whether it came to that within the timeout; without it there
     /// is none next time.
     fn write_in_turn(&self, line: String, is_patient: bool) -> bool {
         let clock = Clock::start();

@@ -26,7 +26,7 @@ use crate::rules::status::page::{NOT_FOUND, Page, Shown};
 /// Connections at once, with one more that makes room for itself; later ones wait.
 const CONNECTIONS: usize = 8;
 /// A connection's whole life.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// The time in which a connection must send its request; later it may be closed to make room.
 const HEAD_PATIENCE: Duration = Duration::from_millis(100);
 /// Pause after a failed accept(2), for example without free descriptors.
@@ -57,7 +57,7 @@ where
     loop {
         tokio::select! {
             stream = next(&listener), if open.len() <= CONNECTIONS => {
-                open.push(timeout(PATIENCE, talk(stream, &show, &crowd)));
+                open.push(timeout(TIMEOUT, talk(stream, &show, &crowd)));
             }
             Some(_) = open.next(), if !open.is_empty() => {}
         }

@@ -107,8 +107,8 @@ pub fn begin(path: &Path) -> io::Result<Asked> {
     Ok(Asked { stream, pid: peer.pid(), uid: peer.uid() })
 }
 
-/// Their answers in order, all within `patience`. Errors: as read(2), `TimedOut`.
-pub fn answers(asked: &[Asked], patience: Duration) -> Vec<io::Result<String>> {
+/// Their answers in order, all within `timeout`. Errors: as read(2), `TimedOut`.
+pub fn answers(asked: &[Asked], timeout: Duration) -> Vec<io::Result<String>> {
     let clock = Clock::start();
     let mut texts: Vec<Vec<u8>> = vec![Vec::new(); asked.len()];
     let mut ends: Vec<Option<io::Result<()>>> = asked.iter().map(|_| None).collect();
@@ -117,7 +117,7 @@ pub fn answers(asked: &[Asked], patience: Duration) -> Vec<io::Result<String>> {
             *end = read_on(&run.stream, text);
         }
         let open = asked.iter().zip(&ends).filter(|(_, end)| end.is_none()).map(|(run, _)| run.stream.as_raw_fd());
-        let (open, left): (Vec<RawFd>, _) = (open.collect(), patience.saturating_sub(clock.now()));
+        let (open, left): (Vec<RawFd>, _) = (open.collect(), timeout.saturating_sub(clock.now()));
         if open.is_empty() || left.is_zero() {
             break;
         }
@@ -150,22 +150,22 @@ pub fn user_of(pid: i32) -> Option<u32> {
 }
 
 /// Asks the run behind this socket: its process (0: none of our PID namespace) and the answer, or why there is none: as
-/// read(2), `TimedOut` when it is not there within `patience`. Errors: as connect(2), `TimedOut` where too many ask already.
-pub fn ask(path: &Path, patience: Duration) -> io::Result<(i32, io::Result<String>)> {
+/// read(2), `TimedOut` when it is not there within `timeout`. Errors: as connect(2), `TimedOut` where too many ask already.
+pub fn ask(path: &Path, timeout: Duration) -> io::Result<(i32, io::Result<String>)> {
     let address = address(path)?;
     let stream = UnixStream::from(socket(SockFlag::empty())?);
-    stream.set_read_timeout(Some(patience))?;
-    stream.set_write_timeout(Some(patience))?;
+    stream.set_read_timeout(Some(timeout))?;
+    stream.set_write_timeout(Some(timeout))?;
     // `WouldBlock`: the queue is full of callers that left without an answer.
     connect(stream.as_raw_fd(), &address).map_err(|errno| slow(errno.into()))?;
-    Ok((credentials(&stream)?.pid(), answer(&stream, patience)))
+    Ok((credentials(&stream)?.pid(), answer(&stream, timeout)))
 }
 
-fn answer(mut stream: &UnixStream, patience: Duration) -> io::Result<String> {
+fn answer(mut stream: &UnixStream, timeout: Duration) -> io::Result<String> {
     let (clock, mut answer) = (Clock::start(), Vec::new());
     let mut part = [0; 4096];
     loop {
-        let left = patience.checked_sub(clock.now()).filter(|left| !left.is_zero()).ok_or(ErrorKind::TimedOut)?;
+        let left = timeout.checked_sub(clock.now()).filter(|left| !left.is_zero()).ok_or(ErrorKind::TimedOut)?;
         stream.set_read_timeout(Some(left))?;
         match stream.read(&mut part).map_err(slow) {
             Ok(0) => break,
@@ -229,7 +229,7 @@ mod tests {
     }
     use std::os::unix::fs::PermissionsExt;
 
-    const PATIENCE: Duration = Duration::from_secs(10);
+    const TIMEOUT: Duration = Duration::from_secs(10);
 
     #[test]
     fn a_caller_gets_the_status_and_the_socket_belongs_to_its_owner_from_the_start() {
@@ -238,9 +238,9 @@ mod tests {
         let listener = Listener::bind(&path).expect("a socket");
         assert_eq!(std::fs::metadata(&path).expect("it is there").permissions().mode() & 0o777, 0o600);
         assert!(listener.next().expect("no error").is_none(), "no caller waits");
-        let asking = std::thread::spawn(move || ask(&path, PATIENCE));
+        let asking = std::thread::spawn(move || ask(&path, TIMEOUT));
         let caller = loop {
-            crate::edge::io::eventfd::wait_readable(&[listener.as_raw_fd()], Some(PATIENCE));
+            crate::edge::io::eventfd::wait_readable(&[listener.as_raw_fd()], Some(TIMEOUT));
             if let Some(caller) = listener.next().expect("no error") {
                 break caller;
             }

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use crate::edge::process::signals;
 
 /// Time limit for a name server and for a connection.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why there was no connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,15 +26,15 @@ pub enum NoAnswer {
 /// Connects and closes the connection. Errors: see [`NoAnswer`].
 pub async fn dial(host: &str, port: u16) -> Result<(), NoAnswer> {
     let other = |what: String| Err(NoAnswer::Other(what));
-    let addresses = match timeout(PATIENCE, addresses(host, port)).await {
-        Err(_) => return other(format!("the name servers have not answered for {} s", PATIENCE.as_secs())),
+    let addresses = match timeout(TIMEOUT, addresses(host, port)).await {
+        Err(_) => return other(format!("the name servers have not answered for {} s", TIMEOUT.as_secs())),
         Ok(Err(error)) => return other(format!("the name does not resolve ({error})")),
         Ok(Ok(addresses)) => addresses,
     };
     let mut last = NoAnswer::Other("the name has no address".to_owned());
     for address in addresses {
-        last = match timeout(PATIENCE, TcpStream::connect(address)).await {
-            Err(_) => NoAnswer::Other(format!("{address} has not answered for {} s", PATIENCE.as_secs())),
+        last = match timeout(TIMEOUT, TcpStream::connect(address)).await {
+            Err(_) => NoAnswer::Other(format!("{address} has not answered for {} s", TIMEOUT.as_secs())),
             Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => NoAnswer::Refused,
             Ok(Err(error)) => NoAnswer::Other(format!("{address}: {error}")),
             Ok(Ok(_)) => return Ok(()),

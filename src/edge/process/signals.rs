@@ -67,14 +67,14 @@ pub fn deaf_thread(name: &str, body: impl FnOnce() + Send + 'static) -> io::Resu
 /// and a timeout.
 pub fn in_time<T: Send + 'static>(
     name: &str,
-    patience: Duration,
+    timeout: Duration,
     deed: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     let (told, hears) = mpsc::channel();
     deaf_thread(name, move || {
         let _ = told.send(deed());
     })?;
-    hears.recv_timeout(patience).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    hears.recv_timeout(timeout).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// Whether this signal, which is blocked, has arrived and was not read yet.

@@ -15,7 +15,7 @@ use crate::edge::process::{signals, spawn};
 const LINGER: Duration = Duration::from_secs(120);
 const BEAT: Duration = Duration::from_secs(60);
 /// A thread that the system has granted starts at once.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs `deed` on another thread. If the future is dropped, the work continues there.
 pub async fn blocking<T: Send + 'static>(deed: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
@@ -58,14 +58,14 @@ pub fn runtime(files: bool) -> io::Result<Runtime> {
 /// Waits for the end of the test threads, because they count towards the limit until then.
 fn two_at_once() -> io::Result<()> {
     let mask = signals::block_all();
-    let tried = signals::in_time("files", PATIENCE, || {
-        let other = signals::in_time("files", PATIENCE, || Ok(spawn::own_thread()))?;
+    let tried = signals::in_time("files", TIMEOUT, || {
+        let other = signals::in_time("files", TIMEOUT, || Ok(spawn::own_thread()))?;
         Ok([spawn::own_thread(), other])
     });
     mask.restore();
     let (tried, since) = (tried?, Clock::start());
     while tried.iter().any(|thread| spawn::has_thread(*thread)) {
-        if since.now() > PATIENCE {
+        if since.now() > TIMEOUT {
             return Err(io::ErrorKind::TimedOut.into());
         }
         std::thread::yield_now();

@@ -2,18 +2,18 @@
 //! All of it runs on the background thread. The job machine decides what the events mean for the job.
 //!
 //! `mirror` joins the directory (`directory/`) and the store (`store/`). `commit/` copies to the store, `restore/` back.
-//! `keeper/` executes the supervisor's orders; `by_hand` answers `trainit checkpoint`.
+//! `thread/` executes the supervisor's orders; `by_hand` answers `trainit checkpoint`.
 
 pub mod by_hand;
 pub mod commit;
 pub mod config;
 pub(crate) mod directory;
 pub mod failure;
-pub(crate) mod keeper;
 pub mod mirror;
 pub(crate) mod restore;
 pub(crate) mod store;
+pub(crate) mod thread;
 mod wanted;
 
-pub use keeper::model::LeftModel;
+pub use thread::model::LeftModel;
 pub use wanted::{Checkpoints, Keep};

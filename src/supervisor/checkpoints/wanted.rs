@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::rules::status::sibling::Kept;
 use crate::supervisor::checkpoints::config::{Config, GangNode};
-use crate::supervisor::checkpoints::keeper::model::LeftModel;
-use crate::supervisor::checkpoints::keeper::sibling::{Others, Sibling};
+use crate::supervisor::checkpoints::thread::model::LeftModel;
+use crate::supervisor::checkpoints::thread::sibling::{Others, Sibling};
 use crate::supervisor::job::heartbeat::Heartbeat;
 
 /// What to keep of a run.

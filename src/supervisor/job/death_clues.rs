@@ -14,7 +14,7 @@ use crate::rules::process::program::why_it_left;
 const OF_A_SCRIPT: [u8; 3] = [2, exit::NOT_EXECUTABLE, exit::NOT_FOUND];
 
 /// Time limit for reading the command's file: its file system may hang by now.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns the clues as clauses. `path` is PATH, if it is set.
 pub(in crate::supervisor) fn of(argv: &[OsString], path: Option<&[u8]>, end: End) -> Vec<String> {
@@ -36,5 +36,5 @@ fn of_script(argv: &[OsString], path: Option<&[u8]>) -> Option<String> {
         let found = program::beginning(&command, path.as_deref());
         Ok(found.and_then(|(file, bytes)| why_it_left(&file, &bytes, is_there)))
     };
-    signals::in_time("command", PATIENCE, look).ok().flatten()
+    signals::in_time("command", TIMEOUT, look).ok().flatten()
 }

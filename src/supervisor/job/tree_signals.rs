@@ -215,17 +215,17 @@ impl TreeSignals {
         let processes: Vec<Process> =
             tree.iter().map(|d| self.as_seen(d, main_children, &mut HashSet::new())).collect();
         let mut by_keeper = BTreeMap::<(i32, bool, bool), Vec<i32>>::new();
-        for (process, keeper) in tree_stop::signalled_late(&processes, self.last_third.unwrap_or(Uptime::MAX)) {
-            let key = (keeper.pid, process.parent == keeper.pid, process.signalled.is_some());
+        for (process, blocker) in tree_stop::signalled_late(&processes, self.last_third.unwrap_or(Uptime::MAX)) {
+            let key = (blocker.pid, process.parent == blocker.pid, process.signalled.is_some());
             by_keeper.entry(key).or_default().push(process.pid);
         }
-        let clause = |((keeper, is_parent, is_late), pids): ((i32, bool, bool), Vec<i32>)| {
+        let clause = |((blocker, is_parent, is_late), pids): ((i32, bool, bool), Vec<i32>)| {
             let when = if is_late { " before the last third of the grace" } else { "" };
-            let keeper = match is_parent {
-                true => format!("its parent {}", descendants::name(keeper)),
-                false => format!("{} above it", descendants::name(keeper)),
+            let blocker = match is_parent {
+                true => format!("its parent {}", descendants::name(blocker)),
+                false => format!("{} above it", descendants::name(blocker)),
             };
-            Some(format!("{} never heard SIGTERM{when}: {keeper} keeps SIGTERM to itself", names(&pids)?))
+            Some(format!("{} never heard SIGTERM{when}: {blocker} keeps SIGTERM to itself", names(&pids)?))
         };
         let clauses: Vec<String> = by_keeper.into_iter().filter_map(clause).collect();
         let way_out = "start it with exec, or use --signal-target group";

@@ -235,8 +235,8 @@ mod tests {
 
     use crate::edge::clock::Clock;
 
-    use crate::supervisor::output::LOCK_PATIENCE;
-    use crate::supervisor::output::drain::PATIENCE;
+    use crate::supervisor::output::LOCK_TIMEOUT;
+    use crate::supervisor::output::drain::TIMEOUT;
 
     #[test]
     fn more_lines_than_the_queue_holds_are_all_written_to_an_unlimited_file() {
@@ -263,7 +263,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let mut said = Vec::new();
         let mut write = |name: &str| {
-            let file = MetricsFile::new(dir.path().join(name), 0, false, LOCK_PATIENCE);
+            let file = MetricsFile::new(dir.path().join(name), 0, false, LOCK_TIMEOUT);
             let history = History::new(Clock::start(), false);
             let shared =
                 Shared { file, trial: String::new(), history, state: Mutex::default(), changed: Condvar::new() };
@@ -284,7 +284,7 @@ mod tests {
         let path = dir.path().join("m");
         let holder = std::fs::File::create(&path).expect("the file");
         holder.lock().expect("the lock");
-        let file = MetricsFile::new(path.clone(), 100, false, LOCK_PATIENCE);
+        let file = MetricsFile::new(path.clone(), 100, false, LOCK_TIMEOUT);
         let reporter = Reporter::start(file, "0".into(), Ledger::default(), History::new(Clock::start(), false))
             .expect("a thread");
         let found = |value| std::iter::once((Some("loss"), Found { tag: None, value, step: None, time: None }));
@@ -294,7 +294,7 @@ mod tests {
             thread::yield_now();
         }
         reporter.sink().take(found(0.25));
-        reporter.finish(PATIENCE);
+        reporter.finish(TIMEOUT);
         let written = std::fs::read_to_string(path).expect("the file");
         assert_eq!(written.lines().count(), 2, "{written}");
     }

@@ -13,7 +13,7 @@ use crate::supervisor::output::writer::{OutputWriter, Passage};
 
 /// How long the end of an attempt waits for a reader that takes nothing, or for the trainer's files; and how long the
 /// end of a run waits for its last metrics.
-pub(in crate::supervisor) const PATIENCE: Duration = Duration::from_secs(5);
+pub(in crate::supervisor) const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The shortest wait at the end of an attempt, and the wait of the last commit. A stop ends within half a second of its
 /// deadline.
@@ -117,8 +117,8 @@ impl OutputThreads {
     /// When to check again without an event.
     pub(in crate::supervisor) fn due(&self, waits: Waits) -> Option<Uptime> {
         let ending = self.awaited(waits)?;
-        let output = (!self.output_threads.is_empty()).then_some(ending.since + PATIENCE);
-        let files = ending.files.as_ref().map(|_| ending.at + PATIENCE);
+        let output = (!self.output_threads.is_empty()).then_some(ending.since + TIMEOUT);
+        let files = ending.files.as_ref().map(|_| ending.at + TIMEOUT);
         let next = output.into_iter().chain(files).min();
         Some(next.map_or(Uptime::ZERO, |at| at.min(ending.until(waits))))
     }
@@ -135,10 +135,10 @@ impl OutputThreads {
             ending.told = is_late || self.output_threads.is_empty() && ending.files.is_none();
             return ending.told;
         }
-        if is_late || now >= ending.at + PATIENCE {
+        if is_late || now >= ending.at + TIMEOUT {
             ending.give_up_files();
         }
-        let (has_files, is_stalled) = (ending.files.is_some(), now >= ending.since + PATIENCE);
+        let (has_files, is_stalled) = (ending.files.is_some(), now >= ending.since + TIMEOUT);
         if is_late || is_stalled {
             self.give_up();
         }
@@ -153,7 +153,7 @@ impl OutputThreads {
         let (has_ended, taken) = (self.output_threads.len() < before, self.taken());
         let Some(ending) = &mut self.ending else { return };
         ending.files.take_if(|files| files.is_notified());
-        if has_ended || now >= ending.since + PATIENCE && taken > ending.taken {
+        if has_ended || now >= ending.since + TIMEOUT && taken > ending.taken {
             (ending.since, ending.taken) = (now, taken);
         }
     }
@@ -220,9 +220,9 @@ mod tests {
         let gone = output_threads.output_threads[0].gone.clone();
         assert!(!output_threads.are_through(4 * SECOND, FAR));
         assert_eq!(output_threads.due(Waits::Commit), Some(A_MOMENT));
-        assert_eq!(output_threads.due(FAR), Some(PATIENCE));
-        assert!(output_threads.are_through(PATIENCE, FAR));
-        assert!(!output_threads.are_through(PATIENCE, FAR), "reported once");
+        assert_eq!(output_threads.due(FAR), Some(TIMEOUT));
+        assert!(output_threads.are_through(TIMEOUT, FAR));
+        assert!(!output_threads.are_through(TIMEOUT, FAR), "reported once");
         let (mut buffer, mut left) = ([0; 4096], 0);
         while !gone.is_notified() {
             eventfd::wait_readable(&[ours.as_raw_fd(), gone.as_raw_fd()], None);
@@ -236,9 +236,9 @@ mod tests {
         let (mut output_threads, mut ours) = stalled();
         for look in 1..5 {
             takes_something(&output_threads, &mut ours);
-            assert!(!output_threads.are_through(look * PATIENCE, FAR), "{look}");
+            assert!(!output_threads.are_through(look * TIMEOUT, FAR), "{look}");
         }
-        assert!(output_threads.are_through(5 * PATIENCE, Waits::Commit));
+        assert!(output_threads.are_through(5 * TIMEOUT, Waits::Commit));
     }
 
     #[test]
@@ -286,9 +286,9 @@ mod tests {
             output_threads
         };
         let mut output_threads = ending();
-        assert_eq!((output_threads.due(FAR), output_threads.fds(FAR)), (Some(PATIENCE), vec![files.as_raw_fd()]));
+        assert_eq!((output_threads.due(FAR), output_threads.fds(FAR)), (Some(TIMEOUT), vec![files.as_raw_fd()]));
         assert!(!output_threads.are_through(4 * SECOND, FAR));
-        assert!(output_threads.are_through(PATIENCE, FAR));
+        assert!(output_threads.are_through(TIMEOUT, FAR));
         let (mut output_threads, mut hurried) = (ending(), ending());
         assert!(hurried.are_through(A_MOMENT, Waits::Commit) && hurried.is_ending());
         files.notify();

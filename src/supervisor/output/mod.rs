@@ -29,7 +29,7 @@ use crate::rules::metric::output::searched::Searched;
 use crate::rules::metric::sources::Output;
 use crate::supervisor::metrics::files::{Files, Follower};
 use crate::supervisor::metrics::reporter::{Reporter, Sink};
-use crate::supervisor::output::drain::{OutputThreads, PATIENCE};
+use crate::supervisor::output::drain::{OutputThreads, TIMEOUT};
 use crate::supervisor::output::ranks::Search;
 use crate::supervisor::output::writer::OutputWriter;
 use crate::supervisor::status::history::History;
@@ -39,7 +39,7 @@ const CHUNK_BYTES: usize = 128 * 1024;
 
 /// How long a write waits for the lock of the metrics file. At the end of a run one write may be in progress and one
 /// more may follow.
-pub const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+pub const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The metrics to search for, and where to report them.
 #[derive(Debug)]
@@ -189,7 +189,7 @@ impl Collectors {
 
     /// The run is over: writes the last metrics and returns the ledger.
     pub fn finish(self) -> Ledger {
-        self.reporter.map(|reporter| reporter.finish(PATIENCE)).unwrap_or_default()
+        self.reporter.map(|reporter| reporter.finish(TIMEOUT)).unwrap_or_default()
     }
 }
 
@@ -283,7 +283,7 @@ mod tests {
 
     fn rig() -> Rig {
         let dir = tempfile::tempdir().expect("a folder");
-        let file = MetricsFile::new(dir.path().join("m"), 0, false, PATIENCE);
+        let file = MetricsFile::new(dir.path().join("m"), 0, false, TIMEOUT);
         let patterns = Pattern::parse_all("loss=loss: ([0-9.]+)").expect("a pattern");
         let metrics = Metrics {
             patterns,

@@ -12,7 +12,7 @@ use crate::rules::status::html::{self, Scene};
 use crate::supervisor::status::history::History;
 
 /// How long the end of a run waits for the last report.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The thread that writes.
 #[derive(Debug)]
@@ -61,12 +61,12 @@ impl Report {
     pub(in crate::supervisor) fn finish(self, scene: Scene) {
         self.write(scene);
         drop(self.scenes);
-        if self.gone.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+        if self.gone.recv_timeout(TIMEOUT) == Err(RecvTimeoutError::Timeout) {
             tracing::warn!(
                 "the report could not be written to {} within {} s: an older one, or none, is there; check whether its \
                  file system hangs",
                 self.path.display(),
-                PATIENCE.as_secs()
+                TIMEOUT.as_secs()
             );
         }
     }

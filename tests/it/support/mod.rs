@@ -23,7 +23,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Longer than anything here should take on a busy machine; reaching it is a failure, never a way to pass.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The program under test.
 pub fn binary() -> PathBuf {
@@ -155,14 +155,14 @@ impl Running {
 
     /// Waits for the end.
     pub fn finish(mut self) -> Finished {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 break status;
             }
             assert!(
                 Instant::now() < deadline,
-                "still running after {PATIENCE:?}\nstdout: {}\nstderr: {}",
+                "still running after {TIMEOUT:?}\nstdout: {}\nstderr: {}",
                 self.stdout.text(),
                 self.stderr.text()
             );
@@ -263,7 +263,7 @@ impl Capture {
 
     #[track_caller]
     fn wait_for(&self, text: &str, other: &Capture) -> String {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut state = self.shared.0.lock().unwrap();
         loop {
             let all = String::from_utf8_lossy(&state.bytes).into_owned();
@@ -294,10 +294,10 @@ pub fn send(pid: i32, signal: i32) {
     assert!(status.success(), "kill -{signal} {pid}");
 }
 
-/// Waits until the condition holds; fails after [`PATIENCE`].
+/// Waits until the condition holds; fails after [`TIMEOUT`].
 #[track_caller]
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !holds() {
         assert!(Instant::now() < deadline, "never happened: {what}");
         std::thread::park_timeout(Duration::from_millis(2));

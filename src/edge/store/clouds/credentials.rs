@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use crate::edge::clock::Clock;
 
 /// So long others are waited for while there are old ones, and so long they are not asked for again where none came.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 const REST: Duration = Duration::from_secs(30);
 
 pub(in crate::edge::store) type Provider<C> = Arc<dyn CredentialProvider<Credential = C>>;
@@ -48,7 +48,7 @@ impl<C: fmt::Debug + Send + Sync> CredentialProvider for Kept<C> {
         let (last, rests_until) = lock().clone();
         let found = match &last {
             Some(last) if self.clock.now() < rests_until => return Ok(Arc::clone(last)),
-            Some(_) => timeout(PATIENCE, self.source.get_credential()).await.ok().and_then(Result::ok),
+            Some(_) => timeout(TIMEOUT, self.source.get_credential()).await.ok().and_then(Result::ok),
             None => Some(self.source.get_credential().await?),
         };
         let rests_until = if found.is_some() { Duration::ZERO } else { self.clock.now() + REST };

@@ -23,7 +23,7 @@ const BEAT: Duration = Duration::from_secs(30);
 /// What was not touched for so long is dead, if no lock can tell.
 const ABANDONED: Duration = Duration::from_secs(300);
 /// Another restore puts what it fetched in place within this time, or hangs.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// Between two looks at the lock.
 const PAUSE: Duration = Duration::from_millis(20);
 /// A place may be swept while it is made; each try makes another.
@@ -127,7 +127,7 @@ pub(crate) async fn turn(dir: &Arc<Beneath>) -> Option<File> {
         file = same;
         match tried {
             Ok(()) => return Some(file),
-            Err(TryLockError::WouldBlock) if clock.now() < PATIENCE => tokio::time::sleep(PAUSE).await,
+            Err(TryLockError::WouldBlock) if clock.now() < TIMEOUT => tokio::time::sleep(PAUSE).await,
             Err(_) => return None,
         }
     }

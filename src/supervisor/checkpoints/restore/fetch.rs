@@ -27,9 +27,9 @@ use crate::supervisor::checkpoints::commit::memory::Memory;
 use crate::supervisor::checkpoints::config::Config;
 use crate::supervisor::checkpoints::directory::sums::Sums;
 use crate::supervisor::checkpoints::failure::{Failure, Refusal};
-use crate::supervisor::checkpoints::keeper::progress::Listeners;
 use crate::supervisor::checkpoints::restore::local_files::is_strongly_equal;
 use crate::supervisor::checkpoints::store::commits::{lack, sizes};
+use crate::supervisor::checkpoints::thread::progress::Listeners;
 
 /// Bytes written at a time; a file of no more is small.
 pub(crate) const BLOCK: u64 = SMALL;

@@ -39,8 +39,8 @@ impl Remote {
     /// Fails where a newer run has taken over. Nothing is sent, so that a store which does not say so at once holds nothing
     /// up; `left` is the time there is.
     pub(crate) async fn give_way(&self, left: Option<Duration>) -> Result<(), Stop> {
-        let patience = left.map_or(AT_ONCE, |left| AT_ONCE.min(left / 4));
-        match tokio::time::timeout(patience, self.overtaken()).await {
+        let time_limit = left.map_or(AT_ONCE, |left| AT_ONCE.min(left / 4));
+        match tokio::time::timeout(time_limit, self.overtaken()).await {
             Ok(Some(by)) => Err(Stop::Fenced(by)),
             _ => Ok(()),
         }

@@ -12,10 +12,10 @@ use crate::rules::store::names::Attempt;
 use crate::supervisor::background::{NO_END, Order};
 use crate::supervisor::checkpoints::commit::outcome::Outcome;
 use crate::supervisor::checkpoints::directory::look::How;
-use crate::supervisor::checkpoints::keeper::order_queue::{OrderQueue, TO_ANY, TO_NONE};
-use crate::supervisor::checkpoints::keeper::patience::{LONG, SHORT};
-use crate::supervisor::checkpoints::keeper::run::{Keeper, LAST_TURN};
 use crate::supervisor::checkpoints::mirror::Mirror;
+use crate::supervisor::checkpoints::thread::order_queue::{OrderQueue, TO_ANY, TO_NONE};
+use crate::supervisor::checkpoints::thread::run::{CheckpointThread, LAST_TURN};
+use crate::supervisor::checkpoints::thread::watchdog::{LONG, SHORT};
 
 /// How long to wait before looking again at what changed under the last commit of a run, and before what failed is tried
 /// again.
@@ -34,7 +34,7 @@ const FAILED_SETTLE: Duration = Duration::from_secs(3);
 /// One that has waited for our restore begins within this time.
 const TO_BEGIN: Duration = Duration::from_secs(3);
 
-impl Keeper {
+impl CheckpointThread {
     /// The last commit, and after it, where there is time, what retention lets go of.
     pub(super) async fn flush_and_tidy(
         &mut self,
@@ -80,7 +80,7 @@ impl Keeper {
     }
 
     async fn until_others_end(&mut self, by: Option<Duration>) -> Result<(), Attempt> {
-        let patience = match by {
+        let time_limit = match by {
             Some(by) if by >= NO_END => LEAVING_PATIENCE,
             _ => OTHERS_PATIENCE,
         };
@@ -89,7 +89,7 @@ impl Keeper {
             return Ok(());
         }
         let (begun, mut is_told, mut was_pressed) = (self.clock.now(), false, self.is_pressed.get());
-        let mut until = begun + patience;
+        let mut until = begun + time_limit;
         while self.clock.now() < until.min(over) {
             if self.is_pressed.get() && !std::mem::replace(&mut was_pressed, true) {
                 until = until.min(self.clock.now() + LEAVING_PATIENCE);
@@ -101,7 +101,7 @@ impl Keeper {
             let left = by.map(|by| by.saturating_sub(self.clock.now()));
             // Mostly they have ended by the second look.
             if !std::mem::replace(&mut is_told, true) {
-                self.report.tell(Event::AwaitsOthers(Some(patience)));
+                self.report.tell(Event::AwaitsOthers(Some(time_limit)));
             } else {
                 if let Some(Outcome::Fenced { by }) = self.commit(How::running(self.settle), left).await {
                     return Err(by);
@@ -125,13 +125,13 @@ impl Keeper {
         let how = self.at_the_end().await;
         let (mut looks, mut tries, begun) = (0, 0, self.clock.now());
         let limit = if by.is_some() { SHORT } else { LONG };
-        let patience = begun + limit;
+        let give_up_at = begun + limit;
         let flushed = loop {
             let left = by.map(|by| by.saturating_sub(self.clock.now()));
-            let Some(both) = self.patience() else { break Flushed::Done { step: None } };
+            let Some(both) = self.watchdog() else { break Flushed::Done { step: None } };
             let done = match self.given_up.take() {
                 Some(why) => Err(why),
-                None => both.carry_out("last commit", Some(limit), self.commit(how, left)).await,
+                None => both.watch("last commit", Some(limit), self.commit(how, left)).await,
             };
             let outcome = match done {
                 Ok(outcome) => outcome,
@@ -158,7 +158,7 @@ impl Keeper {
                 }
                 Some(Outcome::Fenced { by }) => return Err(by),
                 Some(Outcome::Failed { message, is_away, again, .. })
-                    if is_tried_again(is_away, again, tries, self.clock.now() < patience) =>
+                    if is_tried_again(is_away, again, tries, self.clock.now() < give_up_at) =>
                 {
                     self.report.complain(self.mirror.as_ref(), message);
                     tokio::time::sleep(PAUSE * if is_away { 1 } else { 2_u32.pow(tries) }).await;

@@ -30,8 +30,8 @@ use crate::supervisor::checkpoints::commit::hard_links::Held;
 use crate::supervisor::checkpoints::commit::send::Sending;
 use crate::supervisor::checkpoints::directory::disk::beneath;
 use crate::supervisor::checkpoints::failure::Stop;
-use crate::supervisor::checkpoints::keeper::progress::{going_on, make_durable};
 use crate::supervisor::checkpoints::store::claim::Remote;
+use crate::supervisor::checkpoints::thread::progress::{going_on, make_durable};
 
 /// Before another try of what failed; doubled each time.
 const PAUSE: Duration = Duration::from_millis(500);

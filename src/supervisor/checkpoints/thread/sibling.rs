@@ -27,7 +27,7 @@ pub(crate) const SEARCH: Duration = Duration::from_secs(20);
 /// Between two questions.
 const PAUSE: Duration = Duration::from_millis(100);
 /// One that has not answered after this long is asked again.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Two paths, at most.
 const KEPT_BYTES: usize = 65_536;
@@ -98,7 +98,7 @@ pub(crate) async fn committer(store: &Address, dir: PathBuf, tmp: Option<String>
     let found = blocking(move || {
         let ours = real(&dir).to_string_lossy().into_owned();
         let commits = |dir: &PathBuf| kept_in(dir).is_some_and(|kept| kept.commits_to(&store, &ours));
-        let answers = |dir: PathBuf| status_socket::ask(&dir.join(SOCKET), PATIENCE).ok().map(|(pid, _)| pid);
+        let answers = |dir: PathBuf| status_socket::ask(&dir.join(SOCKET), TIMEOUT).ok().map(|(pid, _)| pid);
         Ok(run_dir::all(tmp.as_deref()).into_iter().filter(commits).find_map(answers))
     });
     found.await.unwrap_or_default()
@@ -106,7 +106,7 @@ pub(crate) async fn committer(store: &Address, dir: PathBuf, tmp: Option<String>
 
 /// How that run is. `None`: it is gone. Errors: it is there, and too busy for an answer.
 fn ask(dir: &Path) -> Option<Result<Value, ()>> {
-    match status_socket::ask(&dir.join(SOCKET), PATIENCE) {
+    match status_socket::ask(&dir.join(SOCKET), TIMEOUT) {
         Ok((_, answer)) => Some(answer.map_err(drop).and_then(|text| parse(&text).map_err(drop))),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => None,
         Err(_) => Some(Err(())),

@@ -10,8 +10,8 @@ use crate::rules::store::names::Attempt;
 use crate::supervisor::background::Teller;
 use crate::supervisor::checkpoints::commit::outcome::Outcome;
 use crate::supervisor::checkpoints::failure::Failure;
-use crate::supervisor::checkpoints::keeper::progress::log_lines;
 use crate::supervisor::checkpoints::mirror::{Mirror, Resume};
+use crate::supervisor::checkpoints::thread::progress::log_lines;
 
 /// Between two words of progress to the supervisor.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(500);

@@ -7,13 +7,13 @@ use crate::rules::job::Event;
 use crate::supervisor::checkpoints::config::Restore;
 use crate::supervisor::checkpoints::directory::look::How;
 use crate::supervisor::checkpoints::failure::Failure;
-use crate::supervisor::checkpoints::keeper::patience::Patience;
-use crate::supervisor::checkpoints::keeper::progress::log_lines;
-use crate::supervisor::checkpoints::keeper::run::Keeper;
 use crate::supervisor::checkpoints::mirror::Mirror;
+use crate::supervisor::checkpoints::thread::progress::log_lines;
+use crate::supervisor::checkpoints::thread::run::CheckpointThread;
+use crate::supervisor::checkpoints::thread::watchdog::Watchdog;
 use crate::supervisor::checkpoints::wanted::Checkpoints;
 
-impl Keeper {
+impl CheckpointThread {
     /// The tree is empty: commits what had settled, and says what can be restored.
     pub(super) async fn survey(&mut self, leader: Option<Incarnation>) {
         let surveyed = match self.checkpoints.take() {
@@ -22,8 +22,8 @@ impl Keeper {
         };
         let offered = match (surveyed, &mut self.mirror) {
             (Ok(true), Some(mirror)) => {
-                let patience = Patience::new(&mirror.config, self.clock, &self.is_pressed);
-                let offered = patience.carry_out("survey", None, mirror.offer(leader)).await;
+                let watchdog = Watchdog::new(&mirror.config, self.clock, &self.is_pressed);
+                let offered = watchdog.watch("survey", None, mirror.offer(leader)).await;
                 offered.unwrap_or_else(|why| Err(Failure::store(format!("{why}; nothing was started"))))
             }
             (Ok(true), None) => Ok(Offer::default()),
@@ -40,7 +40,7 @@ impl Keeper {
 
     /// Opens both sides, and claims the store. False: a newer run has taken over.
     async fn open_in_gang(&mut self, checkpoints: Checkpoints) -> Result<bool, Failure> {
-        let patience = Patience::new(&checkpoints.config, self.clock, &self.is_pressed);
+        let watchdog = Watchdog::new(&checkpoints.config, self.clock, &self.is_pressed);
         let opened = async {
             let mut mirror = Mirror::open(checkpoints.config).await?;
             let unmade = if mirror.config.store.is_none() { mirror.make_directory().await } else { None };
@@ -51,7 +51,7 @@ impl Keeper {
             Ok::<Mirror, Failure>(mirror)
         };
         let given_up = |why: String| Failure::store(format!("{why}; nothing was started"));
-        let mirror = patience.carry_out("start", None, opened).await.map_err(given_up)??;
+        let mirror = watchdog.watch("start", None, opened).await.map_err(given_up)??;
         if let Some(number) = mirror.incarnation() {
             self.report.incarnation(number);
         }
@@ -87,8 +87,8 @@ impl Keeper {
             self.report.restored(None, None);
             return false;
         };
-        let patience = Patience::new(&mirror.config, self.clock, &self.is_pressed);
-        let restored = patience.carry_out("restore", None, mirror.restore_agreed(choice)).await;
+        let watchdog = Watchdog::new(&mirror.config, self.clock, &self.is_pressed);
+        let restored = watchdog.watch("restore", None, mirror.restore_agreed(choice)).await;
         match restored.unwrap_or_else(|why| Err(Failure::store(why))) {
             Ok(resume) => {
                 mirror.mark_unfinished(true).await;

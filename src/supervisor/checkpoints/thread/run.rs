@@ -17,13 +17,13 @@ use crate::supervisor::checkpoints::commit::outcome::{Ask, Outcome};
 use crate::supervisor::checkpoints::config::{Config, Role};
 use crate::supervisor::checkpoints::directory::look::How;
 use crate::supervisor::checkpoints::failure::{Failure, Stop};
-use crate::supervisor::checkpoints::keeper::model::{LeftModel, publish};
-use crate::supervisor::checkpoints::keeper::order_queue::{OrderQueue, TO_A_FLUSH, TO_A_SURVEY, TO_ANY, TO_NONE};
-use crate::supervisor::checkpoints::keeper::patience::Patience;
-use crate::supervisor::checkpoints::keeper::progress::log_lines;
-use crate::supervisor::checkpoints::keeper::report::Report;
-use crate::supervisor::checkpoints::keeper::sibling::{Others, SEARCH};
 use crate::supervisor::checkpoints::mirror::{Mirror, Resume};
+use crate::supervisor::checkpoints::thread::model::{LeftModel, publish};
+use crate::supervisor::checkpoints::thread::order_queue::{OrderQueue, TO_A_FLUSH, TO_A_SURVEY, TO_ANY, TO_NONE};
+use crate::supervisor::checkpoints::thread::progress::log_lines;
+use crate::supervisor::checkpoints::thread::report::Report;
+use crate::supervisor::checkpoints::thread::sibling::{Others, SEARCH};
+use crate::supervisor::checkpoints::thread::watchdog::Watchdog;
 use crate::supervisor::checkpoints::wanted::{Checkpoints, Keep};
 
 /// Under a notice: how long a part must have lain unchanged, and between two looks.
@@ -38,7 +38,7 @@ const WARNED_INTERVAL: Duration = Duration::from_secs(5);
 const LEAST_PAUSE: Duration = Duration::from_millis(50);
 
 /// What the run keeps, and where it stands.
-pub(super) struct Keeper {
+pub(super) struct CheckpointThread {
     pub(super) checkpoints: Option<Checkpoints>,
     pub(super) model: Option<LeftModel>,
     pub(super) settle: Duration,
@@ -62,19 +62,19 @@ pub(super) struct Keeper {
 impl Keep {
     /// Carries out orders until the supervisor is gone; between them, looks for something new.
     pub(in crate::supervisor) async fn work(self, orders: UnboundedReceiver<Order>, teller: Teller, clock: Clock) {
-        Keeper::new(self.checkpoints, self.model, teller, clock).work(orders).await;
+        CheckpointThread::new(self.checkpoints, self.model, teller, clock).work(orders).await;
     }
 }
 
-impl Keeper {
+impl CheckpointThread {
     pub(super) fn new(
         checkpoints: Option<Checkpoints>,
         model: Option<LeftModel>,
         teller: Teller,
         clock: Clock,
-    ) -> Keeper {
+    ) -> CheckpointThread {
         let (settle, interval) = checkpoints.as_ref().map_or(Default::default(), |c| (c.config.settle, c.interval));
-        Keeper {
+        CheckpointThread {
             others: checkpoints.as_ref().and_then(|c| c.others.clone()),
             waits_for_others: true,
             is_pressed: Rc::default(),
@@ -231,18 +231,18 @@ impl Keeper {
             config = Config { node, store: None, role: Role::Watches, ..config };
             self.report.tell(Event::KeptBeside);
         }
-        let patience = Patience::new(&config, self.clock, &self.is_pressed);
+        let watchdog = Watchdog::new(&config, self.clock, &self.is_pressed);
         let given_up = |why: String| Failure::store(format!("{why}; nothing was started"));
         let opened = async {
             let mirror = Mirror::open(config).await?;
             let unmade = if mirror.config.store.is_none() { mirror.make_directory().await } else { None };
             Ok((mirror, unmade))
         };
-        let (mut mirror, unmade) = patience.carry_out("start", None, opened).await.map_err(given_up)??;
+        let (mut mirror, unmade) = watchdog.watch("start", None, opened).await.map_err(given_up)??;
         mirror.hear_restore(Box::new(|| log_lines("restoring the checkpoint")));
         mirror.listeners.tell = Some(self.report.listener());
         let from = first.map_or(From::Newest, |(_, from)| from);
-        let resume = patience.carry_out("restore", None, mirror.restore_like(&from)).await.map_err(given_up)??;
+        let resume = watchdog.watch("restore", None, mirror.restore_like(&from)).await.map_err(given_up)??;
         unmade.into_iter().for_each(|line| mirror.note(line));
         Ok((mirror, resume))
     }
@@ -299,10 +299,10 @@ impl Keeper {
 
     /// One look while training goes on. How long to wait for the next.
     async fn look(&mut self) -> Duration {
-        let outcome = match self.patience() {
-            Some(patience) => {
+        let outcome = match self.watchdog() {
+            Some(watchdog) => {
                 let how = How::running(self.settle);
-                match patience.carry_out("commit", None, self.commit(how, None)).await {
+                match watchdog.watch("commit", None, self.commit(how, None)).await {
                     Ok(outcome) => {
                         self.given_up = None;
                         outcome
@@ -354,8 +354,8 @@ impl Keeper {
     }
 
     /// How long to wait for both sides; `None`: there is nothing to commit from.
-    pub(super) fn patience(&self) -> Option<Patience> {
-        Some(Patience::new(&self.mirror.as_ref()?.config, self.clock, &self.is_pressed))
+    pub(super) fn watchdog(&self) -> Option<Watchdog> {
+        Some(Watchdog::new(&self.mirror.as_ref()?.config, self.clock, &self.is_pressed))
     }
 
     /// Commits what is ready; `None`: there is nothing to commit from.

@@ -22,7 +22,7 @@ pub(super) const SHORT: Duration = Duration::from_secs(20);
 pub(super) const LONG: Duration = Duration::from_secs(60);
 
 /// Watches both sides beside a deed.
-pub(super) struct Patience {
+pub(super) struct Watchdog {
     access: Access,
     store: String,
     dir: PathBuf,
@@ -34,9 +34,9 @@ pub(super) struct Patience {
 /// A question to a file system.
 type Asked = Pin<Box<dyn Future<Output = ()>>>;
 
-impl Patience {
-    pub(super) fn new(config: &Config, clock: Clock, is_pressed: &Rc<Cell<bool>>) -> Patience {
-        Patience {
+impl Watchdog {
+    pub(super) fn new(config: &Config, clock: Clock, is_pressed: &Rc<Cell<bool>>) -> Watchdog {
+        Watchdog {
             access: config.access.clone(),
             store: config.store.as_ref().map_or(String::new(), ToString::to_string),
             dir: config.dir.clone(),
@@ -47,7 +47,7 @@ impl Patience {
 
     /// Carries the deed out, and tells once, under this name, what does not answer. Errors: that, where it did not for so
     /// long, or for [`SHORT`] since the end is near; without `limit` only then.
-    pub(super) async fn carry_out<T>(
+    pub(super) async fn watch<T>(
         &self,
         what: &str,
         limit: Option<Duration>,
