@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Looks in which something is new and not committed before a warning.
-const TIMEOUT: u32 = 10;
+const LOOKS: u32 = 10;
 
 /// Something that waited for ten looks. Given once for each path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl Warnings {
                 *wait = (path.clone(), 0);
             }
             wait.1 += 1;
-            if wait.1 >= TIMEOUT && due.is_none() && self.warned.insert(path.clone()) {
+            if wait.1 >= LOOKS && due.is_none() && self.warned.insert(path.clone()) {
                 let way_out = match code {
                     "incomplete" => {
                         "if no more is to come, give --checkpoint-format tree, or --checkpoint-exclude with its name"
@@ -48,7 +48,7 @@ impl Warnings {
                     "torn" => "remove it, or give --checkpoint-exclude with its name",
                     _ => "if it is no part of a checkpoint, give --checkpoint-exclude with its name",
                 };
-                let text = format!("{why}, for {TIMEOUT} looks, so nothing new of it is committed; {way_out}");
+                let text = format!("{why}, for {LOOKS} looks, so nothing new of it is committed; {way_out}");
                 due = Some(Warning { code, path, text });
             }
         }

@@ -36,7 +36,7 @@ pub struct Next {
 }
 
 /// So many times as long as a part must lie still a push waits for that.
-const TIMEOUT: u32 = 4;
+const SETTLE_TIMES: u32 = 4;
 
 /// What lies in a checkpoint directory.
 #[derive(Debug, Default)]
@@ -97,7 +97,7 @@ impl Mirror {
             return How::AT_REST;
         }
         let (running, begun) = (How::running(settle), self.clock.now());
-        while self.clock.now().saturating_sub(begun) < settle * TIMEOUT {
+        while self.clock.now().saturating_sub(begun) < settle * SETTLE_TIMES {
             match self.watcher.look(running).await {
                 Ok(look)
                     if look.plan.is_none()
