@@ -165,8 +165,8 @@ fn remove_unknown(sub: &Sub, error: &clap::Error, argv: &mut Vec<OsString>) -> O
     let nearest = sub.settings().find(|setting| Some(setting.name) == nearest);
     let has_value = argv.remove(at).as_encoded_bytes().contains(&b'=');
     let is_switch = nearest.is_some_and(|setting| setting.takes == Takes::Switch);
-    // The next word is its value, unless it can be an operand.
-    let may_be_value = (sub.operands)().is_empty() || argv[at..].iter().skip(1).any(|a| a == "--");
+    // The next word is its value, as that of the nearest flag would be. Without a nearest flag it may be an operand.
+    let may_be_value = nearest.is_some() || (sub.operands)().is_empty() || argv[at..].iter().skip(1).any(|a| a == "--");
     let is_value = |next: &OsString| !next.as_encoded_bytes().starts_with(b"-");
     if !has_value && !is_switch && may_be_value && argv.get(at).is_some_and(is_value) {
         argv.remove(at);

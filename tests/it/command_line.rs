@@ -49,7 +49,6 @@ fn everything_that_is_wrong_with_a_start_is_reported_in_one_go() {
         "--max-restart: ",
         "config.toml:2: ",
         "config.toml:1: stop-grace: ",
-        "--max-restarts: ",
         "TRAINIT_KEEP: ",
         "TRAINIT_LEADER: ",
         "CLUSTER_SPEC: ",

@@ -132,7 +132,7 @@ def lightning(directory, resume, say):
             # It is saved after this.
             time.sleep(PAUSE)
 
-    begun = int(resume.rsplit("=", 1)[1].split(".")[0]) if resume else 0
+    begun = torch.load(resume, weights_only=False)["global_step"] if resume else 0
     keeper = library.pytorch.callbacks.ModelCheckpoint(
         dirpath=directory, save_top_k=1, save_last=True, filename="{step}", every_n_epochs=1)
     trainer = library.Trainer(
@@ -377,7 +377,8 @@ def main():
             wrong.append("%s began at step %d, where %d was the last" % (life, begun["begun"], before))
         if len(ended["kept"]) > KEEP:
             wrong.append("%s left %s" % (life, ended["kept"]))
-        if committed != ended["last"]:
+        # Lightning's last.ckpt has no step in its name.
+        if committed != ended["last"] and (args.writer, committed) != ("lightning", None):
             wrong.append("%s ended at step %d, and step %s is committed" % (life, ended["last"], committed))
         before = ended["last"]
     for line in wrong:
