@@ -20,7 +20,7 @@ use crate::edge::store::http::progress::Progress;
 pub(super) const STEP: usize = 1 << 20;
 /// Names that are tried for one staged file, and how often its directory is made: another process may remove it again.
 const NAMES: u32 = 10_000;
-const MAKES: u32 = 3;
+const MAKES: u32 = 8;
 const NEW_FILE: Mode = Mode::from_bits_truncate(0o666);
 
 /// How a file comes into its place.
@@ -68,7 +68,11 @@ impl Staged {
             match Staged::create(&to, number) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) if is_absent(&error) && makes.next().is_some() => {
-                    make_directory(to.parent().unwrap_or(root))?;
+                    match make_directory(to.parent().unwrap_or(root)) {
+                        // The directory above was removed in between, because it was empty.
+                        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                        made => made?,
+                    }
                 }
                 made => return made,
             }
