@@ -17,6 +17,8 @@ struct Entry {
     raw: Vec<u8>,
     /// A copy with invalid UTF-8 replaced, if the entry is not valid UTF-8.
     lossy: Option<String>,
+    /// An earlier entry has the same name.
+    is_repeated: bool,
 }
 
 impl Entry {
@@ -37,7 +39,15 @@ impl Env {
     /// From raw `NAME=value` entries, as in the process's environment block.
     pub fn from_raw(raw: Vec<Vec<u8>>) -> Env {
         let lossy = |raw: &[u8]| std::str::from_utf8(raw).is_err().then(|| String::from_utf8_lossy(raw).into_owned());
-        Env { entries: raw.into_iter().map(|raw| Entry { lossy: lossy(&raw), raw }).collect() }
+        let entry = |raw: Vec<u8>| Entry { lossy: lossy(&raw), raw, is_repeated: false };
+        let mut entries: Vec<Entry> = raw.into_iter().map(entry).collect();
+        let mut seen = BTreeSet::new();
+        let repeats = |entry: &Entry| entry.parts().is_some_and(|(name, _)| !seen.insert(name.to_owned()));
+        let repeated: Vec<bool> = entries.iter().map(repeats).collect();
+        for (entry, is_repeated) in entries.iter_mut().zip(repeated) {
+            entry.is_repeated = is_repeated;
+        }
+        Env { entries }
     }
 
     /// From pairs; for tests and tools.
@@ -47,7 +57,12 @@ impl Env {
 
     /// The value, which may be empty. The first entry of a name wins, as in getenv(3).
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.entries.iter().find(|entry| entry.value(name).is_some())?.parts().map(|(_, value)| value)
+        self.named(name).map(|(_, value)| value)
+    }
+
+    /// The name and the value, as [`Env::get`].
+    pub fn named(&self, name: &str) -> Option<(&str, &str)> {
+        self.entries.iter().find(|entry| entry.value(name).is_some())?.parts()
     }
 
     /// The value in its original bytes, for values that need not be UTF-8.
@@ -67,8 +82,7 @@ impl Env {
 
     /// All names and (lossy) values, each name once.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        let mut seen = BTreeSet::new();
-        self.entries.iter().filter_map(Entry::parts).filter(move |(name, _)| seen.insert(*name))
+        self.entries.iter().filter(|entry| !entry.is_repeated).filter_map(Entry::parts)
     }
 
     /// The child's environment block: this snapshot with the changes. Unchanged entries keep their exact bytes.

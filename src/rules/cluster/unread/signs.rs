@@ -140,11 +140,11 @@ struct Counted<'a> {
 fn matching<'a>(pattern: &str, env: &'a Env) -> impl Iterator<Item = (&'a str, &'a str)> {
     let (start, end) = pattern.split_once('*').unwrap_or((pattern, ""));
     let is_exact = start.len() == pattern.len();
-    let is_it = move |name: &str| match is_exact {
-        true => name == start,
-        false => name.len() >= start.len() + end.len() && name.starts_with(start) && name.ends_with(end),
-    };
-    env.iter().filter(move |(name, text)| is_it(name) && !text.trim().is_empty())
+    let is_it =
+        move |name: &str| name.len() >= start.len() + end.len() && name.starts_with(start) && name.ends_with(end);
+    let exact = if is_exact { env.named(start) } else { None };
+    let all = (!is_exact).then(|| env.iter().filter(move |(name, _)| is_it(name)));
+    exact.into_iter().chain(all.into_iter().flatten()).filter(|(_, text)| !text.trim().is_empty())
 }
 
 fn warning(found: &str, launcher: &str, missing: &str, way_out: &str, quotes: Option<String>) -> Warning {
