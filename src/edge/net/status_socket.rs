@@ -220,7 +220,7 @@ mod tests {
         let error = loop {
             assert!(waiting.len() < 5_000, "the number of waiting callers is limited");
             match ask(&path, Duration::from_millis(1)) {
-                Ok((_, answer)) => waiting.push(answer.expect_err("nobody answers")),
+                Ok((_, answer)) => waiting.push(answer.expect_err("no answer")),
                 Err(error) => break error,
             }
         };
@@ -258,7 +258,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("socket");
         let _listener = Listener::bind(&path).expect("a socket");
-        let error = ask(&path, Duration::from_millis(50)).expect("a run").1.expect_err("nobody answers");
+        let error = ask(&path, Duration::from_millis(50)).expect("a run").1.expect_err("no answer");
         assert_eq!(error.kind(), ErrorKind::TimedOut);
     }
 

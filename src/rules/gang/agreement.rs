@@ -28,7 +28,7 @@ const NAMED: usize = 3;
 pub enum Agreement {
     /// Start from this.
     On(Choice),
-    /// Some members have steps and no step is common to all: who has what, for people.
+    /// Some members have steps and no step is common to all: a table of each member's steps.
     NoCommonStep(String),
 }
 
@@ -100,7 +100,7 @@ fn common(offers: &BTreeMap<Seat, Offer>) -> Option<u64> {
     steps.into_iter().max()
 }
 
-/// Who has what, and the ways out.
+/// A table of each member's steps, and the ways out.
 fn table(mode: Mode, offers: &BTreeMap<Seat, Offer>) -> String {
     let shown = |(seat, offer): (&Seat, &Offer)| {
         let steps = offer.steps.iter().take(NAMED);

@@ -8,7 +8,7 @@ use super::super::seat::Seat;
 use super::{Action, Leader};
 
 impl Leader {
-    /// The newest step that all who keep checkpoints have committed.
+    /// The newest step that every member with checkpoints has committed.
     pub(super) fn keep(&mut self, actions: &mut Vec<Action>) {
         let chief = self.chief();
         let committed = |seat: &Seat| self.holders.get(seat).map(|holder| &holder.committed);

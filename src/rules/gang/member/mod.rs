@@ -76,7 +76,7 @@ pub struct Member {
     restoring: Option<(u64, u64)>,
     /// Since when it waits for the leader or for other seats.
     waiting: Duration,
-    /// When it last said for whom it waits.
+    /// When it last named the missing members.
     said_waiting: Duration,
     missing: Vec<Seat>,
 }

@@ -177,7 +177,7 @@ fn a_leader_that_is_not_there_is_named_every_30_seconds() {
     assert_eq!(named, [false, true, false, true]);
     member.step(at(61_000), Event::Linked);
     hear(&mut member, 61_000, welcome(0));
-    assert!(!is_named(&member.step(at(95_000), Event::Tick)), "the leader says for whom it waits");
+    assert!(!is_named(&member.step(at(95_000), Event::Tick)), "the leader names the missing members");
 }
 
 #[test]

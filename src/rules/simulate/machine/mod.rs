@@ -134,7 +134,7 @@ impl Simulation {
         self.generation
     }
 
-    /// One line for people who watch.
+    /// One line of progress.
     pub fn progress(&self, now: Duration) -> String {
         let step = self.replicas.iter().filter_map(|replica| replica.step).max();
         let step = step.map_or(String::new(), |step| format!(", step {step}"));
