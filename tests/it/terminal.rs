@@ -305,13 +305,26 @@ fn a_long_push_shows_a_bar_that_is_gone_when_it_is_over() {
         std::fs::write(unit.join(name), [1; 1000]).unwrap();
     }
     // It stops after its first file, and takes that long for the others.
-    let script = "TRAINIT_TEST_FAULT=4:stop $TRAINIT checkpoint push --checkpoint-dir $0/ck --settle 0 \
+    let script = "TERM=xterm TRAINIT_TEST_FAULT=4:stop $TRAINIT checkpoint push --checkpoint-dir $0/ck --settle 0 \
                   --checkpoint-store file://$0/store & \
                   until grep -q 'State:.T' /proc/$!/status; do sleep 0.01; done; sleep 0.2; kill -CONT $!; wait $!";
     let terminal = Terminal::start("sh", &["-c", script, dir.path().to_str().unwrap()]);
     terminal.shows("committed");
-    assert!(terminal.count("\r[####") > 0, "{}", terminal.screen.0.lock().unwrap());
+    assert!(terminal.count("[####") > 0, "{}", terminal.screen.0.lock().unwrap());
     let screen = terminal.screen.0.lock().unwrap().clone();
-    assert!(screen.contains("of 2.9 KiB (66 %)") && screen.contains("\r\x1b[Kcommitted step-1"), "{screen:?}");
+    assert!(screen.contains("of 2.93 KiB (67 %)") && screen.contains("\x1b[2Kcommitted step-1"), "{screen:?}");
+    assert_eq!(terminal.code(), Some(0));
+}
+
+#[test]
+fn the_line_of_progress_of_a_simulation_stays_below_the_output_and_is_gone_at_the_end() {
+    let script = "TERM=xterm exec $TRAINIT simulate --workers 1 -- sh -c 'echo step=7 loss=0.5; sleep 1'";
+    let terminal = Terminal::start("sh", &["-c", script]);
+    terminal.shows("2 of 2 running, step 7, 0 faults");
+    terminal.shows("worker-0 | step=7 loss=0.5");
+    terminal.shows("vertex would call this job succeeded");
+    let screen = terminal.screen.0.lock().unwrap().clone();
+    let (_, after) = screen.rsplit_once(" running").unwrap();
+    assert!(after.contains("\x1b[2K"), "it is still there: {screen:?}");
     assert_eq!(terminal.code(), Some(0));
 }

@@ -3,4 +3,5 @@
 pub mod backlog;
 pub mod eventfd;
 pub mod pipe;
+pub mod progress_line;
 pub mod stdio;

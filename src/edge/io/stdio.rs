@@ -46,11 +46,6 @@ pub fn complain(line: &str) {
     let _ = write_all(STDERR, format!("{}\n", printable(line)).as_bytes());
 }
 
-/// Writes text to standard error unchanged, without a newline.
-pub fn draw(text: &str) {
-    let _ = write_all(STDERR, text.as_bytes());
-}
-
 /// Writes all bytes to a descriptor; handles short writes, EINTR and non-blocking terminals.
 pub fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {

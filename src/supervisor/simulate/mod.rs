@@ -161,7 +161,7 @@ impl<'a> Driver<'a> {
         if self.simulation.next_due().is_some_and(|due| due <= self.clock.now()) {
             self.step(Event::Due);
         }
-        self.screen.progress(&self.simulation, self.clock.now());
+        self.screen.progress(self.simulation.progress(self.clock.now()));
     }
 
     /// Passes on what a replica has printed, and reads it.

@@ -4,16 +4,17 @@
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
+use indicatif::ProgressBar;
+
 use crate::edge::io::eventfd::is_writable;
 use crate::edge::io::pipe::Reader;
-use crate::edge::io::stdio;
-use crate::rules::simulate::Simulation;
+use crate::edge::io::{progress_line, stdio};
 
 /// A longer line is shown in parts.
 const LONGEST_LINE: usize = 64 << 10;
 /// What is read at once.
 const CHUNK: usize = 16 << 10;
-/// The pause between two drawings of the progress line.
+/// The pause between two changes of the progress line.
 const REDRAW: Duration = Duration::from_millis(200);
 
 /// Standard output or standard error.
@@ -72,18 +73,14 @@ impl Lines {
 pub(super) struct Screen {
     /// The names of the replicas, padded.
     names: Vec<String>,
-    is_terminal: bool,
-    /// The progress line is on the screen.
-    is_drawn: bool,
-    redraw_at: Duration,
+    line: ProgressBar,
 }
 
 impl Screen {
     pub(super) fn new(names: &[String]) -> Screen {
         let width = names.iter().map(String::len).max().unwrap_or(0);
         let names = names.iter().map(|name| format!("{name:width$} | ")).collect();
-        let is_terminal = stdio::is_terminal(stdio::STDERR.as_raw_fd());
-        Screen { names, is_terminal, is_drawn: false, redraw_at: Duration::ZERO }
+        Screen { names, line: progress_line::of_text() }
     }
 
     /// Whether a line can be written without a wait for its reader.
@@ -92,39 +89,31 @@ impl Screen {
     }
 
     /// A line of a replica.
-    pub(super) fn show(&mut self, at: usize, stream: Stream, line: &[u8]) {
+    pub(super) fn show(&self, at: usize, stream: Stream, line: &[u8]) {
         let to: BorrowedFd<'static> = if stream == Stream::Out { stdio::STDOUT } else { stdio::STDERR };
         let whole = [self.names[at].as_bytes(), line, b"\n"].concat();
-        self.clear();
         // A reader that has gone is no reason to stop.
-        let _ = stdio::write_all(to, &whole);
+        let _ = self.line.suspend(|| stdio::write_all(to, &whole));
     }
 
     /// A line of the simulator.
-    pub(super) fn say(&mut self, text: &str) {
-        self.clear();
-        stdio::complain(&format!("simulate: {text}"));
+    pub(super) fn say(&self, text: &str) {
+        self.line.suspend(|| stdio::complain(&format!("simulate: {text}")));
     }
 
-    /// Draws the progress line, on a terminal and not too often.
-    pub(super) fn progress(&mut self, simulation: &Simulation, now: Duration) {
-        if self.is_terminal && now >= self.redraw_at {
-            self.redraw_at = now + REDRAW;
-            self.is_drawn = true;
-            stdio::draw(&format!("\r\x1b[K{}", simulation.progress(now)));
-        }
+    /// Sets the text of the progress line.
+    pub(super) fn progress(&self, text: String) {
+        self.line.set_message(text);
     }
 
     /// The time until the progress line is drawn again.
     pub(super) fn redraws_in(&self) -> Option<Duration> {
-        self.is_terminal.then_some(REDRAW)
+        (!self.line.is_hidden()).then_some(REDRAW)
     }
 
     /// Removes the progress line.
-    pub(super) fn clear(&mut self) {
-        if std::mem::take(&mut self.is_drawn) {
-            stdio::draw("\r\x1b[K");
-        }
+    pub(super) fn clear(&self) {
+        self.line.finish_and_clear();
     }
 }
 

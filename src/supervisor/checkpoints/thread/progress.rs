@@ -5,10 +5,10 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::edge::clock::Clock;
-use crate::edge::io::stdio;
+use crate::edge::io::{progress_line, stdio};
 use crate::edge::store::{Store, StoreError};
 use crate::rules::job::Event;
-use crate::rules::text::transfer_progress::{BAR_EVERY, Cadence, LINE_EVERY, bar, words};
+use crate::rules::text::transfer_progress::{LINE_EVERY, words};
 
 /// Between two looks whether what takes long goes on.
 const LOOK_PAUSE: Duration = Duration::from_secs(2);
@@ -97,82 +97,41 @@ impl Listeners {
     }
 }
 
-/// Words now and then, for what takes long: `committing the checkpoint: 1.5 of 6.0 GiB …`.
+/// Says now and then how far a long transfer is: `committing the checkpoint: 1.5 of 6.0 GiB …`.
 fn lines(what: &'static str, say: fn(String)) -> Hear {
-    let progress = Paced::new(LINE_EVERY);
+    let (clock, said, last) = (Cell::new(Clock::start()), Cell::new(Duration::ZERO), Cell::new(0));
     Box::new(move |done, all| {
-        if let Some(words) = progress.words(done, all) {
-            say(format!("{what}: {words}"));
+        if done < last.replace(done) {
+            // The transfer has been started again.
+            clock.set(Clock::start());
+            said.set(Duration::ZERO);
+        }
+        let took = clock.get().now();
+        if took.saturating_sub(said.get()) >= LINE_EVERY {
+            said.set(took);
+            say(format!("{what}: {}", words(done, all, took)));
         }
     })
 }
 
-/// The same on the log.
+/// The same in the log.
 pub(crate) fn log_lines(what: &'static str) -> Hear {
     lines(what, |line| tracing::info!("{line}"))
 }
 
 /// Progress of a subcommand on standard error: a bar on a terminal, else a line now and then.
 pub(crate) fn shown(what: &'static str) -> Hear {
-    if !stdio::is_terminal(libc::STDERR_FILENO) {
+    let bar = progress_line::of_bytes();
+    if bar.is_hidden() {
         return lines(what, |line| stdio::complain(&format!("trainit: {line}")));
     }
-    let (progress, drawn) = (Paced::new(BAR_EVERY), Drawn(Cell::new(false)));
     Box::new(move |done, all| {
-        let words = progress.words(done, all);
-        if let Some(text) = stroke(&drawn.0, words, done, all) {
-            stdio::draw(&text);
+        bar.set_length(all);
+        bar.set_position(done);
+        if done >= all {
+            bar.finish_and_clear();
         }
     })
-}
-
-/// Whether a bar is to be seen; that of a transfer which is given up goes with it.
-struct Drawn(Cell<bool>);
-
-impl Drop for Drawn {
-    fn drop(&mut self) {
-        if self.0.get() {
-            stdio::draw(ERASE);
-        }
-    }
-}
-
-const ERASE: &str = "\r\x1b[K";
-
-/// What to draw: the bar with its words, or, over it when all is done, nothing. It leaves no trace, nor is it drawn for its
-/// last word.
-fn stroke(drawn: &Cell<bool>, words: Option<String>, done: u64, all: u64) -> Option<String> {
-    if done >= all {
-        return drawn.replace(false).then(|| ERASE.to_owned());
-    }
-    let words = words?;
-    drawn.set(true);
-    Some(format!("\r{} {words}\x1b[K", bar(done, all)))
-}
-
-/// Words at their pace; a commit that is tried anew starts the clock again.
-struct Paced {
-    every: Duration,
-    clock: Cell<Clock>,
-    cadence: Cell<Cadence>,
-    last: Cell<u64>,
-}
-
-impl Paced {
-    fn new(every: Duration) -> Paced {
-        Paced { every, clock: Cell::new(Clock::start()), cadence: Cell::new(Cadence::new(every)), last: Cell::new(0) }
-    }
-
-    fn words(&self, done: u64, all: u64) -> Option<String> {
-        if done < self.last.replace(done) {
-            self.clock.set(Clock::start());
-            self.cadence.set(Cadence::new(self.every));
-        }
-        let (took, mut cadence) = (self.clock.get().now(), self.cadence.get());
-        let is_time = cadence.is_time(took);
-        self.cadence.set(cadence);
-        is_time.then(|| words(done, all, took))
-    }
 }
 
 #[cfg(test)]
@@ -193,16 +152,5 @@ mod tests {
         };
         going_on(is_enough.notified(), moves, &told).await;
         assert_eq!((looks.get(), said.get()), (2, 1));
-    }
-
-    #[test]
-    fn a_bar_leaves_no_trace_and_is_not_drawn_for_its_last_word() {
-        let (drawn, words) = (Cell::new(false), || Some("w".to_owned()));
-        assert_eq!(stroke(&drawn, words(), 10, 10), None, "it took too little time for a bar");
-        assert_eq!(stroke(&drawn, None, 1, 10), None);
-        let half = stroke(&drawn, words(), 5, 10).unwrap_or_default();
-        assert!(half.starts_with("\r[####") && half.ends_with(" w\x1b[K"), "{half:?}");
-        assert_eq!(stroke(&drawn, words(), 10, 10).as_deref(), Some("\r\x1b[K"));
-        assert_eq!(stroke(&drawn, words(), 10, 10), None, "once");
     }
 }
