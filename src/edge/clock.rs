@@ -11,6 +11,12 @@ use nix::unistd::{SysconfVar, sysconf};
 #[derive(Debug, Clone, Copy)]
 pub struct Clock(Duration);
 
+impl Default for Clock {
+    fn default() -> Clock {
+        Clock::start()
+    }
+}
+
 impl Clock {
     /// Starts counting.
     pub fn start() -> Clock {

@@ -314,7 +314,7 @@ fn a_mistake_in_a_key_names_the_key() {
     fails(place("s3", without(id)), &[&format!("{key} cannot be used: {id} is not given")]);
     let mut env = bucket.as_azure();
     env[1].1 = "not base64 !!!".to_owned();
-    fails(place("az", env), &["the storage account's key cannot be used: it is no base64"]);
+    fails(place("az", env), &["copy the storage account's key", "whole"]);
     let account = r#"{"type":"service_account","private_key":"-----BEGIN PRIVATE KEY-----\nMII=\n-----END PRIVATE KEY-----",
         "private_key_id":"k","client_email":"a@b"}"#;
     let env = vec![("GOOGLE_SERVICE_ACCOUNT_KEY", account.to_owned()), ("HOME", "/nonexistent".to_owned())];

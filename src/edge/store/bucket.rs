@@ -255,7 +255,8 @@ impl Bucket {
         Ok(got.await?.into_stream())
     }
 
-    pub(super) async fn size(&self, key: &str) -> Result<u64, Failed> {
+    /// `None`: there is no such object.
+    pub(super) async fn size(&self, key: &str) -> Result<Option<u64>, Failed> {
         let key = self.key(key)?;
         // The answer to HEAD has no words that would tell stale credentials from others.
         let may_be_stale = |failed: &Failed| !matches!(failed.trouble, Trouble::Absent | Trouble::Unreachable);
@@ -263,7 +264,10 @@ impl Bucket {
             let key = key.clone();
             async move { client.head(&key).await }
         };
-        Ok(self.run_if(may_be_stale, head).await?.size)
+        match self.run_if(may_be_stale, head).await {
+            Err(failed) if failed.trouble == Trouble::Absent => Ok(None),
+            there => there.map(|meta| Some(meta.size)),
+        }
     }
 
     pub(super) async fn delete(&self, key: &str) -> Result<(), Failed> {

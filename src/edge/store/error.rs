@@ -102,7 +102,7 @@ pub(super) struct Failed {
 #[error("{0}")]
 pub(super) struct NoAnswer(pub(super) String);
 
-/// The server that answers does not prove to be the store.
+/// Nothing proves that it is the store that answers.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct NotTrusted(pub(super) String);
@@ -112,6 +112,10 @@ impl Failed {
         Failed { trouble, detail, says_there_is: false }
     }
 
+    pub(super) fn of_credentials(detail: String) -> Failed {
+        Failed::new(Trouble::NoCredentials, detail)
+    }
+
     pub(super) fn of(self, deed: &'static str, place: String, access: &Access) -> StoreError {
         StoreError { deed, place, detail: access.censored(self.detail), trouble: self.trouble }
     }
@@ -119,13 +123,14 @@ impl Failed {
     pub(super) fn no_credentials(error: &object_store::Error, way_out: &str) -> Failed {
         let Failed { trouble, detail, .. } = Failed::from(error);
         let what = if trouble == Trouble::Unreachable { "no credentials are to be had" } else { "no credentials" };
-        Failed::new(Trouble::NoCredentials, format!("{what} ({detail}); {way_out}"))
+        Failed::of_credentials(format!("{what} ({detail}); {way_out}"))
     }
 }
 
 impl From<&io::Error> for Failed {
     fn from(error: &io::Error) -> Failed {
-        Failed::new(kind_of(error), error.to_string())
+        let says_there_is = error.kind() == io::ErrorKind::AlreadyExists;
+        Failed { trouble: kind_of(error), detail: error.to_string(), says_there_is }
     }
 }
 
@@ -139,7 +144,7 @@ impl From<&object_store::Error> for Failed {
             return Failed::new(Trouble::Unreachable, detail.clone());
         }
         if let Some(NotTrusted(detail)) = cause.downcast_ref::<NotTrusted>() {
-            return Failed::new(Trouble::NoCredentials, detail.clone());
+            return Failed::of_credentials(detail.clone());
         }
         let text = cause.to_string();
         let answer = Answer::read(&text);
@@ -253,7 +258,7 @@ impl<'a> Answer<'a> {
     }
 }
 
-pub(super) fn kind_of(error: &io::Error) -> Trouble {
+fn kind_of(error: &io::Error) -> Trouble {
     match error.raw_os_error() {
         Some(libc::ENOSPC | libc::EDQUOT) => Trouble::Full,
         Some(libc::EACCES | libc::EPERM | libc::EROFS) => Trouble::Denied,

@@ -4,7 +4,6 @@
 //! Deliberately absent: what the keys mean, and what to do about an error.
 
 use std::fmt;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -101,8 +100,7 @@ impl Store {
         let failed = |failed: Failed| failed.of("open", place.clone(), access);
         let backend = match address {
             Address::Directory(root) => {
-                let opened = Directory::open(root, create, access).await;
-                Backend::Directory(opened.map_err(|error| failed(Failed::from(&error)))?)
+                Backend::Directory(Directory::open(root, create, access).await.map_err(failed)?)
             }
             Address::Bucket(bucket) => Backend::Bucket(Box::new(Bucket::open(bucket, access).await.map_err(failed)?)),
         };
@@ -114,14 +112,12 @@ impl Store {
         Store { replaces: true, ..self }
     }
 
-    /// Whether it is a directory.
-    pub fn is_directory(&self) -> bool {
-        matches!(self.backend, Backend::Directory(_))
-    }
-
     /// In which pieces it takes its data.
     pub fn part_sizes(&self) -> PartSizes {
-        if self.is_directory() { part_sizes::OF_A_DIRECTORY } else { part_sizes::OF_A_BUCKET }
+        match self.backend {
+            Backend::Directory(_) => part_sizes::OF_A_DIRECTORY,
+            Backend::Bucket(_) => part_sizes::OF_A_BUCKET,
+        }
     }
 
     /// Creates an object unless one is there; durable on return. On "there is one" it is read back and compared, since a
@@ -152,8 +148,8 @@ impl Store {
             Backend::Bucket(bucket) => bucket,
             Backend::Directory(directory) => {
                 return match directory.put(key, vec![bytes], Placing::Durably).await {
-                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(true),
-                    put => put.map(|()| false).map_err(|error| self.io_error("write", key, &error)),
+                    Err(failed) if failed.says_there_is => Ok(true),
+                    put => put.map(|()| false).map_err(|failed| self.error("write", key, failed)),
                 };
             }
         };
@@ -196,18 +192,13 @@ impl Store {
     /// Writes a whole data object that no other process writes; not durable before [`Store::make_durable`]. Its checksum
     /// goes with it where the store checks it. Returns the store's tag for it.
     pub async fn put(&self, key: &str, blocks: Vec<Bytes>, crc32c: u32) -> Result<Option<String>, StoreError> {
-        match &self.backend {
+        let put = match &self.backend {
             // In a directory nothing is overwritten unasked, whichever process wrote it.
-            Backend::Directory(directory) => {
-                let put = directory.put(key, blocks, self.placing()).await;
-                put.map(|()| None).map_err(|error| self.io_error("write", key, &error))
-            }
+            Backend::Directory(directory) => directory.put(key, blocks, self.placing()).await.map(|()| None),
             // A bucket's keys are our own, and a put that may overwrite can be sent again when its answer was lost.
-            Backend::Bucket(bucket) => {
-                let put = bucket.put(key, blocks, PutMode::Overwrite, Some(crc32c)).await;
-                put.map_err(|failed| self.error("write", key, failed))
-            }
-        }
+            Backend::Bucket(bucket) => bucket.put(key, blocks, PutMode::Overwrite, Some(crc32c)).await,
+        };
+        put.map_err(|failed| self.error("write", key, failed))
     }
 
     fn placing(&self) -> Placing {
@@ -217,51 +208,41 @@ impl Store {
     /// What lies in the place of a directory that this key needs. In a bucket nothing does: it has no directories.
     pub async fn in_the_way(&self, key: &str) -> Result<Option<String>, StoreError> {
         let Backend::Directory(directory) = &self.backend else { return Ok(None) };
-        directory.in_the_way(key).await.map_err(|error| self.io_error("look at", key, &error))
+        directory.in_the_way(key).await.map_err(|failed| self.error("look at", key, failed))
     }
 
     /// Flushes the data objects of these keys, so many bytes in all, and the directories that name them, to the device. A
     /// bucket's are durable already.
     pub async fn make_durable(&self, keys: &[String], bytes: u64) -> Result<(), StoreError> {
         let Backend::Directory(directory) = &self.backend else { return Ok(()) };
-        directory.make_durable(keys, bytes).await.map_err(|error| self.io_error("flush", "", &error))
+        directory.make_durable(keys, bytes).await.map_err(|failed| self.error("flush", "", failed))
     }
 
     /// A whole object of at most `limit` bytes, or what of a longer one comes first.
     pub async fn get(&self, key: &str, limit: u64) -> Result<Bytes, StoreError> {
-        match &self.backend {
-            Backend::Directory(directory) => {
-                let read = directory.read(key, 0, limit).await;
-                read.map(Bytes::from).map_err(|error| self.io_error("read", key, &error))
-            }
-            Backend::Bucket(bucket) => bucket.get(key, limit).await.map_err(|failed| self.error("read", key, failed)),
-        }
+        let got = match &self.backend {
+            Backend::Directory(directory) => directory.read(key, 0, limit).await.map(Bytes::from),
+            Backend::Bucket(bucket) => bucket.get(key, limit).await,
+        };
+        got.map_err(|failed| self.error("read", key, failed))
     }
 
     /// The size of an object; `None` when it is not there.
     pub async fn size(&self, key: &str) -> Result<Option<u64>, StoreError> {
-        match &self.backend {
-            Backend::Directory(directory) => {
-                directory.size(key).await.map_err(|error| self.io_error("read", key, &error))
-            }
-            Backend::Bucket(bucket) => match bucket.size(key).await {
-                Ok(size) => Ok(Some(size)),
-                Err(failed) if failed.trouble == Trouble::Absent => Ok(None),
-                Err(failed) => Err(self.error("read", key, failed)),
-            },
-        }
+        let size = match &self.backend {
+            Backend::Directory(directory) => directory.size(key).await,
+            Backend::Bucket(bucket) => bucket.size(key).await,
+        };
+        size.map_err(|failed| self.error("read", key, failed))
     }
 
     /// Every object under a prefix that is empty or ends at a `/`, once, by key. Failing part-way is a failure.
     pub async fn list(&self, prefix: &str) -> Result<Vec<Object>, StoreError> {
-        let mut objects = match &self.backend {
-            Backend::Directory(directory) => {
-                directory.list(prefix).await.map_err(|error| self.io_error("list", prefix, &error))?
-            }
-            Backend::Bucket(bucket) => {
-                bucket.list(prefix).await.map_err(|failed| self.error("list", prefix, failed))?
-            }
+        let listed = match &self.backend {
+            Backend::Directory(directory) => directory.list(prefix).await,
+            Backend::Bucket(bucket) => bucket.list(prefix).await,
         };
+        let mut objects = listed.map_err(|failed| self.error("list", prefix, failed))?;
         list::once(&mut objects, |object| &object.key);
         Ok(objects)
     }
@@ -269,14 +250,14 @@ impl Store {
     /// Deletes an object; one that is not there is fine.
     pub async fn delete(&self, key: &str) -> Result<(), StoreError> {
         let deleted = match &self.backend {
-            Backend::Directory(directory) => {
-                directory.delete(key).await.map_err(|error| self.io_error("delete", key, &error))
-            }
-            Backend::Bucket(bucket) => bucket.delete(key).await.map_err(|failed| self.error("delete", key, failed)),
+            Backend::Directory(directory) => directory.delete(key).await,
+            Backend::Bucket(bucket) => bucket.delete(key).await,
         };
         match deleted {
             // Nothing lies below a file.
-            Err(error) if !matches!(error.trouble, Trouble::Absent | Trouble::NoDirectory) => Err(error),
+            Err(failed) if !matches!(failed.trouble, Trouble::Absent | Trouble::NoDirectory) => {
+                Err(self.error("delete", key, failed))
+            }
             _ => Ok(()),
         }
     }
@@ -286,7 +267,7 @@ impl Store {
     pub async fn time(&self) -> Option<Duration> {
         match &self.backend {
             Backend::Directory(directory) => directory.time().await.ok(),
-            Backend::Bucket(_) => self.access.heard().get(),
+            Backend::Bucket(_) => self.access.meter().date(),
         }
     }
 
@@ -300,15 +281,11 @@ impl Store {
     /// to that.
     pub async fn sweep(&self, age: Duration, is_ours: fn(&str) -> bool, dry: bool) -> Result<u64, StoreError> {
         let Backend::Directory(directory) = &self.backend else { return Ok(0) };
-        directory.sweep(age, is_ours, dry).await.map_err(|error| self.io_error("clean", "", &error))
+        directory.sweep(age, is_ours, dry).await.map_err(|failed| self.error("clean", "", failed))
     }
 
     fn error(&self, deed: &'static str, key: &str, failed: Failed) -> StoreError {
         failed.of(deed, self.place(key), &self.access)
-    }
-
-    fn io_error(&self, deed: &'static str, key: &str, error: &io::Error) -> StoreError {
-        self.error(deed, key, Failed::from(error))
     }
 
     /// An error of the caller's, which cannot use what lies under a key.

@@ -1,7 +1,6 @@
 //! An object that is read from one byte to another.
 
 use std::fmt;
-use std::io;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -58,7 +57,7 @@ impl Reading<'_> {
         let bytes = match (&store.backend, &mut self.asked) {
             (Backend::Directory(directory), _) => {
                 let read = directory.read(key, self.at, BLOCK.min(self.end - self.at)).await;
-                read.map_err(|error| store.io_error("read", key, &error))?.into()
+                read.map_err(|failed| store.error("read", key, failed))?.into()
             }
             (Backend::Bucket(_), Some((asked, stream))) => {
                 let next = stream.next().await.transpose();
@@ -75,7 +74,7 @@ impl Reading<'_> {
         };
         self.at += bytes.len() as u64;
         if bytes.is_empty() || self.at > self.end {
-            return Err(self.store.io_error("read", &self.key, &io::Error::from(io::ErrorKind::UnexpectedEof)));
+            return Err(self.store.useless("read", &self.key, "it ends too early, or too late"));
         }
         Ok(Some(bytes))
     }

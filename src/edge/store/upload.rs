@@ -49,13 +49,10 @@ impl Store {
     /// Starts writing a data object part by part.
     pub async fn begin(self: &Arc<Self>, key: &str) -> Result<Upload, StoreError> {
         let to = match &self.backend {
-            Backend::Directory(directory) => {
-                Place::File(directory.begin(key).await.map_err(|error| self.io_error("write", key, &error))?)
-            }
-            Backend::Bucket(bucket) => {
-                Place::Parts(bucket.begin(key).await.map_err(|failed| self.error("write", key, failed))?)
-            }
+            Backend::Directory(directory) => directory.begin(key).await.map(Place::File),
+            Backend::Bucket(bucket) => bucket.begin(key).await.map(Place::Parts),
         };
+        let to = to.map_err(|failed| self.error("write", key, failed))?;
         Ok(Upload { store: Arc::clone(self), key: key.to_owned(), size: 0, count: 0, to: Some(to) })
     }
 
@@ -77,17 +74,14 @@ impl Upload {
         async move {
             let id = match (&store.backend, &to) {
                 (Backend::Directory(directory), Some(Place::File(staged))) => {
-                    let written = directory.part(staged, from, blocks).await;
-                    written.map_err(|error| store.io_error("write", &key, &error))?;
-                    None
+                    directory.part(staged, from, blocks).await.map(|()| None)
                 }
                 (Backend::Bucket(bucket), Some(Place::Parts(parts))) => {
-                    let sent = bucket.part(parts, number, blocks).await;
-                    Some(sent.map_err(|failed| store.error("write", &key, failed))?)
+                    bucket.part(parts, number, blocks).await.map(Some)
                 }
                 _ => return Err(store.useless("write", &key, "it was finished before")),
             };
-            Ok(Part { number, id })
+            Ok(Part { number, id: id.map_err(|failed| store.error("write", &key, failed))? })
         }
     }
 
@@ -95,24 +89,22 @@ impl Upload {
     pub async fn finish(mut self, mut parts: Vec<Part>, crc32c: u32) -> Result<Option<String>, StoreError> {
         parts.sort_by_key(|part| part.number);
         let store = Arc::clone(&self.store);
-        let all = parts.len() == self.count;
-        match (&store.backend, self.to.clone().filter(|_| all)) {
+        let to = if parts.len() == self.count { self.to.take() } else { None };
+        let finished = match (&store.backend, to) {
             (Backend::Directory(directory), Some(Place::File(staged))) => {
-                self.to = None;
-                let placed = directory.finish(staged, store.placing()).await;
-                placed.map_err(|error| store.io_error("write", &self.key, &error))?;
-                Ok(None)
+                directory.finish(staged, store.placing()).await.map(|()| None)
             }
             (Backend::Bucket(bucket), Some(Place::Parts(to))) => {
                 let to = to.with_size(self.size);
+                self.to = Some(Place::Parts(to.clone()));
                 let ids = parts.into_iter().filter_map(|part| part.id).collect();
-                let tag = bucket.finish(&to, ids, crc32c).await;
-                let tag = tag.map_err(|failed| store.error("write", &self.key, failed))?;
-                self.to = None;
-                Ok(tag)
+                let finished = bucket.finish(&to, ids, crc32c).await;
+                self.to.take_if(|_| finished.is_ok());
+                finished
             }
-            _ => Err(store.useless("write", &self.key, "a part of it is not through")),
-        }
+            _ => return Err(store.useless("write", &self.key, "a part of it is not through")),
+        };
+        finished.map_err(|failed| store.error("write", &self.key, failed))
     }
 
     /// Nothing appears.

@@ -1,8 +1,6 @@
 //! The environment's settings and credentials for stores. It holds secrets, so it is never shown.
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use crate::edge::fs::real_path;
@@ -34,27 +32,10 @@ pub(in crate::edge::store) const TIMEOUT: Duration = Duration::from_secs(30);
 /// Shorter values would black out words.
 pub(in crate::edge::store) const SHORTEST_SECRET: usize = 8;
 
-/// What time it was by a store's own clock when it last answered.
-#[derive(Debug, Clone, Default)]
-pub(in crate::edge::store) struct Heard(Arc<AtomicI64>);
-
-impl Heard {
-    /// Seconds since 1970.
-    pub(in crate::edge::store) fn set(&self, unix: i64) {
-        self.0.store(unix, Ordering::Relaxed);
-    }
-
-    /// Since 1970; `None` where it never said.
-    pub(in crate::edge::store) fn get(&self) -> Option<Duration> {
-        u64::try_from(self.0.load(Ordering::Relaxed)).ok().filter(|unix| *unix > 0).map(Duration::from_secs)
-    }
-}
-
 /// The environment, for stores.
 #[derive(Clone)]
 pub struct Access {
     env: Env,
-    heard: Heard,
     meter: Meter,
     /// Plain http is allowed to every address, not only to this machine's own.
     pub(in crate::edge::store) is_plain_fine: bool,
@@ -78,12 +59,7 @@ impl Access {
     /// What this environment gives access to; `is_plain_fine`: by plain http too, wherever the store is; `timeout`: how
     /// long an operation may move no byte.
     pub fn new(env: Env, is_plain_fine: bool, timeout: Duration) -> Access {
-        Access { env, heard: Heard::default(), meter: Meter::default(), is_plain_fine, timeout }
-    }
-
-    /// Where the store's time is kept.
-    pub(in crate::edge::store) fn heard(&self) -> &Heard {
-        &self.heard
+        Access { env, meter: Meter::default(), is_plain_fine, timeout }
     }
 
     /// Where the operations of the store that it opens are counted.
@@ -115,6 +91,11 @@ impl Access {
     /// Bytes that have moved between this process and that store so far, either way.
     pub fn moved(&self) -> u64 {
         self.meter.bytes()
+    }
+
+    /// Every variable that is not blank.
+    pub(super) fn variables(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.env.iter().filter(|(_, value)| !value.trim().is_empty())
     }
 
     /// A variable's value unless it is absent or blank.

@@ -12,13 +12,15 @@ use crate::edge::store::bucket::Opened;
 use crate::edge::store::clouds::access::Access;
 use crate::edge::store::clouds::credentials::Kept;
 use crate::edge::store::clouds::values;
-use crate::edge::store::error::{Failed, Trouble};
+use crate::edge::store::error::Failed;
 use crate::edge::store::http::connect::{self, Connector};
-use crate::edge::store::http::tls::Roots;
 use crate::rules::store::address::Bucket;
 
 const WAY_OUT: &str =
     "set AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN, or give the machine an identity that may use the account";
+
+/// Against half a key.
+const COPIED_WHOLE: &str = "copy the storage account's key or the SAS token whole, a key with the = at its end";
 
 /// Variables of Azure's tools and SDKs, and what the crate calls them.
 const VARIABLES: &[(&str, AzureConfigKey)] = &[
@@ -44,8 +46,7 @@ const VARIABLES: &[(&str, AzureConfigKey)] = &[
 
 /// Where the crate finds the emulator.
 const EMULATOR: &str = "AZURITE_BLOB_STORAGE_URL";
-/// Besides [`VARIABLES`].
-const TEXTS: &[&str] = &["AZURE_STORAGE_CONNECTION_STRING", "IDENTITY_HEADER"];
+const CONNECTION: &str = "AZURE_STORAGE_CONNECTION_STRING";
 const ADDRESSES: &[&str] = &[
     "AZURE_ENDPOINT",
     "AZURE_STORAGE_ENDPOINT",
@@ -59,34 +60,24 @@ const ADDRESSES: &[&str] = &[
 const FIXED: [AzureConfigKey; 3] = [AzureConfigKey::AccessKey, AzureConfigKey::SasKey, AzureConfigKey::Token];
 
 pub(in crate::edge::store) async fn open(bucket: &Bucket, access: &Access) -> Result<Opened, Failed> {
-    let connection = access.given("AZURE_STORAGE_CONNECTION_STRING").map(connection).unwrap_or_default();
+    let connection = access.given(CONNECTION).map(connection).unwrap_or_default();
     let given = VARIABLES.iter().filter_map(|(name, key)| Some((*key, access.given(name)?)));
     let pairs: Vec<(AzureConfigKey, &str)> = connection.into_iter().chain(given).collect();
     check(access, &pairs)?;
+    let has = |wanted: &[AzureConfigKey]| pairs.iter().any(|(key, _)| wanted.contains(key));
     let is_emulated = access.is_on("AZURE_STORAGE_USE_EMULATOR");
-    let endpoint = if is_emulated {
-        access.given(EMULATOR).map(|emulator| (EMULATOR, emulator))
-    } else {
-        let last = pairs.iter().rev().find(|(key, _)| *key == AzureConfigKey::Endpoint);
-        last.map(|(_, value)| ("AZURE_STORAGE_ENDPOINT", *value))
-    };
-    let endpoint = endpoint.map(|(name, value)| values::address(name, value)).transpose()?;
-    // Without an address the emulator is on this machine.
-    let plain = is_emulated && endpoint.is_none() || connect::is_plain(endpoint.as_ref(), access)?;
-    let roots = Roots { file: access.given("SSL_CERT_FILE").map(str::to_owned), bundle: None };
-    let connector = Connector { roots, access: access.clone(), machines: Vec::new() };
+    let (is_named, renews) = (has(&[AzureConfigKey::AccountName]), !is_emulated && !has(&FIXED));
+    let endpoint = pairs.iter().rev().find(|(key, _)| *key == AzureConfigKey::Endpoint);
+    let told = endpoint.and_then(|(_, url)| account_of(url)).filter(|_| !is_named && !is_emulated);
+    let account = bucket.account.clone().or(told);
+    if !is_named && account.is_none() && !is_emulated {
+        return Err(Failed::of_credentials("no storage account is named; set AZURE_STORAGE_ACCOUNT, or write abfss://container@account.dfs.core.windows.net/prefix".to_owned()));
+    }
     let mut builder = MicrosoftAzureBuilder::new()
         .with_container_name(&bucket.name)
         .with_retry(connect::retries(access))
-        .with_client_options(connect::options(plain))
-        .with_http_connector(connector);
-    let is_named = pairs.iter().any(|(key, _)| *key == AzureConfigKey::AccountName);
-    let told = endpoint.as_ref().and_then(account_of).filter(|_| !is_named);
-    let account = bucket.account.as_deref().or(told);
-    if !is_named && account.is_none() && !is_emulated {
-        return Err(Failed::new(Trouble::NoCredentials, "no storage account is named; set AZURE_STORAGE_ACCOUNT, or write abfss://container@account.dfs.core.windows.net/prefix".to_owned()));
-    }
-    let renews = !is_emulated && !pairs.iter().any(|(key, _)| FIXED.contains(key));
+        .with_client_options(connect::options())
+        .with_http_connector(Connector::new(access, None, Vec::new()));
     for (key, value) in pairs {
         builder = builder.with_config(key, value);
     }
@@ -97,38 +88,29 @@ pub(in crate::edge::store) async fn open(bucket: &Bucket, access: &Access) -> Re
         let kept = Kept::of(builder.clone().build().map_err(|error| Failed::from(&error))?.credentials());
         builder = builder.with_credentials(kept);
     }
-    let store = builder.build().map_err(|error| Failed::from(&error))?;
+    let store = builder.build().map_err(|error| Failed::no_credentials(&error, COPIED_WHOLE))?;
     store.credentials().get_credential().await.map_err(|error| Failed::no_credentials(&error, WAY_OUT))?;
     Ok(Opened { client: Arc::new(store), renews, is_of_profile: false })
 }
 
 /// Errors: a value that the crate would panic at.
 fn check(access: &Access, pairs: &[(AzureConfigKey, &str)]) -> Result<(), Failed> {
-    values::texts(access, VARIABLES.iter().map(|(name, _)| *name).chain(TEXTS.iter().copied()))?;
-    values::addresses(access, ADDRESSES)?;
-    values::files(access, &["AZURE_FEDERATED_TOKEN_FILE"])?;
+    let names: Vec<&str> = VARIABLES.iter().map(|(name, _)| *name).chain([CONNECTION, "IDENTITY_HEADER"]).collect();
+    values::each(access, &names, values::text)?;
+    values::each(access, ADDRESSES, values::address)?;
+    values::each(access, &["AZURE_FEDERATED_TOKEN_FILE"], values::is_ours)?;
     pairs.iter().try_for_each(|(key, value)| match key {
         AzureConfigKey::AccountName => values::label("the storage account's name", value),
         AzureConfigKey::AuthorityId => values::label("AZURE_TENANT_ID", value),
-        AzureConfigKey::Endpoint => values::address("the Blob endpoint", value).map(drop),
-        AzureConfigKey::AccessKey if !is_base64(value) => Err(values::unusable(
-            "the storage account's key",
-            "it is no base64",
-            "copy it whole, with the = at its end",
-        )),
+        AzureConfigKey::Endpoint => values::address("the Blob endpoint", value),
         _ => Ok(()),
     })
 }
 
-fn is_base64(text: &str) -> bool {
-    let digits = text.trim_end_matches('=');
-    let is_digit = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
-    text.len().is_multiple_of(4) && text.len() - digits.len() <= 2 && digits.bytes().all(is_digit)
-}
-
 /// The account's name where it stands in the address: `https://ACCOUNT.blob.core.windows.net`.
-fn account_of(endpoint: &Url) -> Option<&str> {
-    endpoint.host_str()?.split_once(".blob.").map(|(account, _)| account)
+fn account_of(endpoint: &str) -> Option<String> {
+    let url = Url::parse(endpoint).ok()?;
+    url.host_str()?.split_once(".blob.").map(|(account, _)| account.to_owned())
 }
 
 /// `DefaultEndpointsProtocol=https;AccountName=a;AccountKey=k==;BlobEndpoint=http://...`
@@ -149,15 +131,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_base64_and_an_address_may_name_the_account() {
-        assert!(["aGk=", "a+/9", "aaaaaQ=="].into_iter().all(is_base64));
-        assert!(!["aGk", "not base64 !", "a===", "aGk=aGk="].into_iter().any(is_base64));
-        let account = |text: &str| Url::parse(text).ok().and_then(|url| account_of(&url).map(str::to_owned));
-        assert_eq!(account("https://acct.blob.core.windows.net/").as_deref(), Some("acct"));
-        assert_eq!(account("http://127.0.0.1:10000/acct"), None);
-    }
-
-    #[test]
     fn a_connection_string_names_account_key_and_endpoint() {
         let found =
             connection("DefaultEndpointsProtocol=https;AccountName=a;AccountKey=k+/==;BlobEndpoint=http://h:1/a/;");
@@ -167,5 +140,7 @@ mod tests {
             (AzureConfigKey::Endpoint, "http://h:1/a"),
         ];
         assert_eq!(found, expected);
+        assert_eq!(account_of("https://acct.blob.core.windows.net/").as_deref(), Some("acct"));
+        assert_eq!(account_of("http://127.0.0.1:10000/acct"), None);
     }
 }

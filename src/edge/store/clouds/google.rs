@@ -9,21 +9,18 @@
 //! `CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE` (gcloud's), `GOOGLE_BASE_URL` and `gcs_base_url` in that JSON are another
 //! address of the real thing.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use object_store::StaticCredentialProvider;
 use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder};
 use serde_json::Value;
 
-use crate::edge::fs::trusted_open;
 use crate::edge::store::bucket::Opened;
 use crate::edge::store::clouds::access::Access;
 use crate::edge::store::clouds::credentials::Kept;
 use crate::edge::store::clouds::values;
-use crate::edge::store::error::{Failed, Trouble};
+use crate::edge::store::error::Failed;
 use crate::edge::store::http::connect::{self, Connector};
-use crate::edge::store::http::tls::Roots;
 use crate::rules::store::address::Bucket;
 
 const WAY_OUT: &str =
@@ -46,36 +43,34 @@ pub(in crate::edge::store) async fn open(bucket: &Bucket, access: &Access) -> Re
     let given = BASES.iter().find_map(|name| Some(((*name).to_owned(), access.given(name)?.to_owned())));
     let base = emulator.clone().map(|host| (EMULATOR.to_owned(), host)).or(given);
     let base = base.or_else(|| account.as_ref().and_then(|account| account.address("gcs_base_url")));
-    let url = base.as_ref().map(|(name, base)| values::address(name, base)).transpose()?;
     let mut machines = Vec::new();
     for (name, host) in MACHINES.into_iter().filter_map(|name| Some((name, access.given(name)?))) {
         let host = host.trim_start_matches("http://").trim_end_matches('/');
         values::address(name, &format!("http://{host}"))?;
         machines.extend(host.parse());
     }
-    let is_plain = connect::is_plain(url.as_ref(), access)?;
-    let roots = Roots { file: access.given("SSL_CERT_FILE").map(str::to_owned), bundle: None };
     let is_unsigned = access.is_on("GOOGLE_SKIP_SIGNATURE");
-    let connector = Connector { roots, access: access.clone(), machines };
     let mut builder = GoogleCloudStorageBuilder::new()
         .with_bucket_name(&bucket.name)
         .with_retry(connect::retries(access))
-        .with_client_options(connect::options(is_plain))
-        .with_http_connector(connector)
+        .with_client_options(connect::options())
+        .with_http_connector(Connector::new(access, None, machines))
         .with_skip_signature(is_unsigned);
-    if let Some((_, base)) = base {
+    if let Some((name, base)) = base {
+        values::address(&name, &base)?;
         builder = builder.with_base_url(base.trim_end_matches('/'));
     }
-    let (mut renews, mut way_out) = (false, WAY_OUT.to_owned());
+    let (mut renews, mut way_out) = (true, WAY_OUT.to_owned());
     if emulator.is_some() || is_unsigned || account.as_ref().is_some_and(Account::needs_nobody) {
+        renews = false;
         // The crate would still ask for a token before it writes.
         let nobody = GcpCredential { bearer: String::new() };
         builder = builder.with_credentials(Arc::new(StaticCredentialProvider::new(nobody)));
     } else if let Some(token) = access.given(TOKEN) {
+        renews = false;
         values::text(TOKEN, token)?;
         builder = builder.with_bearer_token(token);
     } else if let Some(account) = account {
-        renews = true;
         way_out = format!("see that {} is whole, with its private_key as Google wrote it", account.name);
         builder = match account.user_file {
             Some(path) => builder.with_application_credentials(path),
@@ -84,8 +79,6 @@ pub(in crate::edge::store) async fn open(bucket: &Bucket, access: &Access) -> Re
     } else if let Some(name) = MACHINES.into_iter().find(|name| access.is_blank(name)) {
         // The crate would panic at it.
         return Err(values::unusable(name, "it is empty", "name a host, or take it away"));
-    } else {
-        renews = true;
     }
     let no_credentials = |error: object_store::Error| Failed::no_credentials(&error, &way_out);
     if renews {
@@ -109,13 +102,20 @@ struct Account {
 impl Account {
     /// The first that is named. Errors, in words where the crate would call it a decoding error: it cannot be used.
     fn read(access: &Access) -> Result<Option<Account>, Failed> {
-        let mut found = access.given(KEY).map(|text| (KEY.to_owned(), text.to_owned(), ""));
-        if let (None, Some((name, path))) = (&found, FILES.iter().find_map(|name| Some((name, access.given(name)?)))) {
-            let name = format!("{name}={path}");
-            let text = values::file(path).map_err(|error| unusable(&name, &format!("cannot be read: {error}")))?;
-            found = Some((name, text, path));
-        }
-        let Some((name, text, path)) = found else { return check_login(access).map(|()| None) };
+        let file = || FILES.iter().find_map(|name| Some((*name, access.given(name)?)));
+        let (name, text, path) = match (access.given(KEY), file()) {
+            (Some(text), _) => (KEY.to_owned(), text.to_owned(), ""),
+            (None, Some((name, path))) => {
+                let name = format!("{name}={path}");
+                let text = values::file(path).map_err(|error| unusable(&name, &format!("cannot be read: {error}")))?;
+                (name, text, path)
+            }
+            (None, None) => {
+                // The crate reads the file of a user's login itself.
+                let login = access.given("HOME").map(|home| format!("{home}/{LOGIN}"));
+                return login.map_or(Ok(()), |path| values::is_ours("the login", &path)).map(|()| None);
+            }
+        };
         let json: Value = serde_json::from_str(&text).map_err(|_| unusable(&name, "is no JSON"))?;
         let kind = json["type"].as_str().unwrap_or("unknown").to_owned();
         let mut account = Account { name, json, user_file: None };
@@ -144,18 +144,6 @@ impl Account {
     }
 }
 
-/// The crate reads the file of a user's login itself. Errors: a link of another user is on the way to it.
-fn check_login(access: &Access) -> Result<(), Failed> {
-    let Some(home) = access.given("HOME") else { return Ok(()) };
-    let path = Path::new(home).join(LOGIN);
-    match trusted_open::metadata(&path) {
-        Err(error) if trusted_open::is_refused(&error) => {
-            Err(unusable(&path.display().to_string(), &format!("cannot be used: {error}")))
-        }
-        _ => Ok(()),
-    }
-}
-
 fn unusable(name: &str, why: &str) -> Failed {
-    Failed::new(Trouble::NoCredentials, format!("{name} {why}; {WAY_OUT}"))
+    Failed::of_credentials(format!("{name} {why}; {WAY_OUT}"))
 }

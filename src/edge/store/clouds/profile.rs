@@ -12,13 +12,11 @@ use crate::edge::store::error::Failed;
 
 /// What a profile says.
 #[derive(Default)]
-pub(in crate::edge::store) struct Profile {
+pub(super) struct Profile {
     /// Access key id and secret.
-    pub(in crate::edge::store) keys: Option<(String, String)>,
-    pub(in crate::edge::store) token: Option<String>,
-    pub(in crate::edge::store) region: Option<String>,
-    /// Why a named profile, or a file that may not be read, gives no keys: other credentials are not those of the profile.
-    pub(in crate::edge::store) useless: Option<String>,
+    pub(super) keys: Option<(String, String)>,
+    pub(super) token: Option<String>,
+    pub(super) region: Option<String>,
 }
 
 /// Settings for credentials of a kind that is not supported here.
@@ -31,18 +29,12 @@ const OTHER_WAYS: [&str; 7] = [
     "web_identity_token_file",
     "login_session",
 ];
+const WAY_OUT: &str =
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or take AWS_PROFILE away where the machine's role is to sign";
 
-impl Profile {
-    /// Errors: a value that the crate would panic at.
-    pub(in crate::edge::store) fn check(&self) -> Result<(), Failed> {
-        let keys = self.keys.iter().flat_map(|(id, secret)| [id, secret]);
-        keys.chain(&self.token).try_for_each(|text| values::text("a key in the AWS profile", text))?;
-        self.region.iter().try_for_each(|region| values::label("the AWS profile's region", region))
-    }
-}
-
-/// The profile of `AWS_PROFILE`, or the default one; `None` where no file has it. Errors: one that was named is nowhere.
-pub(in crate::edge::store) fn read(access: &Access) -> Result<Option<Profile>, String> {
+/// The profile of `AWS_PROFILE`, or the default one. Errors: one that was named is nowhere; a value that the crate would panic
+/// at; where `signs`, a file that may not be read, or a named profile without keys, as other credentials are not its own.
+pub(super) fn read(access: &Access, signs: bool) -> Result<Profile, Failed> {
     let named = access.given("AWS_PROFILE");
     let name = named.unwrap_or("default");
     let path = |variable: &str, file: &str| {
@@ -51,27 +43,25 @@ pub(in crate::edge::store) fn read(access: &Access) -> Result<Option<Profile>, S
     };
     let files = [path("AWS_SHARED_CREDENTIALS_FILE", "credentials"), path("AWS_CONFIG_FILE", "config")];
     let read = files.each_ref().map(|file| values::file(file));
-    let refused = files.iter().zip(&read).find_map(|(file, read)| {
-        let error = read.as_ref().err().filter(|error| trusted_open::is_refused(error))?;
-        Some(format!("{file} cannot be used: {error}"))
-    });
-    let texts = read.map(Result::unwrap_or_default);
-    // The credentials' file wins over the configuration's, where sections have a prefix.
-    let mut found = section(&texts[1], &format!("profile {name}"));
-    if name == "default" {
-        found.extend(section(&texts[1], name));
+    for (file, read) in files.iter().zip(&read).filter(|_| signs) {
+        if let Some(error) = read.as_ref().err().filter(|error| trusted_open::is_refused(error)) {
+            return Err(Failed::of_credentials(format!("{file} cannot be used: {error}")));
+        }
     }
-    found.extend(section(&texts[0], name));
-    if found.is_empty() {
-        return match (refused, named) {
-            (Some(refused), _) => Ok(Some(Profile { useless: Some(refused), ..Profile::default() })),
-            (None, Some(name)) => Err(format!("AWS_PROFILE={name} is in neither {} nor {}", files[0], files[1])),
-            (None, None) => Ok(None),
-        };
+    let [credentials, config] = read.map(Result::unwrap_or_default);
+    // The credentials' file wins over the configuration's, where sections have a prefix.
+    let mut found = section(&config, &format!("profile {name}"));
+    if name == "default" {
+        found.extend(section(&config, name));
+    }
+    found.extend(section(&credentials, name));
+    if let (true, Some(name)) = (found.is_empty(), named) {
+        let [credentials, config] = files;
+        return Err(Failed::of_credentials(format!("AWS_PROFILE={name} is in neither {credentials} nor {config}")));
     }
     let mut take = |key: &str| found.remove(key).filter(|v| !v.is_empty());
     let (id, secret) = (take("aws_access_key_id"), take("aws_secret_access_key"));
-    let why = match (&id, &secret) {
+    let lacks = match (&id, &secret) {
         (Some(_), Some(_)) => None,
         (Some(_), None) => Some("has no aws_secret_access_key".to_owned()),
         (None, Some(_)) => Some("has no aws_access_key_id".to_owned()),
@@ -80,19 +70,15 @@ pub(in crate::edge::store) fn read(access: &Access) -> Result<Option<Profile>, S
             way.map(|way| format!("gives {way}, and trainit reads keys only"))
         }
     };
-    Ok(Some(Profile {
-        useless: named
-            .zip(why)
-            .map(|(name, why)| format!("AWS_PROFILE={name} {why}; {WAY_OUT}"))
-            .or(refused.filter(|_| id.is_none())),
-        keys: id.zip(secret),
-        token: take("aws_session_token"),
-        region: take("region"),
-    }))
+    if let (true, Some(name), Some(lacks)) = (signs, named, lacks) {
+        return Err(Failed::of_credentials(format!("AWS_PROFILE={name} {lacks}; {WAY_OUT}")));
+    }
+    let profile = Profile { keys: id.zip(secret), token: take("aws_session_token"), region: take("region") };
+    let keys = profile.keys.iter().flat_map(|(id, secret)| [id, secret]);
+    keys.chain(&profile.token).try_for_each(|text| values::text("a key in the AWS profile", text))?;
+    profile.region.iter().try_for_each(|region| values::label("the AWS profile's region", region))?;
+    Ok(profile)
 }
-
-const WAY_OUT: &str =
-    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or take AWS_PROFILE away where the machine's role is to sign";
 
 /// The settings of one section; nested ones, which are indented, are left out.
 fn section(text: &str, wanted: &str) -> BTreeMap<String, String> {
@@ -120,25 +106,30 @@ mod tests {
         let aws = dir.path().join(".aws");
         std::fs::create_dir(&aws).expect("makes");
         let credentials = "[default]\naws_access_key_id=D\naws_secret_access_key = d\n[ci]\naws_access_key_id = K\n\
-            aws_secret_access_key = a=b/+\naws_session_token=t\n";
+            aws_secret_access_key = a=b/+\naws_session_token=t\n[half]\naws_access_key_id = K\n";
         std::fs::write(aws.join("credentials"), credentials).expect("writes");
-        let config = "# comment\n[default]\nregion = eu-west-1\n[profile ci]\nregion=us-west-2\ns3 =\n  region = no\n";
+        let config = "# comment\n[default]\nregion = eu-west-1\n[profile ci]\nregion=us-west-2\ns3 =\n  region = no\n\
+            [profile sso]\nsso_session = s\n[profile place]\nregion = r\n";
         std::fs::write(aws.join("config"), config).expect("writes");
         let home = dir.path().to_str().expect("UTF-8");
         let read = |pairs: &[(&str, &str)]| {
-            super::read(&Access::new(Env::from_pairs([&[("HOME", home)], pairs].concat()), false, TIMEOUT))
+            let env = Env::from_pairs([&[("HOME", home)], pairs].concat());
+            super::read(&Access::new(env, false, TIMEOUT), true).map_err(|failed| failed.detail)
         };
-        let found = read(&[]).expect("reads").expect("there");
+        let found = read(&[]).expect("reads");
         assert_eq!((found.keys, found.region), (Some(("D".into(), "d".into())), Some("eu-west-1".into())));
-        let found = read(&[("AWS_PROFILE", "ci")]).expect("reads").expect("there");
+        let found = read(&[("AWS_PROFILE", "ci")]).expect("reads");
         assert_eq!(found.keys, Some(("K".into(), "a=b/+".into())));
         assert_eq!((found.token, found.region), (Some("t".into()), Some("us-west-2".into())));
-        assert!(read(&[("AWS_PROFILE", "absent")]).is_err_and(|why| why.contains("AWS_PROFILE=absent")));
-        assert!(read(&[("HOME", "/nonexistent")]).is_ok());
+        assert!(read(&[("AWS_PROFILE", "place")]).is_ok() && read(&[("HOME", "/nonexistent")]).is_ok());
+        for (name, word) in [("sso", "sso_session"), ("half", "aws_secret_access_key"), ("absent", "is in neither")] {
+            let why = read(&[("AWS_PROFILE", name)]).err().expect("says why");
+            assert!(why.starts_with(&format!("AWS_PROFILE={name} ")) && why.contains(word), "{why}");
+        }
     }
 
     #[test]
-    fn a_credentials_file_behind_a_link_of_another_user_gives_no_keys_and_says_why() {
+    fn a_credentials_file_behind_a_link_of_another_user_is_refused() {
         if !nix::unistd::geteuid().is_root() {
             return;
         }
@@ -148,30 +139,10 @@ mod tests {
         std::os::unix::fs::symlink(&file, &link).expect("symlink");
         let of_link = || {
             let pairs = [("AWS_SHARED_CREDENTIALS_FILE", link.to_str().expect("UTF-8"))];
-            read(&Access::new(Env::from_pairs(pairs), false, TIMEOUT)).expect("reads").expect("there")
+            read(&Access::new(Env::from_pairs(pairs), false, TIMEOUT), true).map_err(|failed| failed.detail)
         };
-        assert!(of_link().keys.is_some(), "a link of our own");
+        assert!(of_link().is_ok_and(|profile| profile.keys.is_some()), "a link of our own");
         std::os::unix::fs::lchown(&link, Some(65534), None).expect("lchown");
-        let found = of_link();
-        assert!(found.keys.is_none() && found.useless.is_some_and(|why| why.contains("symbolic link of user 65534")));
-    }
-
-    #[test]
-    fn a_profile_without_keys_is_useless() {
-        let dir = tempfile::tempdir().expect("temporary directory");
-        let file = dir.path().join("config");
-        let config = "[profile role]\nrole_arn = arn:x\nsource_profile = a\n[profile sso]\nsso_session = s\n\
-            [profile half]\naws_access_key_id = K\n[profile place]\nregion = r\n[default]\nrole_arn = arn:x\n";
-        std::fs::write(&file, config).expect("writes");
-        let file = file.to_str().expect("UTF-8");
-        let useless = |name| {
-            let pairs = [("AWS_CONFIG_FILE", file), ("AWS_PROFILE", name)];
-            read(&Access::new(Env::from_pairs(pairs), false, TIMEOUT)).expect("reads").expect("there").useless
-        };
-        for (name, word) in [("role", "role_arn"), ("sso", "sso_session"), ("half", "aws_secret_access_key")] {
-            let why = useless(name).expect("says why");
-            assert!(why.starts_with(&format!("AWS_PROFILE={name} ")) && why.contains(word), "{why}");
-        }
-        assert_eq!((useless("place"), useless("")), (None, None));
+        assert!(of_link().is_err_and(|why| why.contains("symbolic link of user 65534")));
     }
 }

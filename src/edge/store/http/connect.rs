@@ -4,7 +4,6 @@
 //! Deliberately absent: retries and signatures (the crate's), redirects, proxies, HTTP/2.
 
 use std::error::Error;
-use std::fmt;
 use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -31,7 +30,7 @@ use url::Url;
 use crate::edge::store::checksum::{self, GOOGLE_HASH};
 use crate::edge::store::clouds::access::Access;
 use crate::edge::store::clouds::values;
-use crate::edge::store::error::{self, Failed, NoAnswer, NotTrusted, Trouble};
+use crate::edge::store::error::{self, NoAnswer, NotTrusted};
 use crate::edge::store::http::body::{Outgoing, Watched};
 use crate::edge::store::http::progress::Operation;
 use crate::edge::store::http::tls::{Roots, is_of_a_ca};
@@ -74,76 +73,47 @@ pub(in crate::edge::store) fn retries(access: &Access) -> RetryConfig {
     }
 }
 
-/// Whether this endpoint is asked by plain http. Errors: it would be, and is not on this machine.
-pub(in crate::edge::store) fn is_plain(endpoint: Option<&Url>, access: &Access) -> Result<bool, Failed> {
-    let Some(url) = endpoint.filter(|url| url.scheme() == "http") else { return Ok(false) };
-    if values::is_here(url) || is_plain_allowed(access) {
-        return Ok(true);
-    }
-    let host = values::bare(url.authority());
-    Err(Failed::new(
-        Trouble::NoCredentials,
-        format!(
-            "{host} would be asked by plain http, which every machine on the way can read and alter; use https, or say --allow-http"
-        ),
-    ))
-}
-
-fn is_plain_allowed(access: &Access) -> bool {
-    access.is_plain_fine || access.is_on("AWS_ALLOW_HTTP")
-}
-
 /// What the clouds' builders are given.
-pub(in crate::edge::store) fn options(plain: bool) -> ClientOptions {
-    ClientOptions::new().with_allow_http(plain).with_connect_timeout(CONNECT)
+pub(in crate::edge::store) fn options() -> ClientOptions {
+    ClientOptions::new().with_connect_timeout(CONNECT)
 }
 
 /// Makes clients for `object_store`.
 #[derive(Debug, Clone)]
 pub(in crate::edge::store) struct Connector {
-    pub(in crate::edge::store) roots: Roots,
+    roots: Roots,
     /// Where the time goes that a store says it is, and what must not be printed.
-    pub(in crate::edge::store) access: Access,
+    access: Access,
     /// Google's metadata servers that the environment names; the crate would ask the usual one beside them.
-    pub(in crate::edge::store) machines: Vec<Authority>,
+    machines: Vec<Authority>,
+}
+
+impl Connector {
+    /// `bundle`: a file of root certificates for this cloud alone.
+    pub(in crate::edge::store) fn new(access: &Access, bundle: Option<String>, machines: Vec<Authority>) -> Connector {
+        let roots = Roots { file: access.given("SSL_CERT_FILE").map(str::to_owned), bundle };
+        Connector { roots, access: access.clone(), machines }
+    }
 }
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let given = options.get_config_value(&ClientConfigKey::ConnectTimeout);
         let connect = given.and_then(|text| humantime::parse_duration(&text).ok()).unwrap_or(CONNECT);
-        let is_allowed = options.get_config_value(&ClientConfigKey::AllowHttp).is_some_and(|v| v == "true");
-        // The crate forbids plain http to every token service.
-        let is_plain_fine = is_allowed || is_plain_allowed(&self.access);
-        Ok(HttpClient::new(Service {
-            roots: self.roots.clone(),
-            access: self.access.clone(),
-            machines: self.machines.clone(),
-            connect,
-            is_plain_fine,
-            refusals: AtomicU32::new(0),
-            plain: OnceLock::new(),
-            secure: OnceLock::new(),
-        }))
+        let refusals = AtomicU32::new(0);
+        let (plain, secure) = (OnceLock::new(), OnceLock::new());
+        Ok(HttpClient::new(Service { of: self.clone(), connect, refusals, plain, secure }))
     }
 }
 
 /// Connections to one store or metadata server; each kind is made when it is first needed.
+#[derive(Debug)]
 struct Service {
-    roots: Roots,
-    access: Access,
-    machines: Vec<Authority>,
+    of: Connector,
     connect: Duration,
-    is_plain_fine: bool,
     refusals: AtomicU32,
     plain: OnceLock<Client<Tcp, Outgoing>>,
     secure: OnceLock<Client<HttpsConnector<Tcp>, Outgoing>>,
-}
-
-impl fmt::Debug for Service {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Service")
-    }
 }
 
 #[async_trait]
@@ -159,7 +129,7 @@ impl HttpService for Service {
             None if is_get && !self.is_metadata() => usize::MAX,
             _ => ANSWER,
         };
-        let operation = self.access.meter().begin();
+        let operation = self.of.access.meter().begin();
         let (mut parts, body) = self.send(&host, request, &operation).await?.into_parts();
         self.mend_head(&mut parts);
         let (progress, is_good) = (operation.progress().clone(), parts.status.is_success());
@@ -175,7 +145,7 @@ impl HttpService for Service {
             parts.status = error::of_the_moment(&words).unwrap_or(parts.status);
             // Only now is it known whether the refusal means "later", which is no progress.
             progress.answered(matches!(parts.status.as_u16(), 408 | 429 | 500..=599));
-            response_check::without(&sent, self.access.censored(words)).into()
+            response_check::without(&sent, self.of.access.censored(words)).into()
         } else if self.is_metadata() || owed.is_some() {
             whole(body, owed, &sent).await?.into()
         } else {
@@ -212,8 +182,11 @@ impl Service {
         operation: &Operation,
     ) -> Result<Response<Incoming>, HttpError> {
         let is_secure = request.uri().scheme_str() == Some("https");
-        if !is_secure && !self.is_plain_fine && !is_here(request.uri()) {
-            return Err(error(HttpErrorKind::Unknown, format!("{host} is asked for by http, which is not allowed")));
+        if !is_secure && !self.is_plain_allowed(request.uri()) {
+            let text = format!(
+                "{host} would be asked by plain http, which every machine on the way can read and alter; use https, or say --allow-http"
+            );
+            return Err(HttpError::new(HttpErrorKind::Unknown, NotTrusted(text)));
         }
         let request = request.map(|body| Outgoing::new(body, operation.progress().clone()));
         let answer = if is_secure { self.secure()?.request(request) } else { self.plain().request(request) };
@@ -228,8 +201,8 @@ impl Service {
 
     /// What the crate does not say as we or the environment want it said.
     fn mend(&self, request: &mut HttpRequest) {
-        let is_named = |at: &Authority| self.machines.contains(at);
-        if let Some(machine) = self.machines.first().filter(|_| self.is_metadata())
+        let is_named = |at: &Authority| self.of.machines.contains(at);
+        if let Some(machine) = self.of.machines.first().filter(|_| self.is_metadata())
             && !request.uri().authority().is_some_and(is_named)
             && let Some((_, path)) = request.uri().to_string().split_once(GOOGLE_METADATA)
             && let Ok(uri) = format!("http://{machine}{GOOGLE_METADATA}{path}").parse()
@@ -239,7 +212,7 @@ impl Service {
         // A container's, which the crate knows from a file only.
         if request.headers().get(AUTHORIZATION).is_some_and(HeaderValue::is_empty) {
             request.headers_mut().remove(AUTHORIZATION);
-            let token = self.access.given(CONTAINER_TOKEN).and_then(|token| HeaderValue::try_from(token).ok());
+            let token = self.of.access.given(CONTAINER_TOKEN).and_then(|token| HeaderValue::try_from(token).ok());
             request.headers_mut().extend(token.map(|token| (AUTHORIZATION, token)));
         }
         request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(AGENT));
@@ -261,7 +234,7 @@ impl Service {
         if !self.is_metadata()
             && let Some(date) = parts.headers.get(DATE).and_then(|v| v.to_str().ok()).and_then(http_date)
         {
-            self.access.heard().set(date);
+            self.of.access.meter().set_date(date.try_into().unwrap_or(0));
         }
         parts.extensions.clear();
         if let Some(checksum) = checksum::checksum(&parts.headers) {
@@ -270,7 +243,13 @@ impl Service {
     }
 
     fn silence(&self) -> Duration {
-        if self.is_metadata() { METADATA_SILENCE.min(self.access.timeout) } else { self.access.timeout }
+        if self.is_metadata() { METADATA_SILENCE.min(self.of.access.timeout) } else { self.of.access.timeout }
+    }
+
+    fn is_plain_allowed(&self, uri: &Uri) -> bool {
+        let access = &self.of.access;
+        let is_here = || Url::parse(&uri.to_string()).is_ok_and(|url| values::is_here(&url));
+        self.is_metadata() || access.is_plain_fine || access.is_on("AWS_ALLOW_HTTP") || is_here()
     }
 
     /// The crate gives metadata servers one second to connect.
@@ -294,7 +273,7 @@ impl Service {
         if let Some(client) = self.secure.get() {
             return Ok(client);
         }
-        let tls = self.roots.config().map_err(|why| error(HttpErrorKind::Unknown, why))?;
+        let tls = self.of.roots.config().map_err(|why| error(HttpErrorKind::Unknown, why))?;
         let mut tcp = self.tcp();
         tcp.enforce_http(false);
         let https = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http1();
@@ -355,10 +334,6 @@ fn builder() -> hyper_util::client::legacy::Builder {
 
 /// Bytes read from a connection at a time: as many as musl's heap serves from pages that stay.
 const BUFFER: usize = 112 << 10;
-
-fn is_here(uri: &Uri) -> bool {
-    Url::parse(&uri.to_string()).is_ok_and(|url| values::is_here(&url))
-}
 
 pub(in crate::edge::store) fn error(kind: HttpErrorKind, text: String) -> HttpError {
     HttpError::new(kind, NoAnswer(text))

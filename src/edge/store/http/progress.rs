@@ -11,10 +11,10 @@ use tokio::time::timeout;
 use crate::edge::clock::Clock;
 
 /// The operations of one store.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(in crate::edge::store) struct Meter(Arc<Counts>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Counts {
     clock: Clock,
     bytes: AtomicU64,
@@ -23,13 +23,8 @@ struct Counts {
     moved_at: AtomicU64,
     /// Whether the last answer was "later".
     refuses: AtomicBool,
-}
-
-impl Default for Meter {
-    fn default() -> Meter {
-        let (bytes, running, moved_at) = (AtomicU64::new(0), AtomicU32::new(0), AtomicU64::new(0));
-        Meter(Arc::new(Counts { clock: Clock::start(), bytes, running, moved_at, refuses: AtomicBool::new(false) }))
-    }
+    /// What time it was by the store's own clock when it last answered, seconds since 1970.
+    date: AtomicU64,
 }
 
 impl Meter {
@@ -56,6 +51,16 @@ impl Meter {
     /// Whether the last answer was "later".
     pub(in crate::edge::store) fn refuses(&self) -> bool {
         self.0.refuses.load(Relaxed)
+    }
+
+    /// Reports what time it is by the store's own clock, seconds since 1970.
+    pub(in crate::edge::store) fn set_date(&self, unix: u64) {
+        self.0.date.store(unix, Relaxed);
+    }
+
+    /// Since 1970, by the store's own clock; `None` where it never said.
+    pub(in crate::edge::store) fn date(&self) -> Option<Duration> {
+        Some(Duration::from_secs(self.0.date.load(Relaxed))).filter(|date| !date.is_zero())
     }
 
     fn now(&self) -> u64 {
