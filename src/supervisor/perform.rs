@@ -184,6 +184,10 @@ impl Performer {
             Action::TermTree(grace) => self.term_tree(now, grace),
             Action::KillTree => self.kill_tree(),
             Action::SampleLiveness => return Done::Events(vec![self.liveness.sample(now, self.tree())]),
+            Action::ReportTree => {
+                let tree = self.liveness.tree_state(&self.tree().unwrap_or_default());
+                return Done::Events(self.tell_gang(now, MemberEvent::TreeSeen(tree)));
+            }
             Action::DumpStacks => self.dump_stacks(),
             Action::AbortTree => self.signals.send_all(Signal::ABRT, self.tree(), &self.main_children),
             Action::NameStuck => self.name_stuck(),

@@ -38,6 +38,7 @@ mod followed_metrics;
 mod foreign_links;
 mod gang;
 mod gang_checkpoints;
+mod gang_hangs;
 mod goodput;
 mod gpu_demands;
 mod gpu_run;

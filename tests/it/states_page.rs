@@ -83,6 +83,8 @@ fn events_of_the_gang() -> Vec<(&'static str, Event)> {
         ("Gang: Launch", Event::Gang(Order::Launch(2))),
         ("Gang: Stop", Event::Gang(Order::Stop(second))),
         ("Gang: Kill", Event::Gang(Order::Kill)),
+        ("Gang: Abort", Event::Gang(Order::Abort)),
+        ("Gang: ReportTree", Event::Gang(Order::ReportTree)),
         ("Gang: End", Event::Gang(Order::End(second))),
         ("Gang: Save and hold", Event::Gang(Order::Save { lead: 30 * second, leave: false })),
         ("Gang: Save and leave", Event::Gang(Order::Save { lead: 30 * second, leave: true })),

@@ -32,6 +32,11 @@ pub fn vitals(pid: i32) -> Vitals {
     Vitals { busy_ns, moved_bytes, is_stopped: matches!(state(pid, pid), 'T' | 't') }
 }
 
+/// The state of a process's main thread, and the kernel function in which it waits.
+pub fn activity(pid: i32) -> (char, String) {
+    (state(pid, pid), or(read(pid, pid, "wchan"), "?"))
+}
+
 /// One line about what a process waits in: `pid 17 (python): 3 threads sleep in futex_wait_queue (python); 1 ...`.
 pub fn stacks(pid: i32) -> String {
     let mut groups: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
@@ -111,6 +116,7 @@ mod tests {
         assert!(!vitals.busy_ns.is_empty() && vitals.moved_bytes > 0 && !vitals.is_stopped, "{vitals:?}");
         assert!(stacks(own).starts_with(&format!("pid {own} (")), "{}", stacks(own));
         assert!(stacks(i32::MAX).ends_with("gone"));
+        assert!("RSD".contains(activity(own).0) && activity(i32::MAX) == ('X', "?".to_owned()));
     }
 
     #[test]

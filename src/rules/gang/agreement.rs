@@ -48,11 +48,6 @@ pub enum Beginning {
     Asked,
 }
 
-/// The offers of the training seats.
-pub fn of_training(offers: &BTreeMap<Seat, Offer>) -> BTreeMap<Seat, Offer> {
-    offers.iter().filter(|(seat, _)| seat.trains()).map(|(seat, offer)| (*seat, offer.clone())).collect()
-}
-
 /// The mode that the offers show, for [`Mode::Auto`]. All others see the file that the leader put into its directory: shared.
 /// Another node than 0 has or had checkpoints of its own: each. Else node 0 keeps the checkpoints. `offers` has every training
 /// seat.
@@ -210,13 +205,6 @@ mod tests {
         all.values_mut().skip(1).for_each(|offer| offer.sees_leaders_file = true);
         assert_eq!(mode_of(&has_own(all), true), Mode::Shared);
         assert_eq!(mode_of(&offers(&[&[step(20)]]), false), Mode::Chief);
-    }
-
-    #[test]
-    fn parameter_servers_have_no_steps_and_are_not_asked() {
-        let mut all = offers(&[&[step(20)], &[step(20)]]);
-        all.insert(Seat::new(Role::Ps, 0), Offer::default());
-        assert_eq!(agree(Mode::Each, Beginning::Never, &of_training(&all)), Agreement::On(Choice::Own(20)));
     }
 
     #[test]

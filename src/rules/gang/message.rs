@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::Generation;
+use super::hang::TreeState;
 use super::seat::{Incarnation, Seat};
 
 /// So many steps are offered at most, beside the kept one.
@@ -220,6 +221,13 @@ pub enum ToLeader {
         /// How.
         failure: Failure,
     },
+    /// What the trainer's processes do: the answer to `ReportTree`, and before a `Fell` of a hang.
+    Tree {
+        /// Of this generation.
+        generation: Generation,
+        /// What they do.
+        tree: TreeState,
+    },
     /// The trainer of this generation ended with 0.
     Finished {
         /// Of this generation.
@@ -280,6 +288,14 @@ pub enum ToMember {
     },
     /// Stop the trainer of this generation and offer anew.
     Halt {
+        /// Of this generation.
+        generation: Generation,
+        /// The gang hangs: the trainer's stacks are taken, as at a hang of its own.
+        #[serde(default)]
+        hung: bool,
+    },
+    /// The gang seems to hang: say what the trainer's processes do.
+    ReportTree {
         /// Of this generation.
         generation: Generation,
     },

@@ -16,6 +16,7 @@ pub mod budget;
 pub mod claim;
 pub mod first_failure;
 pub mod handshake;
+pub mod hang;
 pub mod leader;
 pub mod member;
 pub mod message;

@@ -295,6 +295,8 @@ pub enum Action {
     KillTree,
     /// Check whether the trainer is alive; answer with `LivenessSampled`.
     SampleLiveness,
+    /// Tell the gang's member what the processes of the tree do.
+    ReportTree,
     /// Log where every process of the tree waits.
     DumpStacks,
     /// Send SIGABRT to every process of the tree.

@@ -67,6 +67,14 @@ pub struct LivenessSample {
 }
 
 impl Sample {
+    /// Per cent of a core that the threads used since `before`; those that began since count from their start.
+    pub fn busy_percent(&self, before: &Sample) -> u32 {
+        let used = |(id, now): (&ThreadId, &u64)| now.saturating_sub(before.threads.get(id).copied().unwrap_or(0));
+        let nanos = self.threads.iter().map(used).fold(0, u64::saturating_add);
+        let time = self.at.saturating_sub(before.at).as_nanos().max(1);
+        u32::try_from(u128::from(nanos) * 100 / time).unwrap_or(u32::MAX)
+    }
+
     /// The activity since `before`.
     pub fn since(&self, before: &Sample) -> LivenessSample {
         let time = self.at.saturating_sub(before.at).as_secs_f64().max(1e-3);
@@ -260,6 +268,13 @@ mod tests {
         assert!(worked(10.0, 0.0, 5.0), "one thread works and sleeps");
         let other = sample(10.0, &[(7, 7, 10.0), (8, 8, 10.0), (9, 9, 10.0)]);
         assert!(!other.since(&sample(0.0, &[(7, 7, 0.0), (8, 8, 0.0), (9, 9, 0.0)])).worked, "three ranks wait");
+    }
+
+    #[test]
+    fn the_busy_threads_are_added_up() {
+        let before = sample(0.0, &[(7, 7, 1.0), (7, 8, 0.0)]);
+        let after = sample(10.0, &[(7, 7, 6.0), (7, 8, 0.5), (9, 9, 10.0)]);
+        assert_eq!((after.busy_percent(&before), before.busy_percent(&after)), (155, 0));
     }
 
     #[test]

@@ -319,6 +319,9 @@ impl Hub<'_> {
                 Action::Close(link) => drop(self.links.remove(&link)),
                 Action::Claim(generation) => drop(self.asks.send(Ask::Claim(generation))),
                 Action::LookForClaim(generation) => drop(self.asks.send(Ask::Look(generation))),
+                Action::LogHang(lines) => {
+                    lines.iter().for_each(|line| tracing::warn!(code = "hung", "{line}"));
+                }
                 Action::Started(_) | Action::Done => {}
                 Action::Wake(at) => self.wake = at,
             }

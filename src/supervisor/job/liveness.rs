@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::edge::process::descendants::Descendant;
 use crate::edge::process::threads;
+use crate::rules::gang::hang::TreeState;
 use crate::rules::job::{Event, LivenessSample, Sample, Uptime};
 use crate::supervisor::job::heartbeat;
 use crate::supervisor::status::history::History;
@@ -20,13 +21,15 @@ pub(in crate::supervisor) struct Liveness {
     /// Bytes of output so far.
     heard: Arc<AtomicU64>,
     last: Option<Sample>,
+    /// Per cent of a core that the trainer used between the last two samples.
+    cpu: Option<u32>,
     /// The warning about invisible processes was logged.
     told_blind: bool,
 }
 
 impl Liveness {
     pub(in crate::supervisor) fn new(heartbeat: Option<String>, heard: Arc<AtomicU64>, history: History) -> Liveness {
-        Liveness { heartbeat, history, heard, last: None, told_blind: false }
+        Liveness { heartbeat, history, heard, last: None, cpu: None, told_blind: false }
     }
 
     /// Before an attempt: removes the heartbeat of the previous one.
@@ -34,7 +37,7 @@ impl Liveness {
         if let Some(path) = &self.heartbeat {
             let _ = fs::remove_file(path);
         }
-        self.last = None;
+        (self.last, self.cpu) = (None, None);
     }
 
     /// Samples the heartbeat file, the output and the processes. The first sample of an attempt has no earlier
@@ -60,6 +63,7 @@ impl Liveness {
         let first =
             || Sample { at: now, output, moved: sample.moved.clone(), threads: BTreeMap::new(), ..Sample::default() };
         let pulse = sample.since(self.last.as_ref().unwrap_or(&first()));
+        self.cpu = self.last.as_ref().map(|last| sample.busy_percent(last));
         self.last = Some(sample);
         Event::LivenessSampled(pulse)
     }
@@ -73,6 +77,11 @@ impl Liveness {
     /// The step that the attempt's heartbeat names.
     pub(in crate::supervisor) fn step(&self) -> Option<u64> {
         self.beat().1
+    }
+
+    /// What the processes do, for the other replicas of the gang.
+    pub(in crate::supervisor) fn tree_state(&self, tree: &[Descendant]) -> TreeState {
+        TreeState::of(self.step(), self.cpu, tree.iter().map(|process| threads::activity(process.pid)))
     }
 
     /// When the heartbeat must be read for the time of a step.

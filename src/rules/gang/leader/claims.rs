@@ -155,7 +155,7 @@ impl Leader {
             self.holders.iter().filter(|(seat, _)| **seat != own).filter_map(|(_, holder)| holder.link).collect();
         for link in others {
             self.links.remove(&link);
-            actions.push(Action::Send(link, ToMember::Halt { generation: self.generation }));
+            actions.push(Action::Send(link, ToMember::Halt { generation: self.generation, hung: false }));
             actions.push(Action::Close(link));
         }
         self.holders.retain(|seat, _| *seat == own);
@@ -177,7 +177,7 @@ impl Leader {
                 continue;
             }
             (holder.state, holder.agreed, asked) = (State::Joined, self.generation, true);
-            let halt = ToMember::Halt { generation: self.generation };
+            let halt = ToMember::Halt { generation: self.generation, hung: false };
             actions.extend(holder.link.map(|link| Action::Send(link, halt)));
         }
         asked

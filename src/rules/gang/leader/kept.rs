@@ -1,34 +1,32 @@
 //! The newest step that all members have committed: no member deletes it, or what is newer.
 
-use std::collections::BTreeSet;
-
 use super::super::agreement::Mode;
 use super::super::message::{Choice, ToMember};
 use super::super::seat::Seat;
 use super::{Action, Leader};
 
 impl Leader {
-    /// The newest step that every member with checkpoints has committed.
-    pub(super) fn keep(&mut self, actions: &mut Vec<Action>) {
+    /// One of these steps, which a member has committed, may be the newest that every member with checkpoints has.
+    pub(super) fn keep(&mut self, new: &[u64], actions: &mut Vec<Action>) {
         let chief = self.chief();
-        let committed = |seat: &Seat| self.holders.get(seat).map(|holder| &holder.committed);
-        let has_any = |seat: &Seat| committed(seat).is_some_and(|steps| !steps.is_empty());
-        let training = || self.config.roster.iter().filter(|seat| seat.trains());
+        let has_any = |seat: &Seat| self.holders.get(seat).is_some_and(|holder| !holder.committed.is_empty());
         let is_each = match self.config.mode {
             Mode::Each => true,
             Mode::Chief | Mode::Shared => false,
             Mode::Auto => {
-                self.record.each_has_own |= training().any(|seat| Some(*seat) != chief && has_any(seat));
+                let mut others = self.config.roster.iter().filter(|seat| seat.trains() && Some(**seat) != chief);
+                self.record.each_has_own = self.record.each_has_own || others.any(has_any);
                 self.record.each_has_own && !matches!(self.choice, Some(Choice::Shared(_)))
             }
         };
-        let keepers: Option<Vec<&BTreeSet<u64>>> =
-            training().filter(|seat| is_each || Some(**seat) == chief).map(committed).collect();
-        let common = keepers.and_then(|keepers| {
-            let (first, others) = keepers.split_first()?;
-            first.iter().rev().find(|step| others.iter().all(|steps| steps.contains(step))).copied()
-        });
-        if let Some(step) = common.filter(|step| Some(*step) > self.record.kept) {
+        let lacks = |leader: &Leader, seat: Seat, step: u64| {
+            let keeps = if is_each { seat.trains() } else { Some(seat) == chief };
+            keeps && !leader.holders.get(&seat).is_some_and(|holder| holder.committed.contains(&step))
+        };
+        let mut newer: Vec<u64> = new.iter().copied().filter(|step| Some(*step) > self.record.kept).collect();
+        newer.sort_unstable();
+        let common = newer.into_iter().rev().find(|step| !self.any_seat(|leader, seat| lacks(leader, seat, *step)));
+        if let Some(step) = common {
             (self.record.kept, self.record.from_nothing) = (Some(step), false);
             self.tell_all(&ToMember::Kept { step }, actions);
         }

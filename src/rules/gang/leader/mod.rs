@@ -7,6 +7,8 @@
 
 mod claims;
 mod events;
+mod hang;
+mod hearing;
 mod kept;
 mod phases;
 mod seats;
@@ -15,12 +17,14 @@ mod view;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::agreement;
 use super::first_failure::Fall;
-use super::message::{Choice, Class, Failure, First, MOST_STEPS, Offer, Record, ToLeader, ToMember, bounded_text};
+use super::hang::TreeState;
+use super::message::{Choice, First, Offer, Record, ToLeader, ToMember};
 use super::seat::{Incarnation, Seat};
 use super::{Generation, Timing};
 use claims::Claims;
+use hang::Look;
+use seats::SearchStart;
 
 pub use events::{Action, Config, Event, Link, OnNotice};
 
@@ -58,6 +62,8 @@ struct Holder {
     /// Its machine goes then.
     notice: Option<Duration>,
     restoring: Option<(u64, u64)>,
+    /// What its trainer's processes do, where it was asked in this generation.
+    tree: Option<TreeState>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -109,6 +115,8 @@ pub struct Leader {
     /// Seats that have said that they leave.
     left: BTreeSet<Seat>,
     falls: Vec<Fall>,
+    /// The gang seems to hang: the members are asked what their trainers do.
+    look: Option<Look>,
     /// When the first failure of the last halt is named.
     name_at: Option<Duration>,
     /// No generation starts before: an old leader's trainer may live, or the pause after a crash lasts.
@@ -124,6 +132,9 @@ pub struct Leader {
     parting: Duration,
     /// What every member is told that joins after the end.
     last_word: Option<ToMember>,
+    /// The last wake-up that was asked for.
+    wake: Duration,
+    search: SearchStart,
 }
 
 /// Pause between two log lines that name the missing seats.
@@ -160,6 +171,7 @@ impl Leader {
             last_started: BTreeSet::new(),
             failed_restores: 0,
             falls: Vec::new(),
+            look: None,
             name_at: None,
             not_before: now,
             lasted: Duration::ZERO,
@@ -168,6 +180,8 @@ impl Leader {
             said_waiting: now,
             parting: Duration::ZERO,
             last_word: None,
+            wake: now,
+            search: SearchStart(config.own),
             config,
         }
     }
@@ -218,7 +232,8 @@ impl Leader {
     }
 
     fn chief(&self) -> Option<Seat> {
-        agreement::chief_of(self.config.roster.iter().copied())
+        // The roster is sorted, as in `agreement::chief_of`.
+        self.config.roster.iter().copied().find(|seat| seat.trains())
     }
 
     /// How long a member that is silent may still train after it was last heard, by this clock: clocks differ by half a per
@@ -235,6 +250,8 @@ impl Leader {
     /// Takes one event.
     pub fn step(&mut self, now: Duration, event: Event) -> Vec<Action> {
         let mut actions = Vec::new();
+        // Of ten thousand members come five thousand beats a second, and a beat changes nothing that is judged below.
+        let is_beat = matches!(event, Event::Heard(_, ToLeader::Beat { .. }));
         match event {
             Event::Heard(link, ToLeader::Hello(hello)) => self.hello(now, link, hello, &mut actions),
             Event::Heard(link, message) => self.heard(now, link, message, &mut actions),
@@ -250,12 +267,17 @@ impl Leader {
             Event::Found(claim) => self.found(now, claim, &mut actions),
             Event::Tick => {}
         }
+        if is_beat && now < self.wake {
+            actions.push(Action::Wake(self.wake));
+            return actions;
+        }
         self.find_lost(now, &mut actions);
         self.name_first(now, &mut actions);
         self.advance(now, &mut actions);
         self.look(now, &mut actions);
         if !matches!(self.phase, Phase::Yielded | Phase::Done) {
-            actions.push(Action::Wake(self.next_wake(now)));
+            self.wake = self.next_wake(now);
+            actions.push(Action::Wake(self.wake));
         }
         actions
     }
@@ -270,108 +292,6 @@ impl Leader {
         actions.extend(links.map(|link| Action::Send(link, message.clone())));
     }
 
-    fn heard(&mut self, now: Duration, link: Link, message: ToLeader, actions: &mut Vec<Action>) {
-        let (generation, phase, chief) = (self.generation, self.phase, self.chief());
-        // A link that was replaced, or never had a seat.
-        let Some((seat, holder)) = self.holder_of(link) else { return };
-        holder.heard = now;
-        match message {
-            ToLeader::Hello(_) => {}
-            ToLeader::Beat { clock, step, restoring, committed } => {
-                if step != holder.step || holder.restoring != restoring {
-                    holder.moved = now;
-                }
-                (holder.step, holder.restoring) = (step, restoring);
-                let before = holder.committed.len();
-                holder.committed.extend(committed.into_iter().take(MOST_STEPS));
-                let is_newer = holder.committed.len() > before;
-                while holder.committed.len() > 2 * MOST_STEPS {
-                    holder.committed.pop_first();
-                }
-                actions.push(Action::Send(link, ToMember::Echo { clock }));
-                if is_newer {
-                    self.keep(actions);
-                }
-            }
-            ToLeader::Offer { after, offer } => {
-                // One that was sent before the member heard of the last agreement is no proof of an empty tree.
-                if after < holder.agreed {
-                    return;
-                }
-                let gave_back = matches!(holder.state, State::Restoring | State::Armed | State::Training);
-                (holder.state, holder.offered) = (State::Offered(offer), now);
-                if gave_back {
-                    self.halt(now, actions);
-                }
-            }
-            ToLeader::Armed { generation: of } => {
-                if of == generation && holder.state == State::Restoring {
-                    holder.state = State::Armed;
-                }
-            }
-            ToLeader::CannotRestore { generation: of, why } => {
-                if of == generation && phase == Phase::Arming {
-                    holder.state = State::Stopping;
-                    // It does not offer that one again.
-                    self.failed_restores += 1;
-                    if self.failed_restores < MOST_FAILED_RESTORES {
-                        return self.halt(now, actions);
-                    }
-                    let why = format!("{seat} cannot restore the agreed step: {}", bounded_text(&why));
-                    self.give_up(now, why, true, actions);
-                }
-            }
-            ToLeader::Fell { generation: of, age, failure } => {
-                if of == generation && matches!(phase, Phase::Training | Phase::Collecting | Phase::Arming) {
-                    holder.state = State::Stopping;
-                    let mut failure = failure;
-                    if holder.notice.is_some() {
-                        failure.class = Class::Preempted;
-                    }
-                    let fall = Fall::new(now, age, seat, &holder.host, failure);
-                    self.fell(now, fall, actions);
-                }
-            }
-            ToLeader::Finished { generation: of } => {
-                // The chief's end is the job's, even if its agent was lost before it could say so.
-                let is_chief = Some(seat) == chief;
-                match phase {
-                    Phase::Training | Phase::Collecting if of == generation && is_chief => self.end(now, actions),
-                    Phase::Training if of == generation => holder.state = State::Finished,
-                    Phase::Collecting | Phase::Arming | Phase::Training => {
-                        actions.push(Action::Send(link, ToMember::Halt { generation }));
-                    }
-                    Phase::Ending | Phase::GivenUp | Phase::Parting | Phase::Yielded | Phase::Done => {}
-                }
-            }
-            ToLeader::Notice { lead } => {
-                holder.notice = Some(now + Duration::from_millis(lead));
-                let failure = Failure {
-                    class: Class::Preempted,
-                    code: None,
-                    signal: None,
-                    step: holder.step,
-                    detail: "its machine was announced to go".to_owned(),
-                };
-                let fall = Fall::new(now, 0, seat, &holder.host, failure);
-                self.noticed(now, seat, lead, fall, actions);
-            }
-            ToLeader::Leaving => {
-                let host = holder.host.clone();
-                self.left.insert(seat);
-                if self.is_over() {
-                    self.links.remove(&link);
-                    self.holders.remove(&seat);
-                } else {
-                    self.lose(now, seat, false, &host, "it left", actions);
-                    // It said so itself, with an empty tree.
-                    self.fences.remove(&seat);
-                }
-                actions.push(Action::Close(link));
-            }
-        }
-    }
-
     fn next_wake(&self, now: Duration) -> Duration {
         let timing = self.config.timing;
         let mut next = now + timing.beat;
@@ -379,6 +299,9 @@ impl Leader {
         sooner(self.next_loss);
         if let Some(at) = self.name_at {
             sooner(at);
+        }
+        if let Some(look) = &self.look {
+            sooner(look.until);
         }
         if let Some(since) = self.empty_since.filter(|_| self.phase == Phase::Collecting) {
             sooner(self.start_at(since));

@@ -7,7 +7,7 @@ use super::super::Generation;
 use super::super::agreement::{self, Agreement, Beginning, Mode};
 use super::super::budget::Answer;
 use super::super::first_failure::{self, Fall};
-use super::super::message::{Choice, Class, Failure, Offer, ToMember};
+use super::super::message::{Choice, Class, Offer, ToMember};
 use super::super::seat::Seat;
 use super::claims::Next;
 use super::{Action, Holder, LATE_EVALUATORS, Leader, Link, MARGIN, OnNotice, Phase, SAY_WAITING, State};
@@ -15,13 +15,11 @@ use super::{Action, Holder, LATE_EVALUATORS, Leader, Link, MARGIN, OnNotice, Pha
 impl Leader {
     pub(super) fn fell(&mut self, now: Duration, fall: Fall, actions: &mut Vec<Action>) {
         match self.phase {
+            Phase::Training if fall.first.failure.class == Class::Hung => self.look_at_hang(now, Some(fall), actions),
             Phase::Arming | Phase::Training => {
-                let lasted =
-                    if self.phase == Phase::Training { now.saturating_sub(self.since) } else { Duration::ZERO };
-                self.falls = vec![fall];
-                self.name_at = Some(now + self.config.timing.naming);
-                self.lasted = lasted;
-                self.halt(now, actions);
+                let mut falls = self.judge_hang(actions);
+                falls.push(fall);
+                self.end_generation(now, falls, actions);
             }
             Phase::Collecting => {
                 if self.name_at.is_some() {
@@ -36,14 +34,23 @@ impl Leader {
         matches!(self.phase, Phase::Ending | Phase::GivenUp | Phase::Parting | Phase::Yielded | Phase::Done)
     }
 
-    pub(super) fn halt(&mut self, now: Duration, actions: &mut Vec<Action>) {
+    /// All stop because of these failures. The first is named later.
+    pub(super) fn end_generation(&mut self, now: Duration, falls: Vec<Fall>, actions: &mut Vec<Action>) {
+        let is_training = self.phase == Phase::Training;
+        self.lasted = if is_training { now.saturating_sub(self.since) } else { Duration::ZERO };
+        let hung = falls.iter().any(|fall| fall.first.failure.class == Class::Hung);
+        self.falls = falls;
+        self.name_at = Some(now + self.config.timing.naming);
+        self.halt(now, hung, actions);
+    }
+
+    pub(super) fn halt(&mut self, now: Duration, hung: bool, actions: &mut Vec<Action>) {
         self.collect(now);
-        self.tell_all(&ToMember::Halt { generation: self.generation }, actions);
+        self.tell_all(&ToMember::Halt { generation: self.generation, hung }, actions);
     }
 
     pub(super) fn collect(&mut self, now: Duration) {
-        self.phase = Phase::Collecting;
-        self.since = now;
+        (self.phase, self.since, self.look) = (Phase::Collecting, now, None);
         for holder in self.holders.values_mut() {
             if !matches!(holder.state, State::Joined | State::Offered(_)) {
                 holder.state = State::Stopping;
@@ -85,11 +92,10 @@ impl Leader {
     /// Names the first failure once the deaths that may be earlier had their time, and charges it.
     pub(super) fn name_first(&mut self, now: Duration, actions: &mut Vec<Action>) {
         let Some(at) = self.name_at else { return };
-        let is_known = |seat: Seat| {
-            let holder = self.holders.get(&seat);
-            holder.is_none_or(|holder| matches!(holder.state, State::Offered(_) | State::Joined))
+        let may_fall = |holder: Option<&Holder>| {
+            holder.is_some_and(|holder| !matches!(holder.state, State::Offered(_) | State::Joined))
         };
-        if now < at && !self.required().all(is_known) {
+        if now < at && self.any_required(may_fall) {
             return;
         }
         self.name_at = None;
@@ -110,15 +116,11 @@ impl Leader {
         match self.phase {
             Phase::Collecting => self.try_to_agree(now, actions),
             Phase::Arming => {
-                if !self.awaits_chief() {
-                    self.send_agreement(|_| true, actions);
-                }
-                let is_armed =
-                    |seat: Seat| self.holders.get(&seat).is_some_and(|h| h.state == State::Armed && h.link.is_some());
-                if self.required().all(is_armed) {
-                    self.go(now, actions);
-                } else {
+                let is_armed = |holder: &Holder| holder.state == State::Armed && holder.link.is_some();
+                if self.any_required(|holder| !holder.is_some_and(is_armed)) {
                     self.say_waiting(now, actions);
+                } else {
+                    self.go(now, actions);
                 }
             }
             Phase::Training => self.find_hang(now, actions),
@@ -130,13 +132,11 @@ impl Leader {
     }
 
     pub(super) fn try_to_agree(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        let offer_of = |seat: Seat| match self.holders.get(&seat) {
+        let has_offered = |holder: &Holder| {
             // One whose machine goes is waited for: its replacement comes.
-            Some(Holder { state: State::Offered(offer), link: Some(_), notice: None, .. }) => Some((seat, offer)),
-            _ => None,
+            matches!(holder, Holder { state: State::Offered(_), link: Some(_), notice: None, .. })
         };
-        let offers: Option<BTreeMap<Seat, &Offer>> = self.required().map(offer_of).collect();
-        let Some(offers) = offers else {
+        if self.any_required(|holder| !holder.is_some_and(has_offered)) {
             self.empty_since = None;
             if now >= self.since + self.config.timing.wait {
                 let missing: Vec<String> = self.missing().iter().map(ToString::to_string).collect();
@@ -144,8 +144,7 @@ impl Leader {
                 return self.give_up(now, why, false, actions);
             }
             return self.say_waiting(now, actions);
-        };
-        let offers: BTreeMap<Seat, Offer> = offers.into_iter().map(|(seat, offer)| (seat, offer.clone())).collect();
+        }
         let empty_since = *self.empty_since.get_or_insert(now);
         let Some(generation) = self.claimed_generation(now, actions) else {
             if now >= empty_since + self.config.timing.wait {
@@ -160,7 +159,12 @@ impl Leader {
         if std::mem::take(&mut self.old_generation) && self.survey_newcomers(generation, actions) {
             return;
         }
-        self.agree(now, generation, &agreement::of_training(&offers), actions);
+        let offer_of = |seat: Seat| match &self.holders.get(&seat)?.state {
+            State::Offered(offer) => Some((seat, offer.clone())),
+            _ => None,
+        };
+        let offers = self.required().filter(|seat| seat.trains()).filter_map(offer_of).collect();
+        self.agree(now, generation, &offers, actions);
     }
 
     /// Agrees on what all members have offered.
@@ -212,7 +216,7 @@ impl Leader {
     }
 
     /// Tells these members what to restore.
-    fn send_agreement(&mut self, to: impl Fn(Seat) -> bool, actions: &mut Vec<Action>) {
+    pub(super) fn send_agreement(&mut self, to: impl Fn(Seat) -> bool, actions: &mut Vec<Action>) {
         let (Some(choice), generation) = (self.choice, self.generation) else { return };
         for (seat, holder) in &mut self.holders {
             if seat.is_required() && to(*seat) && matches!(holder.state, State::Offered(_)) {
@@ -257,30 +261,10 @@ impl Leader {
         self.last_started = self.holders.values().map(|holder| holder.incarnation).collect();
         actions.push(Action::Started(self.generation));
         for holder in self.holders.values_mut().filter(|holder| holder.state == State::Armed) {
-            (holder.state, holder.moved) = (State::Training, now);
+            (holder.state, holder.moved, holder.tree) = (State::Training, now, None);
             let go = ToMember::Go { generation: self.generation, record: self.record.clone() };
             actions.extend(holder.link.map(|link| Action::Send(link, go)));
         }
-    }
-
-    /// No training seat's step moves: the seats with the lowest step are the odd ones.
-    pub(super) fn find_hang(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        let Some(limit) = self.config.hang else { return };
-        let all = || self.holders.iter().filter(|(seat, holder)| seat.trains() && holder.state == State::Training);
-        // A trainer that names no step may be at work all the same.
-        let moves = |holder: &Holder| holder.step.is_none() || now < holder.moved + limit;
-        if all().next().is_none() || all().any(|(_, holder)| moves(holder)) {
-            return;
-        }
-        let Some((seat, holder)) = all().min_by_key(|(_, holder)| holder.step) else { return };
-        let mut by_step: Vec<(Seat, Option<u64>)> = all().map(|(seat, holder)| (*seat, holder.step)).collect();
-        by_step.sort_by_key(|(_, step)| *step);
-        let shown = by_step.iter().take(8).map(|(seat, step)| format!("{seat} at {}", step.unwrap_or_default()));
-        let shown: Vec<String> = shown.collect();
-        let detail = format!("no step moved for {} s; the lowest are {}", limit.as_secs(), shown.join(", "));
-        let failure = Failure { class: Class::Hung, code: None, signal: None, step: holder.step, detail };
-        let fall = Fall::new(now, 0, *seat, &holder.host, failure);
-        self.fell(now, fall, actions);
     }
 
     pub(super) fn say_waiting(&mut self, now: Duration, actions: &mut Vec<Action>) {
@@ -295,12 +279,12 @@ impl Leader {
     }
 
     pub(super) fn end(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        (self.phase, self.since) = (Phase::Ending, now);
+        (self.phase, self.since, self.look) = (Phase::Ending, now, None);
         self.last_word(ToMember::Finish, actions);
     }
 
     pub(super) fn give_up(&mut self, now: Duration, why: String, no_common_step: bool, actions: &mut Vec<Action>) {
-        (self.phase, self.since, self.name_at) = (Phase::GivenUp, now, None);
+        (self.phase, self.since, self.name_at, self.look) = (Phase::GivenUp, now, None, None);
         let first = self.record.first.clone();
         self.last_word(ToMember::GiveUp { why, no_common_step, first }, actions);
     }
@@ -316,14 +300,16 @@ impl Leader {
     pub(super) fn try_to_end(&mut self, now: Duration, grace: Duration, actions: &mut Vec<Action>) {
         let timing = self.config.timing;
         // One that is cut off for a moment comes back for the last word; others are gone.
-        let until = |seat: Seat| match (self.holders.contains_key(&seat), seat.is_required()) {
+        let until = |leader: &Leader, seat: Seat| match (leader.holders.contains_key(&seat), seat.is_required()) {
             (true, true) => grace + timing.stop_grace + MARGIN,
             (true, false) => timing.evaluator_grace.max(LATE_EVALUATORS),
             (false, true) => timing.lease.min(grace + timing.stop_grace + MARGIN),
             (false, false) => LATE_EVALUATORS,
         };
-        let others = self.config.roster.iter().filter(|seat| **seat != self.config.own && !self.left.contains(seat));
-        if others.into_iter().any(|seat| now < self.since + until(*seat)) {
+        let own = self.config.own;
+        if self.any_seat(|leader, seat| {
+            seat != own && !leader.left.contains(&seat) && now < leader.since + until(leader, seat)
+        }) {
             return;
         }
         self.phase = Phase::Done;

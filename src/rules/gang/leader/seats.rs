@@ -1,5 +1,6 @@
 //! The holder of each seat, until when an earlier holder may still train, and when a holder is lost.
 
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use super::super::first_failure::Fall;
@@ -7,7 +8,37 @@ use super::super::message::{Class, Failure, Former, Hello, Record, ToMember, bou
 use super::super::seat::{Incarnation, Seat};
 use super::{Action, Holder, Leader, Link, Phase, State};
 
+/// Where a search through the seats begins: at the seat that was found last, so that a question that each of ten thousand
+/// events asks is answered at once. It is no part of what a leader knows.
+#[derive(Debug, Clone)]
+pub(super) struct SearchStart(pub(super) Seat);
+
+impl PartialEq for SearchStart {
+    fn eq(&self, _: &SearchStart) -> bool {
+        true
+    }
+}
+
+impl Eq for SearchStart {}
+
+impl Hash for SearchStart {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
 impl Leader {
+    /// Whether this holds of any seat.
+    pub(super) fn any_seat(&mut self, holds: impl Fn(&Leader, Seat) -> bool) -> bool {
+        let (start, roster) = (self.search.0, &self.config.roster);
+        let found = roster.range(start..).chain(roster.range(..start)).find(|seat| holds(self, **seat)).copied();
+        self.search.0 = found.unwrap_or(start);
+        found.is_some()
+    }
+
+    /// Whether this holds of the holder of any required seat.
+    pub(super) fn any_required(&mut self, holds: impl Fn(Option<&Holder>) -> bool) -> bool {
+        self.any_seat(|leader, seat| seat.is_required() && holds(leader.holders.get(&seat)))
+    }
+
     pub(super) fn hello(&mut self, now: Duration, link: Link, hello: Hello, actions: &mut Vec<Action>) {
         let refuse = |why: String| [Action::Send(link, ToMember::Refused { why }), Action::Close(link)];
         let seat = hello.seat;
@@ -61,6 +92,7 @@ impl Leader {
             came_from,
             notice: None,
             restoring: None,
+            tree: None,
         });
         if let Some(old) = holder.link.replace(link) {
             self.links.remove(&old);
@@ -79,7 +111,7 @@ impl Leader {
             ToMember::Welcome { leader: self.config.incarnation, lease, newest: self.generation },
         ));
         if let Some(busy) = hello.busy.filter(|_| !goes_on) {
-            actions.push(Action::Send(link, ToMember::Halt { generation: busy.max(self.generation) }));
+            actions.push(Action::Send(link, ToMember::Halt { generation: busy.max(self.generation), hung: false }));
         }
         if let Some(step) = self.record.kept {
             actions.push(Action::Send(link, ToMember::Kept { step }));

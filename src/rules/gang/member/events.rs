@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::super::Generation;
+use super::super::hang::TreeState;
 use super::super::message::{Choice, Failure, First, Offer, ToLeader, ToMember};
 use super::super::seat::Seat;
 
@@ -39,6 +40,8 @@ pub enum Event {
     Noticed(Duration),
     /// This agent ends for a reason of its own, after its last commit.
     Leaves,
+    /// What the trainer's processes do: the answer to [`Action::ReportTree`], and before a `Fell` of a hang.
+    TreeSeen(TreeState),
     /// Time has passed.
     Tick,
 }
@@ -80,6 +83,10 @@ pub enum Action {
     End(Duration),
     /// SIGKILL at once. Then report `TreeEmpty`.
     Kill,
+    /// End the trainer as at a hang of its own: its stacks, SIGABRT, later SIGKILL. Then report `TreeEmpty`.
+    Abort,
+    /// Say with `TreeSeen` what the trainer's processes do.
+    ReportTree,
     /// Do what is done for a notice of one's own, with so much time; with `leave`, leave with 143 after the commit.
     Save {
         /// Until the deadline.

@@ -24,7 +24,12 @@ impl Member {
             }
             ToMember::Agreed { generation, choice } => self.agreed(generation, choice, actions),
             ToMember::Go { generation, record } => self.go(now, generation, record, actions),
-            ToMember::Halt { generation } => self.halt(generation, actions),
+            ToMember::Halt { generation, hung } => self.halt(generation, hung, actions),
+            ToMember::ReportTree { generation } => {
+                if self.phase == Phase::Training(generation) {
+                    actions.push(Action::ReportTree);
+                }
+            }
             ToMember::Named { first, .. } => {
                 self.record.first = Some(first.clone());
                 actions.push(Action::Name(first));
@@ -150,10 +155,14 @@ impl Member {
         actions.push(Action::Launch(generation));
     }
 
-    fn halt(&mut self, generation: Generation, actions: &mut Vec<Action>) {
+    fn halt(&mut self, generation: Generation, hung: bool, actions: &mut Vec<Action>) {
         let is_old = generation > self.newest;
         self.newest = self.newest.max(generation);
         match self.phase.clone() {
+            Phase::Training(own) if hung && own <= generation => {
+                (self.phase, self.aborting) = (Phase::Stopping, Some(own));
+                actions.push(Action::Abort);
+            }
             Phase::Training(own) | Phase::Restoring(own) if own <= generation => {
                 self.restoring = None;
                 self.phase = Phase::Stopping;

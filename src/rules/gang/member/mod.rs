@@ -9,7 +9,7 @@ mod hearing;
 
 use std::time::Duration;
 
-use super::message::{Failure, Former, Hello, MOST_STEPS, Offer, Record, ToLeader, bounded_text, millis};
+use super::message::{Class, Failure, Former, Hello, MOST_STEPS, Offer, Record, ToLeader, bounded_text, millis};
 use super::seat::{Incarnation, Seat};
 use super::{Generation, Timing};
 
@@ -66,6 +66,8 @@ pub struct Member {
     leader: Option<Incarnation>,
     lost: Option<(Duration, bool)>,
     record: Record,
+    /// The generation whose trainer hangs and got SIGABRT. Until its tree is empty it may train.
+    aborting: Option<Generation>,
     /// A death that the leader has not heard of: when, in which generation, how.
     fall: Option<(Duration, Generation, Failure)>,
     /// When the last survey was done; `None`: none has been asked for.
@@ -108,6 +110,7 @@ impl Member {
             leader: None,
             lost: None,
             record: Record::default(),
+            aborting: None,
             fall: None,
             surveyed: None,
             step: None,
@@ -155,7 +158,7 @@ impl Member {
             | Phase::Stopping
             | Phase::Finished(_)
             | Phase::Ending(_)
-            | Phase::Left => None,
+            | Phase::Left => self.aborting,
         }
     }
 
@@ -186,6 +189,7 @@ impl Member {
             Event::Fell(failure) => {
                 if let Phase::Training(generation) = self.phase {
                     self.phase = Phase::Stopping;
+                    self.aborting = Some(generation).filter(|_| failure.class == Class::Hung);
                     self.fall = Some((now, generation, failure.bounded()));
                     self.tell_fall(now, &mut actions);
                 }
@@ -194,6 +198,11 @@ impl Member {
                 if let Phase::Training(generation) = self.phase {
                     self.phase = Phase::Finished(generation);
                     self.send(ToLeader::Finished { generation }, &mut actions);
+                }
+            }
+            Event::TreeSeen(tree) => {
+                if let Phase::Training(generation) = self.phase {
+                    self.send(ToLeader::Tree { generation, tree: tree.bounded() }, &mut actions);
                 }
             }
             Event::Stepped(step) => self.step = Some(step),
@@ -216,24 +225,36 @@ impl Member {
         actions
     }
 
+    /// Whether processes of the trainer may train on, unless they are stopped in time.
+    fn may_train(&self) -> bool {
+        self.aborting.is_some() || matches!(self.phase, Phase::Training(_))
+    }
+
+    /// The trainer gets SIGTERM or SIGKILL.
+    fn stops(&mut self) {
+        self.aborting = None;
+        if let Phase::Training(_) = self.phase {
+            self.phase = Phase::Stopping;
+        }
+    }
+
     /// First of all: what the trainer may no longer do.
     fn judge_lease(&mut self, now: Duration, actions: &mut Vec<Action>) {
         // Without a connection the leader counts on the trainer's end earlier, even if this agent stands still in between.
         let closed = self.lost.map(|(since, _)| since + self.timing.return_grace + self.timing.stop_grace);
-        if let Phase::Training(_) = self.phase
-            && (self.lease.is_none_or(|until| now >= until) || closed.is_some_and(|until| now >= until))
+        if self.may_train() && (self.lease.is_none_or(|until| now >= until) || closed.is_some_and(|until| now >= until))
         {
-            self.phase = Phase::Stopping;
+            self.stops();
             actions.push(Action::Kill);
         }
     }
 
     fn pass_time(&mut self, now: Duration, actions: &mut Vec<Action>) {
         // Until the seat is ours again: a connection alone does not show that a leader counts on this member.
-        if let (Some((since, _)), Phase::Training(_)) = (self.lost, &self.phase)
+        if let Some((since, _)) = self.lost.filter(|_| self.may_train())
             && now >= since + self.timing.return_grace
         {
-            self.phase = Phase::Stopping;
+            self.stops();
             actions.push(Action::Stop(self.timing.stop_grace));
         }
         if self.link == Link::Welcomed && now >= self.next_beat && !matches!(self.phase, Phase::Left) {
@@ -280,7 +301,7 @@ impl Member {
         if self.link == Link::Welcomed {
             next = next.min(self.next_beat);
         }
-        if let Phase::Training(_) = self.phase {
+        if self.may_train() {
             next = next.min(self.lease.unwrap_or(now));
             if let Some((since, _)) = self.lost {
                 next = next.min(since + self.timing.return_grace);
@@ -306,7 +327,7 @@ impl Member {
     }
 
     fn tree_empty(&mut self, now: Duration, offer: Offer, actions: &mut Vec<Action>) {
-        self.surveyed = Some(now);
+        (self.surveyed, self.aborting) = (Some(now), None);
         match self.phase.clone() {
             Phase::Surveying | Phase::Stopping | Phase::Ready(_) => {
                 self.step = None;

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use super::super::hang::TreeState;
 use super::super::message::{Choice, Class, Failure, Offer, Record, Step, ToLeader, ToMember};
 use super::super::seat::{Incarnation, Seat};
 use super::super::{Generation, Timing};
@@ -197,7 +198,7 @@ fn an_evaluator_stands_beside_the_barrier_until_the_end() {
     for message in [
         ToMember::Agreed { generation: 1, choice: Choice::Start },
         ToMember::Go { generation: 1, record: Record::default() },
-        ToMember::Halt { generation: 1 },
+        ToMember::Halt { generation: 1, hung: false },
         ToMember::Save { lead: 1, leave: false },
     ] {
         let actions = hear(&mut member, 2, message);
@@ -223,4 +224,42 @@ fn a_new_leader_hears_which_leader_was_before_and_since_when_it_was_silent() {
     };
     assert_eq!(former(true), Some((LEADER, Some(3_000))));
     assert_eq!(former(false), Some((LEADER, None)));
+}
+
+#[test]
+fn a_trainer_of_a_gang_that_hangs_is_aborted_and_the_lease_holds_for_it_until_its_tree_is_empty() {
+    let hung = || ToMember::Halt { generation: 1, hung: true };
+    let mut member = training();
+    assert!(hear(&mut member, 4, ToMember::ReportTree { generation: 1 }).contains(&Action::ReportTree));
+    assert!(!hear(&mut member, 4, ToMember::ReportTree { generation: 2 }).contains(&Action::ReportTree));
+    assert!(hear(&mut member, 5, hung()).contains(&Action::Abort));
+    assert!(!member.step(at(19_999), Event::Tick).contains(&Action::Kill));
+    assert!(member.step(at(20_000), Event::Tick).contains(&Action::Kill));
+    assert!(!member.step(at(20_001), Event::Tick).contains(&Action::Kill), "once");
+
+    let mut member = training();
+    hear(&mut member, 5, hung());
+    member.step(at(1_000), Event::Unlinked { silent: false });
+    assert!(member.step(at(1_500), Event::Tick).contains(&Action::Stop(Duration::from_millis(500))));
+
+    let mut member = training();
+    hear(&mut member, 5, hung());
+    member.step(at(1_000), Event::Unlinked { silent: false });
+    let busy = |actions: Vec<Action>| match actions.first() {
+        Some(Action::Send(ToLeader::Hello(hello))) => hello.busy,
+        _ => panic!("{actions:?}"),
+    };
+    assert_eq!(busy(member.step(at(1_100), Event::Linked)), Some(1), "its tree is not empty");
+    member.step(at(1_200), Event::TreeEmpty(offer(&[20])));
+    assert_eq!(busy(member.step(at(1_300), Event::Linked)), None);
+}
+
+#[test]
+fn what_the_processes_do_is_told_before_the_hang_of_its_own() {
+    let mut member = training();
+    let tree = TreeState::of(Some(3), None, [('D', "nfs_wait".to_owned())]);
+    let actions = member.step(at(4), Event::TreeSeen(tree.clone()));
+    assert!(actions.contains(&Action::Send(ToLeader::Tree { generation: 1, tree })), "{actions:?}");
+    member.step(at(4), Event::Fell(Failure { class: Class::Hung, ..failure() }));
+    assert!(member.step(at(20_000), Event::Tick).contains(&Action::Kill), "it may train until then");
 }

@@ -102,6 +102,9 @@ impl World {
                     Some((_, end)) => *end = Some(self.now + grace),
                     None => self.surveyed(agent),
                 },
+                member::Action::Abort | member::Action::ReportTree => {
+                    self.wrong = Some("a hang is found although no limit is set");
+                }
                 member::Action::Kill => {
                     self.agents[agent].trainer = None;
                     self.surveyed(agent);
@@ -146,7 +149,7 @@ impl World {
                         self.wrong = Some("a generation starts without a claim");
                     }
                 }
-                leader::Action::Done => {}
+                leader::Action::Done | leader::Action::LogHang(_) => {}
                 leader::Action::Wake(at) => self.agents[agent].wakes[1] = Some(at),
             }
         }

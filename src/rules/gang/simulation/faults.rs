@@ -29,7 +29,7 @@ impl World {
     pub(super) fn fault(&mut self, fault: Fault) {
         self.milestone(|| format!("FAULT {fault:?}"));
         let lasts = match fault {
-            Fault::TrainerDies(_) => None,
+            Fault::TrainerDies(_) | Fault::TrainerHangs { .. } => None,
             Fault::Freeze { lasts, .. } | Fault::Cut { lasts, .. } => Some(lasts + SECOND),
             _ => Some(SECOND),
         };
@@ -56,6 +56,11 @@ impl World {
                         now + 22 * SECOND,
                         Happening::Judge { generation: run.generation, since: now, soft: false },
                     );
+                }
+            }
+            Fault::TrainerHangs { seat, is_reported } => {
+                if let Some(agent) = self.holder(seat).filter(|agent| self.agents[*agent].frozen.is_none()) {
+                    self.hang(agent, is_reported);
                 }
             }
             Fault::AgentDies { seat, after } => {
@@ -163,7 +168,7 @@ impl World {
             let seat = self.plan.seats[self.random.below(seats) as usize];
             let when = self.random.between(5 * SECOND, until);
             let lasts = self.random.between(100, 60 * SECOND);
-            let fault = match self.random.below(11) {
+            let fault = match self.random.below(12) {
                 0 | 1 => Fault::TrainerDies(seat),
                 2 => Fault::AgentDies { seat, after: Some(lasts) },
                 3 => Fault::Freeze { seat, lasts },
@@ -172,7 +177,8 @@ impl World {
                 6 => Fault::SecondAgent(seat),
                 7 => Fault::Vanishes { seat, after: lasts * 10 },
                 8 => Fault::StoreAway(lasts),
-                9 if self.plan.store => Fault::SecondGang,
+                9 => Fault::TrainerHangs { seat, is_reported: self.random.below(2) == 0 },
+                10 if self.plan.store => Fault::SecondGang,
                 _ => Fault::Notice { seat, lead: self.random.between(SECOND, 30 * SECOND) },
             };
             self.at(when, Happening::Fault(fault));

@@ -68,8 +68,14 @@ impl World {
         if self.agents[agent].run.is_some() {
             self.wrong(format!("agent {agent} starts a second trainer"));
         }
-        self.agents[agent].run =
-            Some(Run { id, generation, step: step.unwrap_or(0), stopping: false, stubborn: self.random.below(4) == 0 });
+        self.agents[agent].run = Some(Run {
+            id,
+            generation,
+            step: step.unwrap_or(0),
+            stopping: false,
+            stubborn: self.random.below(4) == 0,
+            hangs: false,
+        });
         self.judge_runs();
         if self.agents[agent].seat.trains() {
             let when = self.now + 100;

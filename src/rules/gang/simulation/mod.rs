@@ -11,7 +11,7 @@
 //! | a generation starts from one step, and from commits of one earlier generation | `launch` |
 //! | the agreed step was offered by the member that restores it | `restore` |
 //! | no start from the beginning while a step is common | `restore` |
-//! | every tree is empty 1 s after a death, or after the lease | `judge_halt` |
+//! | every tree is empty 1 s after a death, or after the lease, or some time after a hang | `judge_halt` |
 //! | once faults stop the job finishes | `tests::trouble` |
 //! | one cause is charged once | `World::leader` |
 //! | nothing starts after `Finish`; the leader is done last | `launch`, `World::leader` |
@@ -34,6 +34,7 @@ use std::time::Duration;
 
 use super::agreement::{Mode, offered};
 use super::budget::Limits;
+use super::hang::TreeState;
 use super::leader::{self, Config, Leader, OnNotice};
 use super::member::{self, Leave, Member};
 use super::message::{Choice, Class, Failure, Offer, Step, ToLeader, ToMember};
@@ -43,6 +44,8 @@ use crate::cluster::spec::Role;
 use crate::random::Random;
 
 const SECOND: u64 = 1_000;
+/// No step moves for so long: the gang hangs.
+const HANG: Duration = Duration::from_secs(40);
 /// Microseconds would be finer than anything here needs: the world counts milliseconds.
 type Millis = u64;
 
@@ -130,6 +133,11 @@ enum Input {
 #[derive(Debug, Clone, Copy)]
 enum Fault {
     TrainerDies(Seat),
+    /// Its agent finds out, or the leader.
+    TrainerHangs {
+        seat: Seat,
+        is_reported: bool,
+    },
     AgentDies {
         seat: Seat,
         after: Option<Millis>,
@@ -165,8 +173,9 @@ struct Run {
     generation: Generation,
     step: u64,
     stopping: bool,
-    /// It ignores SIGTERM.
+    /// It ignores SIGTERM and SIGABRT.
     stubborn: bool,
+    hangs: bool,
 }
 
 struct Agent {

@@ -4,7 +4,10 @@ use super::*;
 
 impl World {
     pub(super) fn trainer_steps(&mut self, agent: usize, id: u64) {
-        let Some(run) = self.agents[agent].run.as_mut().filter(|run| run.id == id && !run.stopping) else { return };
+        let Some(run) = self.agents[agent].run.as_mut().filter(|run| run.id == id && !run.stopping && !run.hangs)
+        else {
+            return;
+        };
         let (step, generation) = (run.step + 1, run.generation);
         let newer = self.started.range(generation + 1..).next().filter(|_| !self.two_gangs_may_train());
         if let Some((newer, _)) = newer {
@@ -46,6 +49,31 @@ impl World {
         }
         let when = self.now + 100;
         self.at(when, Happening::TrainerSteps { agent, run: id });
+    }
+
+    /// What the processes of a trainer do.
+    pub(super) fn report_tree(&mut self, agent: usize) {
+        let step = self.agents[agent].run.as_ref().map(|run| run.step);
+        let tree = TreeState::of(step, None, [('S', "futex_wait_queue".to_owned())]);
+        self.member(agent, member::Event::TreeSeen(tree));
+    }
+
+    /// A trainer hangs, and so do all that wait for it.
+    pub(super) fn hang(&mut self, agent: usize, is_reported: bool) {
+        let Some(run) = &mut self.agents[agent].run else { return };
+        run.hangs = true;
+        let (generation, now) = (run.generation, self.now);
+        self.deaths += 1;
+        if is_reported {
+            self.report_tree(agent);
+            let failure =
+                Failure { class: Class::Hung, code: None, signal: None, step: None, detail: "hung".to_owned() };
+            self.member(agent, member::Event::Fell(failure));
+            self.stop(agent, 10 * SECOND);
+        }
+        // Beats may be as late as a lease.
+        let found = HANG.as_millis() as u64 + 20 * SECOND;
+        self.at(now + found + 20 * SECOND, Happening::Judge { generation, since: now, soft: false });
     }
 
     /// A trainer ends by itself, or is stopped at the end of its grace.

@@ -227,7 +227,7 @@ impl World {
             has_store: true,
             on_notice: self.plan.on_notice,
             limits: Limits { max_restarts: 1_000, ..Limits::default() },
-            hang: None,
+            hang: Some(HANG),
             newest_claim: self.newest_claim(),
             former_has_ended: false,
         };
@@ -314,6 +314,8 @@ impl World {
                 member::Action::End(grace) => self.end(agent, grace.as_millis() as u64),
                 member::Action::Stop(grace) => self.stop(agent, grace.as_millis() as u64),
                 member::Action::Kill => self.stop(agent, 0),
+                member::Action::Abort => self.stop(agent, 10 * SECOND),
+                member::Action::ReportTree => self.report_tree(agent),
                 member::Action::Save { lead, leave } => {
                     self.agents[agent].parts |= leave;
                     self.stop(agent, lead.as_millis() as u64);
@@ -375,6 +377,7 @@ impl World {
                 leader::Action::Claim(generation) => self.claim(agent, generation),
                 leader::Action::LookForClaim(generation) => self.look(agent, generation),
                 leader::Action::Started(generation) => self.starts(agent, generation),
+                leader::Action::LogHang(lines) => self.milestone(|| lines.join("\n    ")),
                 leader::Action::Done => {
                     self.milestone(|| format!("leader {agent} is done"));
                     if state == "yielded" {

@@ -72,6 +72,8 @@ impl Machine {
             }
             Order::Stop(grace) => self.halt(now, grace),
             Order::Kill => self.halt(now, Duration::ZERO),
+            Order::Abort => self.abort_with_gang(now),
+            Order::ReportTree => vec![Action::ReportTree],
             Order::End(grace) => self.end_in(now, grace),
             Order::Save { lead, leave: true } => {
                 self.gang.is_parting = true;
@@ -162,6 +164,16 @@ impl Machine {
             State::Waiting | State::Restoring | State::Gathering | State::Refreshing => self.flush(now),
             State::Surveying | State::Flushing | State::Done => Vec::new(),
         }
+    }
+
+    /// The gang hangs: the trainer is ended as at a hang of its own.
+    fn abort_with_gang(&mut self, now: Uptime) -> Vec<Action> {
+        if self.state != State::Running || self.stopping.stop.is_some() {
+            let grace = self.policy.gang.map(|gang| gang.stop_grace).unwrap_or_default();
+            return self.halt(now, grace);
+        }
+        self.gang.is_halting = true;
+        self.abort(now, "the leader says that the gang hangs".to_owned())
     }
 
     /// What is left of a tree when its main child has ended is given so long.

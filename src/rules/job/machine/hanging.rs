@@ -64,10 +64,18 @@ impl Machine {
         let Some(why) = watch.verdict(now) else {
             return vec![Action::Arm(Timer::SampleLiveness, watch.next_look(now))];
         };
-        self.watchdog = None;
-        let fall = self.is_in_gang().then(|| self.fall(Class::Hung, None, why.clone()));
-        self.attempt.hung = Some(why);
-        let mut actions: Vec<Action> = fall.into_iter().chain([Action::DumpStacks, Action::AbortTree]).collect();
+        let mut actions = Vec::new();
+        if self.is_in_gang() {
+            actions.extend([Action::ReportTree, self.fall(Class::Hung, None, why.clone())]);
+        }
+        actions.extend(self.abort(now, why));
+        actions
+    }
+
+    /// Ends a trainer that hangs.
+    pub(super) fn abort(&mut self, now: Uptime, why: String) -> Vec<Action> {
+        (self.watchdog, self.attempt.hung) = (None, Some(why));
+        let mut actions = vec![Action::DumpStacks, Action::AbortTree];
         actions.extend(self.set_deadline(now, now + ABORT_GRACE));
         actions
     }

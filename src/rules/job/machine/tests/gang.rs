@@ -5,7 +5,7 @@ use crate::cluster::spec::Role;
 use crate::gang::member::{Action as Order, Event as MemberEvent, Leave};
 use crate::gang::message::{Choice, Class, Failure, First, Offer};
 use crate::gang::seat::Seat;
-use crate::job::{Flushed, InGang};
+use crate::job::{Flushed, Hang, InGang};
 
 const GRACE: Duration = Duration::from_millis(500);
 
@@ -176,4 +176,28 @@ fn a_replica_beside_the_gang_starts_by_itself_and_its_own_end_is_its_own() {
     machine.step(secs(102.0), Event::Spawned { pids: vec![8] });
     let end = feed(&mut machine, 103.0, [ended(0), Event::TreeEmpty]);
     assert_eq!((word(&end), outcome(end.clone()).exit_code), (Some(&MemberEvent::Leaves), 0));
+}
+
+#[test]
+fn a_hang_of_the_gang_ends_the_trainer_as_a_hang_of_its_own_and_is_followed_by_another_survey() {
+    let mut machine = in_generation(policy(Role::Worker), 1);
+    assert_eq!(machine.step(secs(4.0), Event::Gang(Order::ReportTree)), [Action::ReportTree]);
+    let abort = machine.step(secs(5.0), Event::Gang(Order::Abort));
+    assert_eq!(abort, [Action::DumpStacks, Action::AbortTree, Action::Arm(Timer::Grace, secs(15.0))]);
+    let died = Event::MainEnded { local_rank: 0, end: End::Signal(Signal::ABRT), oom: Some(false) };
+    assert_eq!(word(&machine.step(secs(5.1), died)), None, "it is no failure of this replica");
+    assert!(machine.step(secs(5.2), Event::TreeEmpty).contains(&Action::Survey));
+}
+
+#[test]
+fn a_hang_of_ones_own_is_told_with_what_the_processes_do() {
+    let hang = Some(Hang { timeout: secs(80.0), startup: secs(0.0) });
+    let mut machine = in_generation(Policy { hang, ..policy(Role::Worker) }, 1);
+    let (_, actions) = super::hanging::silence(&mut machine, 0.1);
+    let [Action::ReportTree, Action::Tell(MemberEvent::Fell(failure)), Action::DumpStacks, Action::AbortTree, ..] =
+        &actions[..]
+    else {
+        panic!("{actions:?}")
+    };
+    assert_eq!(failure.class, Class::Hung);
 }

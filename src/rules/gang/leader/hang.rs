@@ -1,0 +1,188 @@
+//! A hang: the leader asks all members what their trainers do, says which of them are odd, and halts once.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::super::first_failure::Fall;
+use super::super::hang::{Findings, Row, findings};
+use super::super::message::{Class, Failure, ToMember};
+use super::super::seat::Seat;
+use super::{Action, Holder, Leader, State};
+
+/// The answers are waited for so long.
+const TO_ANSWER: Duration = Duration::from_secs(2);
+
+/// What is known of a hang while the members are asked.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Look {
+    pub(super) until: Duration,
+    /// Members that have not answered.
+    pub(super) awaited: BTreeSet<Seat>,
+    /// Members that said so themselves; none where no step moves.
+    reported: Vec<Fall>,
+    began: Duration,
+}
+
+impl Leader {
+    /// No training seat's step moves, or a hang was looked at for long enough.
+    pub(super) fn find_hang(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        if let Some(look) = &self.look {
+            if look.awaited.is_empty() || now >= look.until {
+                let falls = self.judge_hang(actions);
+                self.end_generation(now, falls, actions);
+            }
+            return;
+        }
+        let Some(limit) = self.config.hang else { return };
+        let all = || self.holders.iter().filter(|(seat, holder)| seat.trains() && holder.state == State::Training);
+        // A trainer that names no step may be at work all the same.
+        let moves = |holder: &Holder| holder.step.is_none() || now < holder.moved + limit;
+        if all().next().is_some() && !all().any(|(_, holder)| moves(holder)) {
+            self.look_at_hang(now, None, actions);
+        }
+    }
+
+    /// Asks all members that train, once; a second member that hangs is added.
+    pub(super) fn look_at_hang(&mut self, now: Duration, fall: Option<Fall>, actions: &mut Vec<Action>) {
+        if let Some(look) = &mut self.look {
+            look.awaited.retain(|seat| fall.as_ref().is_none_or(|fall| fall.first.seat != *seat));
+            look.reported.extend(fall);
+            return;
+        }
+        let mut awaited = BTreeSet::new();
+        for (seat, holder) in &self.holders {
+            let is_asked = holder.state == State::Training && holder.tree.is_none();
+            if let Some(link) = holder.link.filter(|_| is_asked) {
+                awaited.insert(*seat);
+                actions.push(Action::Send(link, ToMember::ReportTree { generation: self.generation }));
+            }
+        }
+        let reported = fall.into_iter().collect();
+        self.look = Some(Look { until: now + TO_ANSWER, awaited, reported, began: now });
+    }
+
+    /// Logs what the members do, and names the odd ones in the failures. None where no hang is looked at.
+    pub(super) fn judge_hang(&mut self, actions: &mut Vec<Action>) -> Vec<Fall> {
+        let Some(look) = self.look.take() else { return Vec::new() };
+        let row = |seat: Seat| {
+            let holder = self.holders.get(&seat)?;
+            Some(Row { seat, host: holder.host.clone(), tree: holder.tree.clone() })
+        };
+        let rows: Vec<Row> = self.required().filter_map(row).collect();
+        let Findings { oddest, clause, lines } = findings(&rows);
+        let mut falls = look.reported;
+        if falls.is_empty() {
+            falls.extend(self.nothing_moves(oddest, look.began));
+        }
+        for fall in &mut falls {
+            let detail = &mut fall.first.failure.detail;
+            *detail = format!("{detail}; {clause}");
+        }
+        let first = falls.first().map(|fall| format!("{}: {}", fall.first.seat, fall.first.failure.detail));
+        let head = format!("the gang hangs, {}", first.unwrap_or_default());
+        actions.push(Action::LogHang([vec![head], lines].concat()));
+        falls
+    }
+
+    /// The failure where no step moves: that of the oddest replica, or of one with the lowest step.
+    fn nothing_moves(&self, oddest: Option<Seat>, since: Duration) -> Option<Fall> {
+        let trains = self.holders.iter().filter(|(seat, holder)| seat.trains() && holder.state == State::Training);
+        let lowest = trains.min_by_key(|(_, holder)| holder.step).map(|(seat, _)| *seat);
+        let seat = oddest.or(lowest)?;
+        let holder = self.holders.get(&seat)?;
+        let limit = self.config.hang.unwrap_or_default();
+        let detail = format!("no step moved for {} s", limit.as_secs());
+        let failure = Failure { class: Class::Hung, code: None, signal: None, step: holder.step, detail };
+        Some(Fall::new(since, 0, seat, &holder.host, failure))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::hang::TreeState;
+    use super::super::super::message::ToLeader;
+    use super::super::Event;
+    use super::super::tests::{fell, says, seat, sent, step, training};
+    use super::*;
+
+    const ASKED: ToMember = ToMember::ReportTree { generation: 1 };
+    const HALT: ToMember = ToMember::Halt { generation: 1, hung: true };
+
+    fn tree(step: u64) -> ToLeader {
+        let tree = TreeState::of(Some(step), Some(1), [('S', "futex_wait_queue".to_owned())]);
+        ToLeader::Tree { generation: 1, tree }
+    }
+
+    fn lines(actions: &[Action]) -> &[String] {
+        actions
+            .iter()
+            .find_map(|action| if let Action::LogHang(lines) = action { Some(&lines[..]) } else { None })
+            .unwrap()
+    }
+
+    /// Both name a step, and after 10 s without another both are asked.
+    fn asked() -> Leader {
+        let mut leader = training();
+        leader.config.hang = Some(Duration::from_secs(10));
+        let beat = |step| ToLeader::Beat { clock: 0, step: Some(step), restoring: None, committed: Vec::new() };
+        says(&mut leader, 9_000, 0, beat(5));
+        says(&mut leader, 12_000, 1, beat(4));
+        assert!(sent(&step(&mut leader, 21_999, Event::Tick), 0).is_empty(), "one has moved");
+        let actions = step(&mut leader, 22_000, Event::Tick);
+        assert_eq!((sent(&actions, 0), sent(&actions, 1)), (vec![&ASKED], vec![&ASKED]));
+        assert!(actions.contains(&Action::Wake(Duration::from_millis(1_024_000))), "{actions:?}");
+        leader
+    }
+
+    #[test]
+    fn where_no_step_moves_all_are_asked_and_halt_once_the_last_has_answered() {
+        let mut leader = asked();
+        assert!(sent(&says(&mut leader, 22_001, 0, tree(5)), 0).is_empty());
+        assert!(sent(&says(&mut leader, 22_002, 0, tree(5)), 0).is_empty(), "an answer that comes twice");
+        let actions = says(&mut leader, 22_003, 1, tree(4));
+        assert_eq!((sent(&actions, 0), sent(&actions, 1)), (vec![&HALT], vec![&HALT]));
+        let lines = lines(&actions);
+        let head = "the gang hangs, worker/0: no step moved for 10 s; odd: worker/0 at step 4 (most are at step 5)";
+        assert_eq!(lines[0], head);
+        assert!(lines[1].starts_with("worker/0 on host-1: step 4, ") && lines.len() == 3, "{lines:?}");
+        step(&mut leader, 22_503, Event::Tick);
+        let first = leader.first().unwrap();
+        assert_eq!((first.seat, first.failure.class, first.failure.step), (seat(1), Class::Hung, Some(4)));
+        assert!(first.failure.detail.contains("odd: worker/0"), "{}", first.failure.detail);
+    }
+
+    #[test]
+    fn a_member_that_does_not_answer_is_waited_for_a_moment_and_is_the_odd_one() {
+        let mut leader = asked();
+        says(&mut leader, 22_001, 1, tree(4));
+        assert_eq!(leader.state(), "training");
+        let actions = step(&mut leader, 24_000, Event::Tick);
+        assert_eq!(sent(&actions, 0), [&HALT]);
+        assert_eq!(lines(&actions)[1], "chief/0 on host-0; odd: it has not answered");
+    }
+
+    #[test]
+    fn a_members_own_hang_is_looked_at_by_all_and_stays_its_own() {
+        let mut leader = training();
+        says(&mut leader, 5_000, 1, tree(7));
+        let actions = says(&mut leader, 5_000, 1, fell(Class::Hung, Some(7)));
+        assert_eq!((sent(&actions, 0), sent(&actions, 1)), (vec![&ASKED], vec![]));
+        let actions = says(&mut leader, 5_001, 0, tree(6));
+        assert_eq!(sent(&actions, 0), [&HALT]);
+        step(&mut leader, 5_501, Event::Tick);
+        let first = leader.first().unwrap();
+        assert_eq!((first.seat, first.failure.class), (seat(1), Class::Hung));
+        assert!(first.failure.detail.contains("odd: chief/0 at step 6"), "{}", first.failure.detail);
+        assert_eq!(leader.record().charged, 1);
+    }
+
+    #[test]
+    fn a_second_hang_is_part_of_the_first_and_a_death_halts_all_at_once() {
+        let mut leader = asked();
+        assert!(sent(&says(&mut leader, 22_100, 1, fell(Class::Hung, Some(4))), 0).is_empty());
+        let actions = says(&mut leader, 22_200, 0, fell(Class::Code, Some(5)));
+        assert_eq!(sent(&actions, 1), [&HALT]);
+        step(&mut leader, 22_700, Event::Tick);
+        assert_eq!(leader.first().unwrap().failure.class, Class::Hung);
+    }
+}

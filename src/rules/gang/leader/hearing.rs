@@ -1,0 +1,124 @@
+//! What the leader does when a member speaks.
+
+use std::time::Duration;
+
+use super::super::first_failure::Fall;
+use super::super::message::{Class, Failure, MOST_STEPS, ToLeader, ToMember, bounded_text};
+use super::{Action, Leader, Link, MOST_FAILED_RESTORES, Phase, State};
+
+impl Leader {
+    pub(super) fn heard(&mut self, now: Duration, link: Link, message: ToLeader, actions: &mut Vec<Action>) {
+        let (generation, phase, chief) = (self.generation, self.phase, self.chief());
+        // A link that was replaced, or never had a seat.
+        let Some((seat, holder)) = self.holder_of(link) else { return };
+        holder.heard = now;
+        match message {
+            ToLeader::Hello(_) => {}
+            ToLeader::Beat { clock, step, restoring, committed } => {
+                if step != holder.step || holder.restoring != restoring {
+                    holder.moved = now;
+                }
+                (holder.step, holder.restoring) = (step, restoring);
+                let new: Vec<u64> = committed.into_iter().take(MOST_STEPS).collect();
+                let new: Vec<u64> = new.into_iter().filter(|step| holder.committed.insert(*step)).collect();
+                while holder.committed.len() > 2 * MOST_STEPS {
+                    holder.committed.pop_first();
+                }
+                actions.push(Action::Send(link, ToMember::Echo { clock }));
+                if !new.is_empty() {
+                    self.keep(&new, actions);
+                }
+            }
+            ToLeader::Offer { after, offer } => {
+                // One that was sent before the member heard of the last agreement is no proof of an empty tree.
+                if after < holder.agreed {
+                    return;
+                }
+                let gave_back = matches!(holder.state, State::Restoring | State::Armed | State::Training);
+                (holder.state, holder.offered) = (State::Offered(offer), now);
+                if gave_back {
+                    self.halt(now, false, actions);
+                } else if phase == Phase::Arming && !self.awaits_chief() {
+                    self.send_agreement(|other| other == seat, actions);
+                }
+            }
+            ToLeader::Armed { generation: of } => {
+                if of == generation && holder.state == State::Restoring {
+                    holder.state = State::Armed;
+                    // Where all see one directory, the others come after the chief.
+                    if Some(seat) == chief {
+                        self.send_agreement(|_| true, actions);
+                    }
+                }
+            }
+            ToLeader::CannotRestore { generation: of, why } => {
+                if of == generation && phase == Phase::Arming {
+                    holder.state = State::Stopping;
+                    // It does not offer that one again.
+                    self.failed_restores += 1;
+                    if self.failed_restores < MOST_FAILED_RESTORES {
+                        return self.halt(now, false, actions);
+                    }
+                    let why = format!("{seat} cannot restore the agreed step: {}", bounded_text(&why));
+                    self.give_up(now, why, true, actions);
+                }
+            }
+            ToLeader::Fell { generation: of, age, failure } => {
+                if of == generation && matches!(phase, Phase::Training | Phase::Collecting | Phase::Arming) {
+                    holder.state = State::Stopping;
+                    let mut failure = failure;
+                    if holder.notice.is_some() {
+                        failure.class = Class::Preempted;
+                    }
+                    let fall = Fall::new(now, age, seat, &holder.host, failure);
+                    self.fell(now, fall, actions);
+                }
+            }
+            ToLeader::Tree { generation: of, tree } => {
+                if of == generation && phase == Phase::Training {
+                    holder.tree = Some(tree.bounded());
+                    if let Some(look) = &mut self.look {
+                        look.awaited.remove(&seat);
+                    }
+                }
+            }
+            ToLeader::Finished { generation: of } => {
+                // The chief's end is the job's, even if its agent was lost before it could say so.
+                let is_chief = Some(seat) == chief;
+                match phase {
+                    Phase::Training | Phase::Collecting if of == generation && is_chief => self.end(now, actions),
+                    Phase::Training if of == generation => holder.state = State::Finished,
+                    Phase::Collecting | Phase::Arming | Phase::Training => {
+                        actions.push(Action::Send(link, ToMember::Halt { generation, hung: false }));
+                    }
+                    Phase::Ending | Phase::GivenUp | Phase::Parting | Phase::Yielded | Phase::Done => {}
+                }
+            }
+            ToLeader::Notice { lead } => {
+                holder.notice = Some(now + Duration::from_millis(lead));
+                let failure = Failure {
+                    class: Class::Preempted,
+                    code: None,
+                    signal: None,
+                    step: holder.step,
+                    detail: "its machine was announced to go".to_owned(),
+                };
+                let fall = Fall::new(now, 0, seat, &holder.host, failure);
+                self.noticed(now, seat, lead, fall, actions);
+            }
+            ToLeader::Leaving => {
+                let host = holder.host.clone();
+                self.left.insert(seat);
+                if self.is_over() {
+                    self.links.remove(&link);
+                    self.holders.remove(&seat);
+                } else {
+                    self.lose(now, seat, false, &host, "it left", actions);
+                    // It said so itself, with an empty tree.
+                    self.fences.remove(&seat);
+                }
+                actions.push(Action::Close(link));
+            }
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! A gang that hangs: the leader says what each replica does and which are odd, the stacks are taken on every replica, and
+//! all stop together.
+
+use crate::support::gang::{Cluster, all_train, finish};
+use crate::support::{Finished, Running, Trainit};
+
+const SAYS: &str = "echo generation=$TRAINIT_GENERATION pid=$$ .";
+
+/// A trainer that names this step for ever, and is alive all the same.
+fn stays_at(step: u64) -> String {
+    format!(
+        "echo '{{\"step\": {step}}}' > $TRAINIT_HEARTBEAT_FILE; {SAYS}; while :; do touch $TRAINIT_HEARTBEAT_FILE; sleep 0.1; done"
+    )
+}
+
+fn with_hang(replica: Trainit, timeout: &str) -> Running {
+    replica.env("TRAINIT_HANG_TIMEOUT", timeout).env("TRAINIT_MAX_RESTARTS", "0").start()
+}
+
+/// The first failure as the verdict has it, which is the same on all.
+fn first_of(ended: &[Finished]) -> serde_json::Value {
+    let firsts: Vec<_> = ended.iter().map(|replica| replica.verdict()["gang"]["first"].clone()).collect();
+    assert!(firsts.iter().all(|first| *first == firsts[0]), "{firsts:?}");
+    firsts[0].clone()
+}
+
+#[test]
+fn where_no_step_moves_the_leader_names_the_replica_that_is_behind_and_all_take_their_stacks() {
+    let cluster = Cluster::of_workers(3);
+    let start = |(index, step)| with_hang(cluster.replica("worker", index, &stays_at(step)), "2s");
+    let ended = finish([(0, 5), (1, 4), (2, 5)].map(start).into());
+    let first = first_of(&ended);
+    assert_eq!((&first["seat"], &first["reason"], &first["step"]), (&"worker/1".into(), &"hung".into(), &4.into()));
+    let odd = "odd: worker/1 at step 4 (most are at step 5)";
+    assert!(first["detail"].as_str().is_some_and(|detail| detail.contains(odd)), "{first}");
+    for replica in ended {
+        let log = replica.expect_code(203).err();
+        assert!(log.contains("hangs: the leader says") && log.contains("(sh): 1 thread asleep"), "{log}");
+        let table: Vec<&str> = log.lines().filter(|line| line.contains("processes: ")).collect();
+        let seats = ["worker/1 on ", "worker/0 on ", "worker/2 on "];
+        let is_leader = log.contains("leads the gang");
+        assert_eq!(table.len(), if is_leader { 3 } else { 0 }, "{log}");
+        assert!(table.iter().zip(seats).all(|(line, seat)| line.contains(seat)), "{table:?}");
+    }
+}
+
+#[test]
+fn a_replica_that_finds_its_own_hang_stops_all_and_the_others_are_looked_at() {
+    let cluster = Cluster::of_workers(2);
+    let sleeps = format!("{SAYS}; exec sleep 1000");
+    let other = cluster.replica("worker", 0, &sleeps).env("TRAINIT_MAX_RESTARTS", "0").start();
+    let hung = with_hang(cluster.replica("worker", 1, &sleeps).env("TRAINIT_HANG_STARTUP", "0"), "1s");
+    all_train([&other, &hung], 1);
+    let ended = finish(vec![other, hung]);
+    let first = first_of(&ended);
+    assert_eq!((&first["seat"], &first["reason"]), (&"worker/1".into(), &"hung".into()));
+    let detail = first["detail"].as_str().unwrap();
+    assert!(detail.contains("no sign of life") && detail.ends_with("no replica is odd"), "{detail}");
+    let log = ended[0].err();
+    assert!(log.contains("the gang hangs, worker/1: ") && log.contains("(sleep): 1 thread asleep"), "{log}");
+    assert_eq!(ended[1].verdict()["reason"], "hung");
+    ended.into_iter().zip([203, 201]).for_each(|(replica, code)| drop(replica.expect_code(code)));
+}
