@@ -45,6 +45,15 @@ make_work_dir() { # make_work_dir [PARENT]: sets work, a temporary directory tha
     trap 'rm -rf "$work"' EXIT
 }
 
+packages() { # packages VENV MARK PACKAGE...: installs them once in the virtual environment VENV of the folder $cache
+    local venv=$cache/$1 mark=$cache/$1/$2
+    shift 2
+    [ -e "$mark" ] && return
+    mkdir -p "$cache"
+    [ -e "$venv/bin/python" ] || python3 -m venv "$venv" || return 1
+    "$venv/bin/python" -m pip install --quiet "$@" && touch "$mark"
+}
+
 list_parts() { # list_parts FOLDER: each program in it with the first line of its head
     local file
     for file in "$1"/*; do
