@@ -1,5 +1,6 @@
 //! The effect of each signal, and its receivers.
 
+use super::leaving::{is_signalled, notice};
 use super::*;
 use crate::job::{Grace, Target};
 
@@ -120,4 +121,139 @@ fn a_sigchld_of_the_kernel_is_not_forwarded_and_one_of_a_user_is() {
     assert_eq!(machine.step(secs(1.0), Event::Signal { signal: Signal::CHLD, sender: None }), []);
     let user = Event::Signal { signal: Signal::CHLD, sender: Some(1) };
     assert_eq!(machine.step(secs(1.0), user), [leader(Signal::CHLD)]);
+}
+
+#[test]
+fn a_sigterm_while_a_crash_drains_prevents_a_restart_and_still_commits() {
+    let mut machine = running(with_store());
+    feed(&mut machine, 1.0, [ended(1), term()]);
+    let flush = machine.step(secs(2.0), Event::TreeEmpty);
+    assert_eq!(flush.last(), Some(&Action::Flush { deadline: None, leaving: true, failed: false }));
+    let end = outcome(machine.step(secs(3.0), Event::Flushed(Flushed::Done { step: Some(7) })));
+    assert_eq!((end.reason, end.exit_code, end.attempts), (Reason::Stopped, 143, 1));
+}
+
+#[test]
+fn ctrl_c_while_a_crash_drains_prevents_a_restart_and_keeps_the_code() {
+    let mut machine = running(Policy { max_restarts: 3, ..Policy::default() });
+    feed(&mut machine, 1.0, [ended(3), Event::Signal { signal: Signal::INT, sender: Some(0) }]);
+    let end = outcome(machine.step(secs(2.0), Event::TreeEmpty));
+    assert_eq!((end.reason, end.exit_code), (Reason::Failed, 3));
+    assert!(end.detail.contains("SIGINT arrived"), "{}", end.detail);
+}
+
+#[test]
+fn another_signal_between_two_attempts_does_not_kill_the_next_one() {
+    let mut machine = running(Policy { max_restarts: 3, ..Policy::default() });
+    let usr1 = || Event::Signal { signal: Signal::USR1, sender: Some(1) };
+    feed(&mut machine, 1.0, [ended(1), usr1(), Event::TreeEmpty, usr1()]);
+    machine.step(secs(2.0), Event::Due(Timer::Backoff));
+    feed(&mut machine, 2.0, [usr1()]);
+    assert_eq!(machine.step(secs(2.0), Event::Spawned { pids: vec![8] }), [leader(Signal::USR1)], "the last of three");
+}
+
+#[test]
+fn a_signal_can_announce_the_end_and_is_then_a_notice() {
+    let usr1 = Signal::USR1;
+    let mut machine = running(Policy { preempt_on: vec![(usr1, secs(120.0))], ..with_store() });
+    let usr2 = machine.step(secs(0.5), Event::Signal { signal: Signal::USR2, sender: Some(1) });
+    assert_eq!(usr2, [leader(Signal::USR2)], "any other signal is passed on");
+    let told = machine.step(secs(1.0), Event::Signal { signal: usr1, sender: Some(1) });
+    assert!(is_signalled(&told) && told.contains(&Action::Arm(Timer::Grace, secs(101.0))), "{told:?}");
+    feed(&mut machine, 2.0, [ended(0), Event::TreeEmpty]);
+    let end = outcome(machine.step(secs(2.0), Event::Flushed(Flushed::Done { step: None })));
+    assert_eq!((end.reason, end.exit_code), (Reason::Preempted, 143));
+    assert!(end.detail.contains("SIGUSR1"), "{}", end.detail);
+}
+
+#[test]
+fn a_crash_after_a_signal_that_does_not_ask_to_leave_is_restarted() {
+    for is_held in [false, true] {
+        let mut machine = Machine::new(Policy { max_restarts: 1, ..Policy::default() });
+        machine.step(secs(0.0), Event::Started);
+        let (usr1, spawned) =
+            (Event::Signal { signal: Signal::USR1, sender: Some(1) }, Event::Spawned { pids: vec![7] });
+        feed(&mut machine, 0.1, if is_held { [usr1, spawned] } else { [spawned, usr1] });
+        feed(&mut machine, 1.0, [ended(1), Event::TreeEmpty]);
+        assert_eq!(machine.state, State::Waiting, "held before the start: {is_held}");
+    }
+}
+
+#[test]
+fn a_command_that_dies_of_ctrl_c_in_its_own_terminal_is_not_restarted() {
+    for (child_has_terminal, state) in [(true, State::Done), (false, State::Waiting)] {
+        let mut machine = running(Policy { max_restarts: 1, child_has_terminal, ..Policy::default() });
+        let killed = Event::MainEnded { local_rank: 0, end: End::Signal(Signal::INT), oom: Some(false) };
+        feed(&mut machine, 1.0, [killed, Event::TreeEmpty]);
+        assert_eq!(machine.state, state);
+    }
+}
+
+#[test]
+fn a_signal_for_a_checkpoint_is_passed_on_as_well() {
+    let mut machine = running(Policy { checkpoint_on: vec![Signal::USR1], ..with_store() });
+    let actions = machine.step(secs(1.0), Event::Signal { signal: Signal::USR1, sender: Some(1) });
+    assert_eq!(actions, [leader(Signal::USR1), Action::CommitSoon { notice: false }]);
+    let other = machine.step(secs(2.0), Event::Signal { signal: Signal::USR2, sender: Some(1) });
+    assert_eq!(other, [leader(Signal::USR2)]);
+}
+
+#[test]
+fn the_sigterm_that_follows_a_stop_is_not_sent_to_the_trainer_twice() {
+    let gpu = Event::GpuFailed { detail: "GPU-1 fell off the bus".into() };
+    let fenced = Event::Fenced { detail: "attempt 3 owns the store".into() };
+    for told in [notice(30.0), gpu, fenced] {
+        let mut machine = running(with_store());
+        assert!(is_signalled(&machine.step(secs(1.0), told.clone())), "{told:?}");
+        machine.step(secs(1.5), told.clone());
+        assert!(
+            !is_signalled(&machine.step(secs(2.0), term())),
+            "{told:?}: many trainers would not save after a second one"
+        );
+        assert!(is_signalled(&machine.step(secs(3.0), term())), "{told:?}: this one is passed on");
+    }
+}
+
+#[test]
+fn a_signal_that_is_rewritten_to_sigterm_stops_the_job_as_sigterm_does() {
+    let policy = Policy { rewrite: vec![(Signal::INT, Some(Signal::TERM))], max_restarts: 3, ..Policy::default() };
+    let int = || Event::Signal { signal: Signal::INT, sender: Some(7) };
+    let mut machine = running(policy.clone());
+    assert!(machine.step(secs(1.0), int()).contains(&leader(Signal::TERM)));
+    assert!(machine.is_stopping(), "the grace has started");
+    feed(&mut machine, 2.0, [ended(0)]);
+    assert_eq!(
+        outcome(machine.step(secs(2.0), Event::TreeEmpty)).exit_code,
+        143,
+        "a trainer that saved has not finished"
+    );
+    let mut machine = running(policy);
+    feed(&mut machine, 1.0, [ended(3), Event::TreeEmpty]);
+    assert_eq!(machine.state, State::Waiting);
+    assert_eq!(outcome(machine.step(secs(1.1), int())).exit_code, 143);
+}
+
+#[test]
+fn ctrl_c_in_the_scan_or_the_pause_before_a_restart_still_commits() {
+    let int = || Event::Signal { signal: Signal::INT, sender: Some(1) };
+    let found = Event::Restored { resume: None, committed: Some(3), older: false, is_further: false };
+    for is_found in [false, true] {
+        let mut machine = running(Policy { max_restarts: 3, ..with_store() });
+        feed(&mut machine, 100.0, [ended(9), Event::TreeEmpty]);
+        feed(&mut machine, 101.0, is_found.then(|| found.clone()));
+        assert_eq!(machine.state(), if is_found { &State::Waiting } else { &State::Refreshing });
+        let flush = machine.step(secs(102.0), int());
+        assert!(matches!(flush[..], [_, Action::Flush { leaving: true, failed: true, .. }]), "{flush:?}");
+        let end = outcome(machine.step(secs(103.0), Event::Flushed(Flushed::Done { step: Some(4) })));
+        assert_eq!((end.reason, end.exit_code, end.committed_step), (Reason::Signalled, 130, Some(4)));
+        assert_eq!(
+            (end.child, end.detail.as_str()),
+            (Some(End::Code(9)), "SIGINT arrived while no attempt was running")
+        );
+    }
+    let mut machine = running(Policy { max_restarts: 3, ..with_store() });
+    feed(&mut machine, 100.0, [ended(9), Event::TreeEmpty, int()]);
+    let end = outcome(machine.step(secs(101.0), int()));
+    assert_eq!((end.reason, end.exit_code), (Reason::Signalled, 130));
+    assert!(end.detail.contains("the last commit was interrupted by SIGINT"), "{}", end.detail);
 }
