@@ -8,6 +8,7 @@ pub mod checkpoint;
 pub mod cluster;
 mod config_file;
 pub mod defs;
+pub mod fetch;
 pub mod gang;
 pub mod gpus;
 pub mod layers;

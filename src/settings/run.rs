@@ -91,6 +91,7 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
         max_restarts: reader.count("max-restarts").map_or(default_restarts, |n| u32::try_from(n).unwrap_or(u32::MAX)),
         backoff_first: backoff.map_or(default.backoff_first, |b| b.0),
         backoff_max: backoff.map_or(default.backoff_max, |b| b.1),
+        fetches: reader.text("fetch").is_some(),
         checkpoints: has_checkpoints,
         store: has_checkpoints && reader.text("checkpoint-store").is_some(),
         peers: None,

@@ -1,5 +1,5 @@
 //! Long work on a separate thread with its own runtime. The thread takes orders and notifies an eventfd when it has
-//! events. It exists only if there is a checkpoint directory, a preemption source, a peer to wait for or a status page.
+//! events. It exists only if there is [`Work`] for it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc as orders};
 
 use super::checkpoints::Keep;
-use super::peers::Peers;
+use super::work::{Begins, Work, carry_out};
 use crate::edge::clock::Clock;
 use crate::edge::io::eventfd::{EventFd, NotifyOnDrop};
 use crate::edge::process::signals;
@@ -22,22 +22,8 @@ use crate::rules::gang::seat::Incarnation;
 use crate::rules::job::{Event, Flushed};
 use crate::rules::process::exit;
 use crate::supervisor::job::heartbeat::Heartbeat;
-use crate::supervisor::preemption_watch::PreemptionWatch;
 use crate::supervisor::status::history::History;
-use crate::supervisor::status::page::{Page, Question};
-
-/// The work of the thread.
-#[derive(Debug, Default)]
-pub struct Work {
-    /// Checkpoints to restore and commit, the model to copy.
-    pub keep: Option<Keep>,
-    /// The preemption sources to poll besides SIGTERM.
-    pub preemption_watch: Option<PreemptionWatch>,
-    /// The peers that must be reachable before the first start.
-    pub peers: Option<Peers>,
-    /// The HTTP page for scrapers.
-    pub page: Option<Page>,
-}
+use crate::supervisor::status::page::Question;
 
 /// The maximum number of events taken in one turn of the loop.
 const EVENTS: usize = 64;
@@ -91,6 +77,10 @@ struct Thread {
     clock: Clock,
     /// Orders that wait for their answers, oldest first.
     pending: VecDeque<Order>,
+    /// Notified when the fetches shall begin.
+    fetch: Arc<Notify>,
+    /// The fetches have no answer yet.
+    is_fetching: bool,
     /// Notified when the wait for peers shall begin.
     gather: Arc<Notify>,
     /// The wait for peers has no answer yet.
@@ -130,7 +120,7 @@ impl Teller {
 impl Background {
     /// Starts the thread if there is work for it. Errors: as eventfd(2) and pthread_create(3).
     pub(super) fn start(work: Work, history: &History) -> io::Result<Background> {
-        if work.keep.is_none() && work.preemption_watch.is_none() && work.peers.is_none() && work.page.is_none() {
+        if work.is_none() {
             return Ok(Background::default());
         }
         let (order_sender, order_receiver) = orders::unbounded_channel();
@@ -143,19 +133,19 @@ impl Background {
             eventfd: eventfd.clone(),
             incarnation: Arc::clone(&incarnation),
         };
-        let gather = Arc::new(Notify::new());
-        let gathered = Arc::clone(&gather);
+        let (fetch, gather) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let begins_of = Begins { fetch: Arc::clone(&fetch), gather: Arc::clone(&gather) };
         let (farewell, clock) = (NotifyOnDrop(eventfd.clone()), Clock::start());
         let heartbeat = work.keep.as_ref().map(Keep::heartbeat).unwrap_or_default();
         let (told, begins) = mpsc::channel();
         let history = history.clone();
         signals::deaf_thread("background", move || {
             let _farewell = farewell;
-            let runtime = blocking::runtime(work.keep.is_some());
+            let runtime = blocking::runtime(work.has_files());
             let (runtime, begun) = runtime.map_or_else(|e| (None, Err(e)), |runtime| (Some(runtime), Ok(())));
             let _ = told.send(begun);
             if let Some(runtime) = runtime {
-                runtime.block_on(carry_out(work, order_receiver, gathered, teller, clock, history));
+                runtime.block_on(carry_out(work, order_receiver, begins_of, teller, clock, history));
             }
         })?;
         begins.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
@@ -168,6 +158,8 @@ impl Background {
             heartbeat,
             clock,
             pending: VecDeque::new(),
+            fetch,
+            is_fetching: false,
             gather,
             is_gathering: false,
         };
@@ -193,6 +185,9 @@ impl Background {
                     ) {
                         thread.pending.pop_front();
                     }
+                    if matches!(event, Event::Fetched | Event::NotFetched { .. }) {
+                        thread.is_fetching = false;
+                    }
                     if matches!(event, Event::PeersReached | Event::PeersMissing { .. }) {
                         thread.is_gathering = false;
                     }
@@ -214,11 +209,12 @@ impl Background {
     fn bury(&mut self) -> Vec<Event> {
         let Some(mut thread) = self.thread.take() else { return Vec::new() };
         let (pending, is_gathering) = (std::mem::take(&mut thread.pending), thread.is_gathering);
+        let is_fetching = thread.is_fetching;
         tracing::error!(
             code = "background_died",
             "the thread that moves checkpoints died; commits made so far are safe, no more will be made"
         );
-        pending.into_iter().map(dead).chain(is_gathering.then(alone)).collect()
+        pending.into_iter().map(dead).chain(is_gathering.then(alone)).chain(is_fetching.then(not_fetched)).collect()
     }
 
     /// Questions of scrapers, at most `most`. If there may be more, the eventfd is notified again.
@@ -229,6 +225,17 @@ impl Background {
             thread.eventfd.notify();
         }
         asked
+    }
+
+    /// Answers with `Fetched` or `NotFetched`.
+    pub(super) fn fetch(&mut self) {
+        match &mut self.thread {
+            Some(thread) => {
+                thread.is_fetching = true;
+                thread.fetch.notify_one();
+            }
+            None => self.unanswered.push_back(not_fetched()),
+        }
     }
 
     /// Answers with `PeersReached` or `PeersMissing`.
@@ -343,56 +350,14 @@ fn dead(order: Order) -> Event {
 }
 
 /// The answer in place of a missing or dead thread.
+fn not_fetched() -> Event {
+    let detail =
+        "the thread that fetches the training data is dead; nothing was started, start the job again".to_owned();
+    Event::NotFetched { code: exit::STORE, detail }
+}
+
+/// The answer in place of a missing or dead thread.
 fn alone() -> Event {
     let detail = "the thread that waits for the peers is dead; nothing was started, start the job again".to_owned();
     Event::PeersMissing { detail }
-}
-
-async fn carry_out(
-    work: Work,
-    orders: orders::UnboundedReceiver<Order>,
-    gather: Arc<Notify>,
-    teller: Teller,
-    clock: Clock,
-    history: History,
-) {
-    let watch = async {
-        if let Some(preemption_watch) = work.preemption_watch {
-            let teller = teller.clone();
-            preemption_watch.watch(move |event| teller.tell(event)).await;
-        }
-        std::future::pending::<()>().await;
-    };
-    let meet = async {
-        if let Some(peers) = work.peers {
-            gather.notified().await;
-            teller.tell(peers.wait().await);
-        }
-        std::future::pending::<()>().await;
-    };
-    let show = async {
-        if let Some(page) = work.page {
-            page.serve(teller.clone(), history).await;
-        }
-        std::future::pending::<()>().await;
-    };
-    let keep = async {
-        match work.keep {
-            Some(keep) => tokio::select! {
-                () = keep.work(orders, teller.clone(), clock) => {}
-                never = blocking::keep_a_thread() => match never {},
-            },
-            None => {
-                // Close the channel, so that an order fails at once instead of waiting for an answer.
-                drop(orders);
-                std::future::pending().await
-            }
-        }
-    };
-    tokio::select! {
-        () = watch => {}
-        () = meet => {}
-        () = show => {}
-        () = keep => {}
-    }
 }

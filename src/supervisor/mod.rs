@@ -4,6 +4,7 @@
 mod background;
 pub mod checkpoints;
 mod event_loop;
+mod fetch;
 pub mod gang;
 pub mod gpu;
 mod job;
@@ -15,6 +16,7 @@ mod preemption_watch;
 pub mod simulate;
 mod status;
 mod timers;
+mod work;
 
 use std::ffi::OsString;
 use std::io;
@@ -35,9 +37,9 @@ use crate::rules::status::html::Scene;
 use crate::rules::status::sibling::Kept;
 use crate::telemetry::log;
 use background::Background;
-pub use background::Work;
 pub use checkpoints::Keep;
 use event_loop::Supervisor;
+pub use fetch::Fetch;
 use gang::{Gang, GangDesk};
 pub use gpu::watch::GpuWatch;
 pub use job::heartbeat::Heartbeat;
@@ -47,6 +49,7 @@ pub use peers::Peers;
 pub use preemption_watch::PreemptionWatch;
 use status::history::History;
 pub use status::page::Page;
+pub use work::Work;
 
 /// The settings of a run.
 #[derive(Debug)]

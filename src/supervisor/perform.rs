@@ -156,6 +156,7 @@ impl Performer {
 
     pub(super) fn perform(&mut self, now: Uptime, action: &Action) -> Done {
         match *action {
+            Action::Fetch => self.background.fetch(),
             Action::Restore => self.background.restore(),
             Action::Refresh => self.background.refresh(),
             Action::Publish => self.background.publish(),

@@ -34,6 +34,7 @@ mod earlier_commits;
 mod env_command;
 mod exit_codes;
 mod explained_ends;
+mod fetch;
 mod followed_metrics;
 mod foreign_links;
 mod gang;

@@ -14,7 +14,7 @@ use trainit::rules::process::signal::Signal;
 const HEAD: &str = "# The states of a job
 
 What `rules/job` does about each event in each state: the actions, then the state that follows where it is another one.
-The job of this table has checkpoints, a store, three restarts, a hang timeout and peers to wait for, and every event comes 10 s
+The job of this table has training data to fetch, checkpoints, a store, three restarts, a hang timeout and peers to wait for, and every event comes 10 s
 after the state began. An event that is missing below a state changes nothing there.
 
 A test writes this page: `TRAINIT_WRITE_DOCS=1 cargo test --test it states_page`.
@@ -36,18 +36,19 @@ fn ended(code: u8) -> Event {
 
 /// The shortest way into each state.
 fn ways() -> Vec<(State, Vec<Event>)> {
-    let running = [Event::Started, restored(), Event::PeersReached, Event::Spawned { pids: vec![7] }];
+    let running = [Event::Started, Event::Fetched, restored(), Event::PeersReached, Event::Spawned { pids: vec![7] }];
     let until = |count: usize, more: &[Event]| [&running[..count], more].concat();
     vec![
-        (State::Restoring, until(1, &[])),
-        (State::Gathering, until(2, &[])),
-        (State::Launching, until(3, &[])),
-        (State::Running, until(4, &[])),
-        (State::Draining, until(4, &[ended(1)])),
-        (State::Refreshing, until(4, &[ended(1), Event::TreeEmpty])),
-        (State::Waiting, until(4, &[ended(1), Event::TreeEmpty, restored()])),
-        (State::Flushing, until(4, &[ended(0), Event::TreeEmpty])),
-        (State::Done, until(4, &[ended(0), Event::TreeEmpty, Event::Flushed(Flushed::Stepless)])),
+        (State::Fetching, until(1, &[])),
+        (State::Restoring, until(2, &[])),
+        (State::Gathering, until(3, &[])),
+        (State::Launching, until(4, &[])),
+        (State::Running, until(5, &[])),
+        (State::Draining, until(5, &[ended(1)])),
+        (State::Refreshing, until(5, &[ended(1), Event::TreeEmpty])),
+        (State::Waiting, until(5, &[ended(1), Event::TreeEmpty, restored()])),
+        (State::Flushing, until(5, &[ended(0), Event::TreeEmpty])),
+        (State::Done, until(5, &[ended(0), Event::TreeEmpty, Event::Flushed(Flushed::Stepless)])),
     ]
 }
 
@@ -55,6 +56,7 @@ fn ways() -> Vec<(State, Vec<Event>)> {
 fn ways_in_a_gang() -> Vec<(State, Vec<Event>)> {
     let running = [
         Event::Started,
+        Event::Fetched,
         Event::Gang(Order::Survey),
         Event::Surveyed(Offer::default()),
         Event::Gang(Order::Restore(Choice::Start)),
@@ -64,12 +66,12 @@ fn ways_in_a_gang() -> Vec<(State, Vec<Event>)> {
     ];
     let until = |count: usize, more: &[Event]| [&running[..count], more].concat();
     vec![
-        (State::Surveying, until(2, &[])),
-        (State::Assembling, until(3, &[])),
-        (State::Arming, until(4, &[])),
-        (State::Running, until(7, &[])),
-        (State::Draining, until(7, &[ended(1)])),
-        (State::Flushing, until(7, &[ended(0), Event::TreeEmpty])),
+        (State::Surveying, until(3, &[])),
+        (State::Assembling, until(4, &[])),
+        (State::Arming, until(5, &[])),
+        (State::Running, until(8, &[])),
+        (State::Draining, until(8, &[ended(1)])),
+        (State::Flushing, until(8, &[ended(0), Event::TreeEmpty])),
     ]
 }
 
@@ -100,6 +102,8 @@ fn events() -> Vec<(&'static str, Event)> {
     let signal = |signal| Event::Signal { signal, sender: Some(1) };
     vec![
         ("Started", Event::Started),
+        ("Fetched", Event::Fetched),
+        ("NotFetched", Event::NotFetched { code: 125, detail: "no data".into() }),
         ("Restored", restored()),
         ("Found", Event::Found { committed: Some(3) }),
         ("KeptBeside", Event::KeptBeside),
@@ -151,6 +155,7 @@ fn events() -> Vec<(&'static str, Event)> {
 
 fn in_state(way: &[Event], gang: Option<InGang>) -> Machine {
     let mut machine = Machine::new(Policy {
+        fetches: true,
         checkpoints: true,
         store: true,
         max_restarts: 3,

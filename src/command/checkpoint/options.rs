@@ -66,8 +66,12 @@ impl Keeping {
 
     /// The store that all replicas of the job share, and what it takes to open it.
     pub(in crate::command) fn shared_store(&self, env: &Env) -> Option<SharedStore> {
-        let Checkpoints { store, allow_http, store_timeout, .. } = &self.checkpoints;
-        Some(SharedStore { address: store.clone()?, access: Access::new(env.clone(), *allow_http, *store_timeout) })
+        Some(SharedStore { address: self.checkpoints.store.clone()?, access: self.access(env) })
+    }
+
+    /// What it takes to open a store.
+    pub(in crate::command) fn access(&self, env: &Env) -> Access {
+        Access::new(env.clone(), self.checkpoints.allow_http, self.checkpoints.store_timeout)
     }
 
     /// Resolves all places; places inside of each other are a mistake. Returns false if `goes_on` says to stop.

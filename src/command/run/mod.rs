@@ -31,13 +31,14 @@ use crate::rules::preempt;
 use crate::rules::process::env::Env;
 use crate::rules::process::exit;
 use crate::rules::process::signal::Signal;
+use crate::settings::fetch::Fetching;
 use crate::settings::metrics::{Collected, Target, Tuner};
 use crate::settings::run::{LogFormat, LogLevel, RunSettings};
 use crate::settings::{self, Complaint, Reader};
 use crate::supervisor::checkpoints::config;
 use crate::supervisor::metrics::files::Files;
 use crate::supervisor::output::LOCK_TIMEOUT;
-use crate::supervisor::{self, GpuWatch, Job, Keep, Metrics, Page, Peers, PreemptionWatch, Work};
+use crate::supervisor::{self, Fetch, GpuWatch, Job, Keep, Metrics, Page, Peers, PreemptionWatch, Work};
 use crate::telemetry::log::{self, Format};
 use crate::telemetry::verdict::{self, Facts};
 
@@ -71,7 +72,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     {
         return end(&outcome, &options.run, None);
     }
-    let RunOptions { run: mut settings, keeping, gpus, collected, gang: gang_settings, .. } = options;
+    let RunOptions { run: mut settings, keeping, fetches, gpus, collected, gang: gang_settings, .. } = options;
     let Placed { mut resolved, peers, gang: place } = match placed {
         Ok(placed) => placed,
         Err(mistakes) if mistakes.iter().all(|mistake| mistake.code == DEMAND) => {
@@ -108,6 +109,8 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         settings.death_signal = settings.death_signal.or(Some(Signal::KILL));
         resolved.launches.iter_mut().for_each(|launch| launch.changes.remove(gang::TOKEN));
     }
+    let fetch = |Fetching { source, dir }| Fetch { source, dir, access: keeping.access(&env) };
+    let fetches = fetches.into_iter().map(fetch).collect();
     let mut keep = keeping.of_node(&resolved, &env);
     if let (Some(gang), Some(keep)) = (&gang, &mut keep)
         && gang.place.own.is_required()
@@ -136,7 +139,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         report: settings.run_report.clone(),
     };
     let page = settings.status_addr.and_then(Page::open);
-    supervise(job, Work { keep, preemption_watch, peers, page }, clock, &settings, &tuner)
+    supervise(job, Work { fetches, keep, preemption_watch, peers, page }, clock, &settings, &tuner)
 }
 
 /// The directory for the command. It is absolute, because the command may change its working directory before it uses

@@ -14,6 +14,7 @@ use crate::rules::gpu::Discovery;
 use crate::rules::preempt;
 use crate::rules::process::env::Env;
 use crate::settings::cluster::peers as read_peers;
+use crate::settings::fetch::{self, Fetching};
 use crate::settings::gang::{GangSettings, read as read_gang};
 use crate::settings::gpus::{self, Gpus};
 use crate::settings::metrics::{Collected, collection};
@@ -28,6 +29,7 @@ const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 pub(in crate::command) struct RunOptions {
     pub(in crate::command) run: RunSettings,
     pub(in crate::command) keeping: Keeping,
+    pub(in crate::command) fetches: Vec<Fetching>,
     pub(in crate::command) gpus: Gpus,
     pub(in crate::command) collected: Option<Collected>,
     pub(in crate::command) gang: GangSettings,
@@ -50,6 +52,7 @@ impl RunOptions {
         let options = RunOptions {
             run: read_run(reader),
             keeping: Keeping::read(reader),
+            fetches: fetch::read(reader, env),
             cluster: Wanted::read(reader, sub),
             wait: read_peers(reader),
             gang: read_gang(reader),

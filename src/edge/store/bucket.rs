@@ -15,6 +15,7 @@ use tokio::sync::Mutex;
 use super::checksum::Checksum;
 use super::error::{Failed, Trouble};
 use super::list::{Object, REPEATS, once};
+use super::ranged_read::Seen;
 use crate::edge::clock::Clock;
 use crate::edge::store::clouds::access::Access;
 use crate::edge::store::clouds::{amazon, azure, google};
@@ -245,18 +246,21 @@ impl Bucket {
         key: &str,
         from: u64,
         until: u64,
-    ) -> Result<BoxStream<'static, object_store::Result<Bytes>>, Failed> {
+    ) -> Result<(BoxStream<'static, object_store::Result<Bytes>>, Seen), Failed> {
         let key = self.key(key)?;
         let got = self.run(|client| {
             let key = key.clone();
             let options = GetOptions { range: Some(GetRange::Bounded(from..until)), ..GetOptions::default() };
             async move { client.get_opts(&key, options).await }
         });
-        Ok(got.await?.into_stream())
+        let got = got.await?;
+        let crc32c = got.extensions.get::<Checksum>().map(|Checksum(sum)| *sum);
+        let seen = Seen { size: got.meta.size, tag: got.meta.e_tag.clone(), crc32c };
+        Ok((got.into_stream(), seen))
     }
 
-    /// `None`: there is no such object.
-    pub(super) async fn size(&self, key: &str) -> Result<Option<u64>, Failed> {
+    /// An object as a listing has it; `None`: there is no such object.
+    pub(super) async fn look(&self, key: &str) -> Result<Option<Object>, Failed> {
         let key = self.key(key)?;
         // The answer to HEAD has no words that would tell stale credentials from others.
         let may_be_stale = |failed: &Failed| !matches!(failed.trouble, Trouble::Absent | Trouble::Unreachable);
@@ -266,7 +270,7 @@ impl Bucket {
         };
         match self.run_if(may_be_stale, head).await {
             Err(failed) if failed.trouble == Trouble::Absent => Ok(None),
-            there => there.map(|meta| Some(meta.size)),
+            there => there.map(|meta| Some(self.object(meta))),
         }
     }
 
@@ -300,6 +304,7 @@ impl Bucket {
             key: key.strip_prefix(&self.prefix).map(str::to_owned).unwrap_or(key),
             size: meta.size,
             modified: Duration::from_millis(meta.last_modified.timestamp_millis().try_into().unwrap_or(0)),
+            tag: meta.e_tag,
         }
     }
 }

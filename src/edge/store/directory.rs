@@ -14,11 +14,11 @@ use object_store::path::Path as Key;
 use tokio::sync::Semaphore;
 
 use super::error::{Failed, Trouble};
-use super::list::{Object, modified, object, staged_for, visit};
+use super::list::{Object, modified, object, of_file, staged_for, visit};
 use super::staged::{Placing, STEP, Staged, above, is_absent, make_directory, sync_directory};
 use crate::edge::clock;
 use crate::edge::fs::trusted_open;
-use crate::edge::store::clouds::access::Access;
+use crate::edge::store::clouds::access::{Access, OddName};
 use crate::edge::store::http::progress::{Meter, Progress};
 use crate::edge::transfer::blocking::blocking;
 
@@ -37,6 +37,7 @@ pub(super) struct Directory {
     turns: Arc<Semaphore>,
     meter: Meter,
     timeout: Duration,
+    odd: OddName,
 }
 
 /// Does it on a thread of its own. Errors: its own; it reports no progress for so long.
@@ -59,7 +60,8 @@ impl Directory {
     /// Opens it; `create` makes it where it is not there. Errors: as mkdir(2), open(2).
     pub(super) async fn open(root: &Path, create: bool, access: &Access) -> Result<Directory, Failed> {
         let (turns, meter) = (Arc::new(Semaphore::new(AT_ONCE)), access.meter().clone());
-        let directory = Directory { root: root.into(), turns, meter, timeout: access.timeout };
+        let odd = access.odd().clone();
+        let directory = Directory { root: root.into(), turns, meter, timeout: access.timeout, odd };
         let opened = directory.run(move |root, _| {
             if create {
                 make_directory(root)?;
@@ -165,11 +167,11 @@ impl Directory {
         .await
     }
 
-    /// The size of a file, as a listing has it; `None`: no file lies there. Errors: as stat(2).
-    pub(super) async fn size(&self, key: &str) -> Result<Option<u64>, Failed> {
+    /// A file, as a listing has it; `None`: no file lies there. Errors: as stat(2).
+    pub(super) async fn look(&self, key: &str) -> Result<Option<Object>, Failed> {
         let key = key.to_owned();
-        self.run(move |root, _| match trusted_open::metadata(&root.join(key)) {
-            Ok(there) => Ok(there.is_file().then_some(there.len())),
+        self.run(move |root, _| match trusted_open::metadata(&root.join(&key)) {
+            Ok(there) => Ok(there.is_file().then(|| of_file(key, &there))),
             Err(error) if is_absent(&error) => Ok(None),
             Err(error) => Err(error),
         })
@@ -213,13 +215,15 @@ impl Directory {
 
     /// Every file under a prefix whose name can be a key.
     pub(super) async fn list(&self, prefix: &str) -> Result<Vec<Object>, Failed> {
-        let prefix = prefix.trim_end_matches('/').to_owned();
+        let (prefix, odd) = (prefix.trim_end_matches('/').to_owned(), self.odd.clone());
         self.run(move |root, progress| {
             let mut objects = Vec::new();
             visit(root, prefix, |key, entry| {
                 progress.moved(0);
                 if staged_for(&key).is_none() && Key::parse(&key).is_ok() {
                     objects.extend(object(key, entry)?);
+                } else {
+                    odd.note(&key);
                 }
                 Ok(())
             })?;

@@ -24,6 +24,8 @@ pub struct Object {
     pub size: u64,
     /// Time of the last change, since 1970 by the store's clock.
     pub modified: Duration,
+    /// The bucket's tag for this version of it.
+    pub tag: Option<String>,
 }
 
 /// Sorts them by key, each once: servers may tell a page twice, and a caller that counts or deletes may see none twice.
@@ -73,7 +75,12 @@ pub(super) fn object(key: String, entry: &DirEntry) -> io::Result<Option<Object>
         Err(error) => return Err(error),
     };
     let file = metadata.filter(fs::Metadata::is_file);
-    Ok(file.map(|metadata| Object { key, size: metadata.len(), modified: modified(&metadata) }))
+    Ok(file.map(|metadata| of_file(key, &metadata)))
+}
+
+/// A file under this key.
+pub(super) fn of_file(key: String, metadata: &fs::Metadata) -> Object {
+    Object { key, size: metadata.len(), modified: modified(metadata), tag: None }
 }
 
 fn is_denied(error: &io::Error) -> bool {

@@ -27,7 +27,7 @@ pub use clouds::access::Access;
 pub use error::{StoreError, Trouble};
 pub use list::Object;
 pub use part_sizes::PartSizes;
-pub use ranged_read::Reading;
+pub use ranged_read::{Reading, Seen};
 pub use upload::{Part, Upload};
 
 use crate::edge::clock::Clock;
@@ -229,11 +229,16 @@ impl Store {
 
     /// The size of an object; `None` when it is not there.
     pub async fn size(&self, key: &str) -> Result<Option<u64>, StoreError> {
-        let size = match &self.backend {
-            Backend::Directory(directory) => directory.size(key).await,
-            Backend::Bucket(bucket) => bucket.size(key).await,
+        Ok(self.look(key).await?.map(|object| object.size))
+    }
+
+    /// An object as a listing has it; `None` when it is not there.
+    pub async fn look(&self, key: &str) -> Result<Option<Object>, StoreError> {
+        let found = match &self.backend {
+            Backend::Directory(directory) => directory.look(key).await,
+            Backend::Bucket(bucket) => bucket.look(key).await,
         };
-        size.map_err(|failed| self.error("read", key, failed))
+        found.map_err(|failed| self.error("read", key, failed))
     }
 
     /// Every object under a prefix that is empty or ends at a `/`, once, by key. Failing part-way is a failure.

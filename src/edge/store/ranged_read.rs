@@ -10,6 +10,17 @@ use crate::edge::store::error::Failed;
 use crate::edge::store::part_sizes::BLOCK;
 use crate::edge::store::{Backend, Store, StoreError, Trouble};
 
+/// What a bucket says of the whole object when it sends a part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// Bytes.
+    pub size: u64,
+    /// Its tag for this version.
+    pub tag: Option<String>,
+    /// The CRC-32C of all its bytes.
+    pub crc32c: Option<u32>,
+}
+
 /// Bytes of an object on their way in.
 pub struct Reading<'a> {
     store: &'a Store,
@@ -18,6 +29,7 @@ pub struct Reading<'a> {
     end: u64,
     /// From where a bucket was asked last, and what it sends. A directory is asked block by block.
     asked: Option<(u64, BoxStream<'static, object_store::Result<Bytes>>)>,
+    seen: Option<Seen>,
 }
 
 impl fmt::Debug for Reading<'_> {
@@ -29,7 +41,8 @@ impl fmt::Debug for Reading<'_> {
 impl Store {
     /// Bytes of an object, to be taken piece by piece.
     pub async fn read(&self, key: &str, from: u64, length: u64) -> Result<Reading<'_>, StoreError> {
-        let mut reading = Reading { store: self, key: key.to_owned(), at: from, end: from + length, asked: None };
+        let mut reading =
+            Reading { store: self, key: key.to_owned(), at: from, end: from + length, asked: None, seen: None };
         if length > 0 {
             reading.ask().await?;
         }
@@ -42,10 +55,19 @@ impl Reading<'_> {
     async fn ask(&mut self) -> Result<(), StoreError> {
         if let Backend::Bucket(bucket) = &self.store.backend {
             let stream = bucket.stream(&self.key, self.at, self.end).await;
-            let stream = stream.map_err(|failed| self.store.error("read", &self.key, failed))?;
-            self.asked = Some((self.at, stream));
+            let (stream, seen) = stream.map_err(|failed| self.store.error("read", &self.key, failed))?;
+            let before = self.seen.as_ref().and_then(|before| before.tag.as_ref());
+            if before.zip(seen.tag.as_ref()).is_some_and(|(before, now)| before != now) {
+                return Err(self.store.useless("read", &self.key, "it changed while it was read"));
+            }
+            (self.asked, self.seen) = (Some((self.at, stream)), Some(seen));
         }
         Ok(())
+    }
+
+    /// What the bucket says of the object, once it was asked; a directory says nothing.
+    pub fn seen(&self) -> Option<&Seen> {
+        self.seen.as_ref()
     }
 
     /// The next bytes; `None` when all have come. Fewer than were asked for is an error.

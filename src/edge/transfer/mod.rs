@@ -3,4 +3,5 @@
 pub mod blocking;
 pub(crate) mod buffer_pool;
 pub(crate) mod large_pages;
+pub(crate) mod ranges;
 pub(crate) mod threads;

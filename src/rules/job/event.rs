@@ -59,6 +59,15 @@ pub enum Mirrored {
 pub enum Event {
     /// The first event of a job.
     Started,
+    /// The training data are in place.
+    Fetched,
+    /// They are not, so the command cannot start: the exit code (125 or 204) and the reason.
+    NotFetched {
+        /// The exit code.
+        code: u8,
+        /// What failed, where, why it matters, and what to do.
+        detail: String,
+    },
     /// The restore, or the scan for the newest checkpoint between two attempts, is complete.
     Restored {
         /// The checkpoint to resume from; `None` is a start from scratch.
@@ -247,6 +256,8 @@ pub enum Target {
 /// An order to the supervisor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
+    /// Fetch the training data; answer with `Fetched` or `NotFetched`.
+    Fetch,
     /// Restore the newest complete checkpoint; answer with `Restored` or `NotRestored`.
     Restore,
     /// Between attempts: commit complete checkpoints and find the newest; answer with `Restored` or `NotRestored`.

@@ -3,7 +3,7 @@
 //!
 //! | cause | time |
 //! |---|---|
-//! | start | before the first state, until exec has succeeded, and the pause before a restart |
+//! | start | before the first state, fetching the training data, until exec has succeeded, and the pause before a restart |
 //! | peers | the wait for peers or for the gang |
 //! | restore | finding and fetching a checkpoint, before the first attempt and between two |
 //! | first step | from the start of the command to its first step |
@@ -71,7 +71,7 @@ impl Cause {
     /// The cause for the present state; `Training` while the command runs.
     pub fn of(machine: &Machine) -> Cause {
         match machine.state() {
-            State::Launching | State::Waiting => Cause::Start,
+            State::Fetching | State::Launching | State::Waiting => Cause::Start,
             State::Gathering | State::Assembling => Cause::Peers,
             State::Restoring | State::Refreshing | State::Surveying | State::Arming => Cause::Restore,
             State::Running if !machine.is_stopping() => Cause::Training,

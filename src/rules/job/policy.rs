@@ -61,6 +61,8 @@ pub struct Policy {
     pub backoff_first: Duration,
     /// The longest pause.
     pub backoff_max: Duration,
+    /// There are training data to fetch before the first attempt.
+    pub fetches: bool,
     /// There is a checkpoint directory: restore before the first attempt, and scan for the newest checkpoint between
     /// attempts.
     pub checkpoints: bool,
@@ -122,6 +124,7 @@ impl Default for Policy {
             max_restarts: 0,
             backoff_first: Duration::from_secs(1),
             backoff_max: Duration::from_secs(60),
+            fetches: false,
             checkpoints: false,
             store: false,
             peers: None,

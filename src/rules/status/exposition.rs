@@ -236,6 +236,7 @@ mod tests {
         let expected = r#"trainit_info{version="0.1.0"} 1
 trainit_uptime_seconds 4000
 trainit_healthy 1
+trainit_state{state="fetching"} 0
 trainit_state{state="restoring"} 0
 trainit_state{state="gathering"} 0
 trainit_state{state="launching"} 0

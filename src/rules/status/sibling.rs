@@ -89,7 +89,7 @@ pub struct First {
 pub fn first(status: &Value, wanted: &Kept) -> Option<First> {
     let kept = Kept::deserialize(&status["checkpoint"]).ok()?;
     let stage = match status["state"].as_str()? {
-        "restoring" | "surveying" | "assembling" => Stage::Restoring,
+        "fetching" | "restoring" | "surveying" | "assembling" => Stage::Restoring,
         "stopping" | "flushing" | "done" => Stage::Over,
         _ => Stage::Restored,
     };
@@ -105,7 +105,7 @@ pub fn first(status: &Value, wanted: &Kept) -> Option<First> {
 /// Whether a run that keeps no checkpoints may be saving: its command, or a process that the command started, may be
 /// alive.
 pub fn may_save(status: &Value) -> bool {
-    !matches!(status["state"].as_str(), Some("restoring" | "gathering" | "done"))
+    !matches!(status["state"].as_str(), Some("fetching" | "restoring" | "gathering" | "done"))
 }
 
 #[cfg(test)]
@@ -160,14 +160,14 @@ mod tests {
     #[test]
     fn a_run_beside_the_first_may_save_from_its_start_to_its_end() {
         let at: Vec<_> = STATES.into_iter().filter(|state| !may_save(&status(state, false))).collect();
-        assert_eq!(at, ["restoring", "gathering", "done"]);
+        assert_eq!(at, ["fetching", "restoring", "gathering", "done"]);
     }
 
     #[test]
     fn nothing_is_in_place_before_the_restore_is_complete_and_a_stopping_run_does_not_count() {
         let stage = |state| first(&status(state, true), &kept(None)).map(|first| first.stage);
         let at = |wanted| STATES.into_iter().filter(|state| stage(state) == Some(wanted)).collect::<Vec<_>>();
-        assert_eq!(at(Stage::Restoring), ["restoring", "surveying", "assembling"]);
+        assert_eq!(at(Stage::Restoring), ["fetching", "restoring", "surveying", "assembling"]);
         let restored = ["gathering", "launching", "running", "draining", "refreshing", "waiting", "arming"];
         assert_eq!(at(Stage::Restored), restored);
         assert_eq!(at(Stage::Over), ["stopping", "flushing", "done"]);

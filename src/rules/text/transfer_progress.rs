@@ -22,6 +22,19 @@ pub fn words(done: u64, all: u64, took: Duration) -> String {
     )
 }
 
+/// `6.0 GiB in 12 s (512 MiB/s)`.
+pub fn summary(bytes: u64, took: Duration) -> String {
+    let (rate_unit, rate_name) = unit((bytes as f64 / took.as_secs_f64().max(1e-3)) as u64);
+    let rate = bytes as f64 / took.as_secs_f64().max(1e-3) / rate_unit;
+    format!("{} in {:.1} s ({rate:.0} {rate_name}/s)", amount(bytes), took.as_secs_f64())
+}
+
+/// `6.0 GiB`.
+pub fn amount(bytes: u64) -> String {
+    let (unit, name) = unit(bytes);
+    if unit > 1.0 { format!("{:.1} {name}", bytes as f64 / unit) } else { format!("{bytes} {name}") }
+}
+
 fn percent(done: u64, all: u64) -> u64 {
     if all == 0 { 100 } else { (u128::from(done.min(all)) * 100 / u128::from(all)) as u64 }
 }
@@ -42,5 +55,11 @@ mod tests {
         assert_eq!(words(0, 10, Duration::ZERO), "0.0 of 10.0 bytes (0 %), 0 bytes/s");
         assert_eq!(words(30, 5 << 20, Duration::from_secs(10)), "0.0 of 5.0 MiB (0 %), 3 bytes/s", "not 20 days");
         words(u64::MAX, u64::MAX, Duration::MAX);
+    }
+
+    #[test]
+    fn a_summary_has_the_amount_and_the_rate() {
+        assert_eq!(summary(6 << 30, Duration::from_secs(12)), "6.0 GiB in 12.0 s (512 MiB/s)");
+        assert_eq!(summary(0, Duration::ZERO), "0 bytes in 0.0 s (0 bytes/s)");
     }
 }

@@ -152,9 +152,9 @@ pub(super) const SETTINGS: &[Setting] = &[
         "30s",
         "A store operation that transfers nothing for this long has failed; operations that can be repeated are retried for as long",
     )
-    .needs(&["checkpoint-store", "model-store"]),
+    .needs(&["checkpoint-store", "model-store", "fetch"]),
     switch("allow-http", TOPIC, on::STORE, "Allow plain http to stores on other machines, too")
-        .needs(&["checkpoint-store", "model-store"]),
+        .needs(&["checkpoint-store", "model-store", "fetch"]),
     one(
         "model-dir",
         "DIR",

@@ -6,6 +6,7 @@
 
 mod checkpoints;
 mod cluster;
+mod data;
 mod gang;
 mod gpus;
 mod metrics;
@@ -135,11 +136,12 @@ const fn switch(name: &'static str, topic: &'static str, on: u8, help: &'static 
 }
 
 /// The topics, in the order of `--help`.
-const TOPICS: [&[Setting]; 9] = [
+const TOPICS: [&[Setting]; 10] = [
     stopping::SETTINGS,
     restarting::SETTINGS,
     cluster::SETTINGS,
     gang::SETTINGS,
+    data::SETTINGS,
     checkpoints::SETTINGS,
     preemption::SETTINGS,
     metrics::SETTINGS,

@@ -6,7 +6,7 @@
 
 mod bytes;
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -202,9 +202,22 @@ impl Beneath {
 
     /// Renames over what is there, the new directories made, and makes it durable. Errors: as rename(2).
     pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.place(from, to)?.sync_all()
+    }
+
+    /// The same without making it durable: many files are renamed at the speed of memory. Returns the new directory. Errors:
+    /// as rename(2).
+    pub fn place(&self, from: &str, to: &str) -> io::Result<File> {
         let (old, new) = (self.directory(parent_of(from), false)?, self.directory(parent_of(to), true)?);
         renameat(&old, name_of(from), &new, name_of(to))?;
-        File::from(new).sync_all()
+        Ok(new.into())
+    }
+
+    /// Locks the directory against other processes that do so, for as long as this lives; false: another one has the lock.
+    /// Where there are no such locks, nothing is locked. Errors: as dup(2).
+    pub fn try_lock(&self) -> io::Result<bool> {
+        let top = File::from(self.top.try_clone()?);
+        Ok(!matches!(top.try_lock(), Err(TryLockError::WouldBlock)))
     }
 
     /// Removes a file or link; a missing one is no error. Errors: as unlink(2).

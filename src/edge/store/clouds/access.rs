@@ -1,6 +1,7 @@
 //! The environment's settings and credentials for stores. It holds secrets, so it is never shown.
 
 use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::edge::fs::real_path;
@@ -32,10 +33,21 @@ pub(in crate::edge::store) const TIMEOUT: Duration = Duration::from_secs(30);
 /// Shorter values would black out words.
 pub(in crate::edge::store) const SHORTEST_SECRET: usize = 8;
 
+/// The first name in the listings that is left out of them, because it cannot be a key.
+#[derive(Debug, Clone, Default)]
+pub(in crate::edge::store) struct OddName(Arc<Mutex<Option<String>>>);
+
+impl OddName {
+    pub(in crate::edge::store) fn note(&self, name: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| name.to_owned());
+    }
+}
+
 /// The environment, for stores.
 #[derive(Clone)]
 pub struct Access {
     env: Env,
+    odd: OddName,
     meter: Meter,
     /// Plain http is allowed to every address, not only to this machine's own.
     pub(in crate::edge::store) is_plain_fine: bool,
@@ -59,7 +71,19 @@ impl Access {
     /// What this environment gives access to; `is_plain_fine`: by plain http too, wherever the store is; `timeout`: how
     /// long an operation may move no byte.
     pub fn new(env: Env, is_plain_fine: bool, timeout: Duration) -> Access {
-        Access { env, meter: Meter::default(), is_plain_fine, timeout }
+        let (odd, meter) = (OddName::default(), Meter::default());
+        Access { env, odd, meter, is_plain_fine, timeout }
+    }
+
+    /// Where a name is noted that a listing leaves out.
+    pub(in crate::edge::store) fn odd(&self) -> &OddName {
+        &self.odd
+    }
+
+    /// The first name that the listings of the store that it opens leave out because it cannot be a key (`a/../b`, `a//b`,
+    /// control characters), but for names that end in `/`, which stand for directories.
+    pub fn odd_name(&self) -> Option<String> {
+        self.odd.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Where the operations of the store that it opens are counted.

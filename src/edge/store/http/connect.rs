@@ -147,7 +147,7 @@ impl HttpService for Service {
             progress.answered(matches!(parts.status.as_u16(), 408 | 429 | 500..=599));
             response_check::without(&sent, self.of.access.censored(words)).into()
         } else if self.is_metadata() || owed.is_some() {
-            whole(body, owed, &sent).await?.into()
+            whole(body, owed, &sent, &self.of.access).await?.into()
         } else {
             HttpResponseBody::new(body)
         };
@@ -157,7 +157,7 @@ impl HttpService for Service {
 
 /// The body of an answer that is judged before the crate reads it: one of these elements where that is `owed`, else a
 /// metadata server's.
-async fn whole(body: Watched, owed: Option<&[&str]>, sent: &[String]) -> Result<Bytes, HttpError> {
+async fn whole(body: Watched, owed: Option<&[&str]>, sent: &[String], access: &Access) -> Result<Bytes, HttpError> {
     let host = body.host.clone();
     // What was not sent is always sent again, and this may be: an upload that is begun twice costs nothing.
     let is_to_repeat = |e: &HttpError| owed.is_some() && e.kind() != HttpErrorKind::Decode;
@@ -167,7 +167,7 @@ async fn whole(body: Watched, owed: Option<&[&str]>, sent: &[String]) -> Result<
     match owed {
         Some(root) => {
             let whole = response_check::whole(&host, root, words, sent).map_err(refused(HttpErrorKind::Request))?;
-            Ok(listing_page::without_odd_names(whole))
+            Ok(listing_page::without_odd_names(whole, &mut |name| access.odd().note(name)))
         }
         None => response_check::usable(&host, &words).map_err(refused(HttpErrorKind::Unknown)),
     }

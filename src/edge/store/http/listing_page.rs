@@ -9,14 +9,14 @@ use object_store::path::Path as Key;
 /// An object in a page, and its name in that: of Cloud Storage and S3, of Azure.
 const OBJECTS: [(&str, &str); 2] = [("Contents", "Key"), ("Blob", "Name")];
 
-/// What is not spelt as expected stays as it is.
-pub(in crate::edge::store) fn without_odd_names(page: Bytes) -> Bytes {
+/// `note` hears each of them, but for those that stand for directories (`a/`). What is not spelt as expected stays as it is.
+pub(in crate::edge::store) fn without_odd_names(page: Bytes, note: &mut dyn FnMut(&str)) -> Bytes {
     let Ok(text) = std::str::from_utf8(&page) else { return page };
     let is_there = |(object, _): &&(&str, &str)| text.contains(&format!("<{object}>"));
     let Some((object, name)) = OBJECTS.iter().find(is_there) else { return page };
     let mut kept = String::with_capacity(text.len());
     let mut rest = text;
-    while let Some((before, object, after)) = next(rest, object, name) {
+    while let Some((before, object, after)) = next(rest, object, name, note) {
         kept.push_str(before);
         kept.push_str(object);
         rest = after;
@@ -26,13 +26,22 @@ pub(in crate::edge::store) fn without_odd_names(page: Bytes) -> Bytes {
 }
 
 /// What stands before the next object, the object if its name can be a key, and what stands behind it.
-fn next<'a>(text: &'a str, object: &str, name: &str) -> Option<(&'a str, &'a str, &'a str)> {
+fn next<'a>(
+    text: &'a str,
+    object: &str,
+    name: &str,
+    note: &mut dyn FnMut(&str),
+) -> Option<(&'a str, &'a str, &'a str)> {
     let from = text.find(&format!("<{object}>"))?;
     let close = format!("</{object}>");
     let end = from + text[from..].find(&close)? + close.len();
     let whole = &text[from..end];
     let named = whole.split_once(&format!("<{name}>")).and_then(|(_, rest)| rest.split_once(&format!("</{name}>")));
-    let is_odd = named.is_some_and(|(key, _)| !is_key(&unescaped(key)));
+    let odd = named.map(|(key, _)| unescaped(key)).filter(|key| !is_key(key));
+    if let Some(key) = odd.as_ref().filter(|key| !key.strip_suffix('/').is_some_and(is_key)) {
+        note(key);
+    }
+    let is_odd = odd.is_some();
     Some((&text[..from], if is_odd { "" } else { whole }, &text[end..]))
 }
 
@@ -72,16 +81,18 @@ mod tests {
             let good = ["a/b", "it&#39;s&#x41;", "&amp;/\u{fc}%2F&lt;", "c"];
             let odd = ["a//b", "/a", "a/", "./a", "a/../b", "a\nb", "a&#10;b", "a&#xA;b", "\u{7f}"];
             let mixed: Vec<&str> = odd.iter().chain(&good).chain(&odd).copied().collect();
-            let page = without_odd_names(of(&mixed).into());
+            let mut noted = Vec::new();
+            let page = without_odd_names(of(&mixed).into(), &mut |key: &str| noted.push(key.to_owned()));
+            assert_eq!(noted.len(), 2 * (odd.len() - 1), "all but a/: {noted:?}");
             let objects = |text: &str| text.matches(&format!("<{object}>")).count();
             let text = std::str::from_utf8(&page).expect("UTF-8");
             assert_eq!(objects(text), good.len(), "{text}");
             assert_eq!(text.replace('\n', ""), of(&good).replace('\n', ""));
-            assert_eq!(without_odd_names(of(&good).into()), of(&good));
+            assert_eq!(without_odd_names(of(&good).into(), &mut |_| ()), of(&good));
         }
         for other in ["", "<Contents><Key>a//b", "<Contents><Key a='1'>a//b</Key></Contents>", "no XML"] {
-            assert_eq!(without_odd_names(other.into()), other);
+            assert_eq!(without_odd_names(other.into(), &mut |_| ()), other);
         }
-        assert_eq!(without_odd_names(Bytes::from_static(b"<Key>\xff")), b"<Key>\xff".as_slice());
+        assert_eq!(without_odd_names(Bytes::from_static(b"<Key>\xff"), &mut |_| ()), b"<Key>\xff".as_slice());
     }
 }

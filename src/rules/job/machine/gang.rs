@@ -38,6 +38,8 @@ pub(super) struct Gang {
     has_finished: bool,
     /// Surveys that have not answered: only the last one's answer is of now.
     pub(super) surveys: u32,
+    /// A survey was asked for while the training data were fetched.
+    pub(super) is_survey_due: bool,
 }
 
 impl Machine {
@@ -65,6 +67,10 @@ impl Machine {
     pub(super) fn on_gang(&mut self, now: Uptime, order: Order) -> Vec<Action> {
         match order {
             Order::Survey if self.waits_for_gang() => self.survey(),
+            Order::Survey if self.state == State::Fetching => {
+                self.gang.is_survey_due = true;
+                Vec::new()
+            }
             Order::Restore(choice) if self.state == State::Assembling => self.arm(choice),
             Order::Launch(generation) if self.state == State::Assembling => {
                 self.gang = Gang { generation: Some(generation), ..Gang::default() };
@@ -162,7 +168,7 @@ impl Machine {
             // A restore that is under way is of no use any more.
             State::Arming | State::Assembling => self.survey(),
             State::Waiting | State::Restoring | State::Gathering | State::Refreshing => self.flush(now),
-            State::Surveying | State::Flushing | State::Done => Vec::new(),
+            State::Fetching | State::Surveying | State::Flushing | State::Done => Vec::new(),
         }
     }
 
@@ -194,9 +200,13 @@ impl Machine {
         match self.state {
             State::Running | State::Launching => vec![Action::Arm(Timer::Finish, now + grace)],
             State::Waiting | State::Restoring | State::Gathering | State::Refreshing => self.flush(now),
-            State::Surveying | State::Assembling | State::Arming | State::Draining | State::Flushing | State::Done => {
-                Vec::new()
-            }
+            State::Fetching
+            | State::Surveying
+            | State::Assembling
+            | State::Arming
+            | State::Draining
+            | State::Flushing
+            | State::Done => Vec::new(),
         }
     }
 
@@ -226,7 +236,7 @@ impl Machine {
         self.gang.is_ending = true;
         match self.state {
             State::Assembling if is_through => self.finish(),
-            State::Surveying | State::Assembling | State::Arming => self.flush(now),
+            State::Fetching | State::Surveying | State::Assembling | State::Arming => self.flush(now),
             State::Restoring | State::Gathering | State::Refreshing | State::Waiting => self.flush(now),
             State::Running | State::Launching => {
                 let grace = self.policy.gang.map(|gang| gang.stop_grace).unwrap_or_default();

@@ -111,7 +111,8 @@ impl Machine {
                 }
                 actions.extend(self.set_deadline(now, kill_at));
             }
-            State::Restoring
+            State::Fetching
+            | State::Restoring
             | State::Gathering
             | State::Refreshing
             | State::Waiting

@@ -1,9 +1,9 @@
 //! The state machine of one job. `step` takes the time and an event, and returns actions.
 //!
 //! ```text
-//! Restoring -> (Gathering ->) Launching -> Running -> Draining -> Flushing -> Done
-//!                                 ^                      |
-//!                                 +- Waiting <- Refreshing   (a crash, while the budget lasts)
+//! (Fetching ->) Restoring -> (Gathering ->) Launching -> Running -> Draining -> Flushing -> Done
+//!                                               ^                      |
+//!                                               +- Waiting <- Refreshing   (a crash, while the budget lasts)
 //! ```
 //! In a gang (`machine/gang.rs`) Surveying, Assembling and Arming take the place of the states before and after an attempt.
 //!
@@ -50,6 +50,8 @@ const HELD_SIGNALS: usize = 256;
 /// The state of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
+    /// Fetching the training data, before anything else.
+    Fetching,
     /// Looking for a checkpoint to resume from, before the first attempt.
     Restoring,
     /// Waiting until the peers can be reached, before the first attempt.
@@ -164,15 +166,22 @@ impl Machine {
     fn react(&mut self, now: Uptime, event: Event) -> Vec<Action> {
         match event {
             Event::Started if self.state != State::Restoring => Vec::new(),
-            // The gang's member asks for a survey.
-            Event::Started if self.is_in_gang() => {
-                self.state = State::Surveying;
-                Vec::new()
+            Event::Started if self.policy.fetches => {
+                self.state = State::Fetching;
+                vec![Action::Fetch]
             }
+            Event::Started => self.begin(),
+            Event::Fetched if self.state == State::Fetching => {
+                self.state = State::Restoring;
+                self.begin()
+            }
+            Event::NotFetched { code, detail } if self.state == State::Fetching => {
+                let reason = if code == exit::STORE { Reason::Store } else { Reason::NotStarted };
+                self.exit(reason, code, detail)
+            }
+            Event::Fetched | Event::NotFetched { .. } => Vec::new(),
             Event::Gang(order) => self.on_gang(now, order),
             Event::Surveyed(offer) => self.on_surveyed(offer),
-            Event::Started if self.policy.checkpoints => vec![Action::Restore],
-            Event::Started => self.start_or_gather(),
             Event::Restored { resume, committed, older, is_further } => {
                 if is_further {
                     self.on_progress(committed);
@@ -232,6 +241,15 @@ impl Machine {
             Event::GpuFailed { detail } => self.on_gpu_failed(now, detail),
             Event::Fenced { detail } => self.on_fenced(now, detail),
         }
+    }
+
+    /// Restores, or starts where there is nothing to restore. In a gang the member asks for a survey.
+    fn begin(&mut self) -> Vec<Action> {
+        if self.is_in_gang() {
+            self.state = State::Surveying;
+            return if std::mem::take(&mut self.gang.is_survey_due) { self.survey() } else { Vec::new() };
+        }
+        if self.policy.checkpoints { vec![Action::Restore] } else { self.start_or_gather() }
     }
 
     /// The restore is complete: starts the first attempt, after waiting for the peers if necessary.

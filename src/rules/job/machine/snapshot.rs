@@ -5,7 +5,8 @@ use super::{Machine, State};
 use crate::job::event::Uptime;
 
 /// Every name of a state.
-pub const STATES: [&str; 13] = [
+pub const STATES: [&str; 14] = [
+    "fetching",
     "restoring",
     "gathering",
     "launching",
@@ -59,6 +60,7 @@ impl Machine {
     pub fn snapshot(&self) -> Snapshot {
         let is_running = matches!(self.state, State::Running);
         let state = match self.state {
+            State::Fetching => "fetching",
             State::Restoring => "restoring",
             State::Launching => "launching",
             State::Running if self.stopping.stop.is_some() => "stopping",

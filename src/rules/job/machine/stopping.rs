@@ -47,7 +47,8 @@ impl Machine {
                 self.hold(as_signal);
                 Vec::new()
             }
-            State::Restoring
+            State::Fetching
+            | State::Restoring
             | State::Gathering
             | State::Refreshing
             | State::Waiting
@@ -60,7 +61,8 @@ impl Machine {
                 self.flush(now)
             }
             // Checkpoints of the crashed attempt may not be committed yet.
-            State::Restoring
+            State::Fetching
+            | State::Restoring
             | State::Gathering
             | State::Refreshing
             | State::Waiting
@@ -72,7 +74,7 @@ impl Machine {
                 self.stopping.interrupted = Some(as_signal);
                 self.flush(now)
             }
-            State::Restoring | State::Gathering => {
+            State::Fetching | State::Restoring | State::Gathering => {
                 self.hold(as_signal);
                 Vec::new()
             }

@@ -4,15 +4,11 @@
 //! All of it comes in runs of bytes of one object: a chunk of a large file, which is written as it comes, or small files,
 //! one or those that lie side by side in an archive, which are written when all of the run has come.
 
-use std::fs::File;
 use std::io;
-use std::mem;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::pin::pin;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::Semaphore;
 
@@ -20,9 +16,10 @@ use crate::edge::fs::rooted_dir::{Beneath, finish_file, write_sparsely};
 use crate::edge::store::{Store, StoreError};
 use crate::edge::transfer::blocking::blocking;
 use crate::edge::transfer::buffer_pool::{Buffer, Pool};
+use crate::edge::transfer::ranges::{BLOCK, fetch_range};
 use crate::edge::transfer::threads::Lanes;
 use crate::rules::store::archive::{RUN, runs};
-use crate::rules::store::manifest::{Item, SMALL, hex, joined};
+use crate::rules::store::manifest::{Item, hex, joined};
 use crate::supervisor::checkpoints::commit::memory::Memory;
 use crate::supervisor::checkpoints::config::Config;
 use crate::supervisor::checkpoints::directory::sums::Sums;
@@ -30,9 +27,6 @@ use crate::supervisor::checkpoints::failure::{Failure, Refusal};
 use crate::supervisor::checkpoints::restore::local_files::is_strongly_equal;
 use crate::supervisor::checkpoints::store::commits::{lack, sizes};
 use crate::supervisor::checkpoints::thread::progress::Listeners;
-
-/// Bytes written at a time; a file of no more is small.
-pub(crate) const BLOCK: u64 = SMALL;
 
 /// Chunks of one file under way at once.
 const CHUNKS_AT_ONCE: usize = 8;
@@ -109,16 +103,16 @@ impl Fetching<'_> {
             let run = from..item.size.min(from + size);
             let fetch = async |sparsely| {
                 let (store, file, key) = (Arc::clone(self.store), Arc::clone(file), item.key.clone());
-                let chunk = fetch_chunk(store, file, key, run.clone(), sparsely);
+                let chunk = fetch_range(store, file, key, run.clone(), sparsely);
                 ways.lanes.carry(|_| chunk).await.map_err(local)
             };
             let mut came = fetch(true).await?;
             // Written without holes over what the first try left.
-            if came.as_ref().map_or_else(StoreError::is_doubtful, |crc| hex(*crc) != *wanted) {
+            if came.as_ref().map_or_else(StoreError::is_doubtful, |came| hex(came.crc32c) != *wanted) {
                 came = fetch(false).await?;
             }
             match came {
-                Ok(crc) if hex(crc) == *wanted => Ok((crc, run.end - run.start)),
+                Ok(came) if hex(came.crc32c) == *wanted => Ok((came.crc32c, run.end - run.start)),
                 Ok(_) => Err(damaged(item)),
                 Err(error) => Err(self.unreadable(item, &error).await),
             }
@@ -211,53 +205,6 @@ impl Fetching<'_> {
             Err(error) => Refusal::Fatal(self.config.away(&error)),
         }
     }
-}
-
-/// Fetches and writes a run of bytes; returns their checksum. The outer error is the disk's.
-async fn fetch_chunk(
-    store: Arc<Store>,
-    file: Arc<File>,
-    key: String,
-    run: Range<u64>,
-    sparsely: bool,
-) -> io::Result<Result<u32, StoreError>> {
-    let (mut crc, mut at) = (0, run.start);
-    let mut reading = match store.read(&key, at, run.end - run.start).await {
-        Ok(reading) => reading,
-        Err(error) => return Ok(Err(error)),
-    };
-    let (mut pieces, mut held) = (Vec::new(), 0);
-    loop {
-        let piece = match reading.next().await {
-            Ok(piece) => piece,
-            Err(error) => return Ok(Err(error)),
-        };
-        let is_over = piece.is_none();
-        held += piece.as_ref().map_or(0, Bytes::len) as u64;
-        pieces.extend(piece);
-        if is_over || held >= BLOCK {
-            let (file, pieces) = (Arc::clone(&file), mem::take(&mut pieces));
-            crc = blocking(move || write(&file, at, pieces, crc, sparsely)).await?;
-            at += mem::take(&mut held);
-        }
-        if is_over {
-            return Ok(Ok(crc));
-        }
-    }
-}
-
-/// Writes what came, piece after piece, at its place; returns the checksum of what was written before with theirs.
-fn write(file: &File, mut at: u64, pieces: Vec<Bytes>, mut crc: u32, sparsely: bool) -> io::Result<u32> {
-    for piece in pieces {
-        if sparsely {
-            write_sparsely(file, at, &piece)?;
-        } else {
-            file.write_all_at(&piece, at)?;
-        }
-        crc = crc32c::crc32c_append(crc, &piece);
-        at += piece.len() as u64;
-    }
-    Ok(crc)
 }
 
 fn damaged(item: &Item) -> Refusal {

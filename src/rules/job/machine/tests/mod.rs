@@ -1,5 +1,6 @@
 //! Whole jobs, and the rules that hold in all of them.
 
+mod fetching;
 mod gang;
 mod gathering;
 mod hanging;

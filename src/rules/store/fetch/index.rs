@@ -1,0 +1,106 @@
+//! What a fetch has put into its directory: a file of JSON lines in it ([`INDEX`]), the URL first, then each file once it is
+//! whole and in place. A line that a kill has cut is one file that is fetched again.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::plan::Object;
+
+/// The name of the file.
+pub const INDEX: &str = ".trainit-fetch";
+/// A longer line is none of ours.
+pub const LONGEST_LINE: u64 = 64 << 10;
+
+#[derive(Serialize, Deserialize)]
+struct Head {
+    trainit_fetch: u32,
+    url: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Line<'a> {
+    path: Cow<'a, str>,
+    size: u64,
+    tag: Cow<'a, str>,
+}
+
+/// The format's number.
+const VERSION: u32 = 1;
+
+/// The first line for this URL.
+pub fn head(url: &str) -> String {
+    line(&Head { trainit_fetch: VERSION, url: url.to_owned() })
+}
+
+/// The line for a file that is in place.
+pub fn entry(object: &Object) -> String {
+    line(&Line { path: object.path.as_str().into(), size: object.size, tag: object.tag.as_str().into() })
+}
+
+fn line(of: &impl Serialize) -> String {
+    serde_json::to_string(of).unwrap_or_default() + "\n"
+}
+
+/// What an index says.
+#[derive(Debug, Default)]
+pub struct Index {
+    is_ours: bool,
+    files: HashMap<String, Object>,
+}
+
+impl Index {
+    /// Reads the next line. An index of another URL says nothing: the same names there are other files.
+    pub fn read(&mut self, url: &str, line: &str) {
+        if let Ok(Head { trainit_fetch: VERSION, url: other }) = serde_json::from_str(line) {
+            self.is_ours = other == url;
+        } else if self.is_ours
+            && let Ok(Line { path, size, tag }) = serde_json::from_str(line)
+        {
+            let object = Object { path: path.into_owned(), size, tag: tag.into_owned(), modified_ns: 0 };
+            self.files.insert(object.path.clone(), object);
+        }
+    }
+
+    /// What it says of this path.
+    pub fn get(&self, path: &str) -> Option<&Object> {
+        self.files.get(path)
+    }
+
+    /// Every file that it names.
+    pub fn into_files(self) -> impl Iterator<Item = Object> {
+        self.files.into_values()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(lines: &str) -> Index {
+        let mut index = Index::default();
+        lines.lines().for_each(|line| index.read("gs://b", line));
+        index
+    }
+
+    fn object(path: &str) -> Object {
+        Object { path: path.to_owned(), size: 3, tag: "\"g1\"".to_owned(), modified_ns: 0 }
+    }
+
+    #[test]
+    fn a_file_is_known_by_its_line_and_a_cut_line_is_none() {
+        let (ours, odd) = (object("a/b"), object("q\"\u{fc}\\"));
+        let text = head("gs://b") + &entry(&ours) + &entry(&odd) + "{\"path\":\"cut\",\"si";
+        let index = read(&text);
+        assert_eq!((index.get("a/b"), index.get(&odd.path)), (Some(&ours), Some(&odd)));
+        assert_eq!(index.into_files().count(), 2);
+    }
+
+    #[test]
+    fn an_index_of_another_url_or_of_no_url_says_nothing() {
+        assert!(read(&(head("gs://other") + &entry(&object("a")))).get("a").is_none());
+        assert!(read(&entry(&object("a"))).get("a").is_none());
+        assert!(read("no JSON").get("a").is_none());
+    }
+}

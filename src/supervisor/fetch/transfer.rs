@@ -1,0 +1,223 @@
+//! The files of one fetch, on their way from the store into the directory.
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use tokio::sync::Semaphore;
+
+use super::Fetch;
+use crate::edge::clock::Clock;
+use crate::edge::fs::rooted_dir::{Beneath, finish_file};
+use crate::edge::store::{Seen, Store, StoreError};
+use crate::edge::transfer::blocking::blocking;
+use crate::edge::transfer::ranges::{BLOCK, fetch_range};
+use crate::edge::transfer::threads::Lanes;
+use crate::rules::store::address::Address;
+use crate::rules::store::fetch::index::{self, INDEX};
+use crate::rules::store::fetch::plan::{Object, Plan, temporary};
+use crate::rules::store::manifest::{hex, joined};
+use crate::rules::text::transfer_progress::{LINE_EVERY, words};
+use crate::supervisor::checkpoints::commit::memory::Memory;
+use crate::supervisor::checkpoints::failure::Failure;
+
+/// Bytes of a large file that are asked for at once.
+const RANGE: u64 = 32 << 20;
+/// Ranges of one file under way at once.
+const RANGES_AT_ONCE: usize = 8;
+/// Mode of a fetched file, which the command may run as another user to read.
+const MODE: u32 = 0o644;
+/// Mode of the index.
+const INDEX_MODE: u32 = 0o644;
+
+/// Why a file did not come.
+pub(super) enum Wrong {
+    /// Other bytes came than the store has.
+    Spoilt(String),
+    Store(StoreError),
+    Disk(io::Error),
+}
+
+impl Wrong {
+    /// Whether the next try may bring the right bytes.
+    fn is_doubtful(&self) -> bool {
+        match self {
+            Wrong::Spoilt(_) => true,
+            Wrong::Store(error) => error.is_doubtful(),
+            Wrong::Disk(_) => false,
+        }
+    }
+}
+
+/// The index, and where its next line goes.
+type Lines = Arc<Mutex<(File, u64)>>;
+
+pub(super) struct Transfer<'a> {
+    fetch: &'a Fetch,
+    store: Arc<Store>,
+    dir: Arc<Beneath>,
+    lines: Lines,
+    /// Small files under way at once.
+    at_once: usize,
+    streams: Semaphore,
+    /// So many of those does a range of a large one stand for.
+    turns: u32,
+    lanes: Lanes,
+    files: Cell<usize>,
+    bytes: Cell<u64>,
+}
+
+impl<'a> Transfer<'a> {
+    /// Writes the index anew with what is there. Errors: as open(2), write(2).
+    pub(super) async fn begin(
+        fetch: &'a Fetch,
+        store: Arc<Store>,
+        dir: Arc<Beneath>,
+        plan: &Plan,
+    ) -> io::Result<Transfer<'a>> {
+        let known = plan.unchanged.iter().chain(&plan.gone).map(index::entry);
+        let text: String = [index::head(&fetch.source.to_string())].into_iter().chain(known).collect();
+        let to = Arc::clone(&dir);
+        let file = blocking(move || {
+            to.replace(INDEX, text.as_bytes(), INDEX_MODE)?;
+            let file = to.open_lock(INDEX)?;
+            let end = file.metadata()?.len();
+            Ok((file, end))
+        });
+        let sizes = Memory::now().fit(store.part_sizes());
+        Ok(Transfer {
+            fetch,
+            lines: Arc::new(Mutex::new(file.await?)),
+            at_once: sizes.at_once,
+            streams: Semaphore::new(sizes.at_once),
+            turns: sizes.small_for_a_part(),
+            lanes: Lanes::open(plan.fetch.iter().filter(|object| object.size > BLOCK).count()).await,
+            store,
+            dir,
+            files: Cell::new(0),
+            bytes: Cell::new(0),
+        })
+    }
+
+    /// Fetches all of them.
+    pub(super) async fn run(self, plan: Plan) -> Result<(), Failure> {
+        let (count, bytes) = (plan.fetch.len(), plan.bytes());
+        let files = stream::iter(plan.fetch).map(|object| self.file(object)).buffer_unordered(self.at_once);
+        tokio::select! {
+            done = files.try_collect::<()>() => done?,
+            never = self.tell(count, bytes) => match never {},
+        }
+        self.lanes.close().await;
+        Ok(())
+    }
+
+    /// Logs the progress from time to time.
+    async fn tell(&self, files: usize, bytes: u64) -> Infallible {
+        let clock = Clock::start();
+        loop {
+            tokio::time::sleep(LINE_EVERY).await;
+            let (source, words) = (&self.fetch.source, words(self.bytes.get(), bytes, clock.now()));
+            tracing::info!(code = "fetch", "fetching {source}: {} of {files} files, {words}", self.files.get());
+        }
+    }
+
+    /// One file, which is asked for again where other bytes came.
+    async fn file(&self, object: Object) -> Result<(), Failure> {
+        let mut came = self.attempt(&object).await;
+        if came.as_ref().is_err_and(Wrong::is_doubtful) {
+            came = self.attempt(&object).await;
+        }
+        let Err(wrong) = came else {
+            self.files.set(self.files.get() + 1);
+            return Ok(());
+        };
+        let (dir, half) = (Arc::clone(&self.dir), temporary(&object.path));
+        // It is written anew by the next fetch anyway.
+        let _ = blocking(move || dir.remove_file(&half)).await;
+        Err(self.fetch.wrong(&object.path, wrong))
+    }
+
+    async fn attempt(&self, object: &Object) -> Result<(), Wrong> {
+        let bytes = Cell::new(0);
+        let done = self.attempt_counting(object, &bytes).await;
+        if done.is_err() {
+            self.bytes.set(self.bytes.get() - bytes.get());
+        }
+        done
+    }
+
+    async fn attempt_counting(&self, object: &Object, bytes: &Cell<u64>) -> Result<(), Wrong> {
+        let (dir, half) = (Arc::clone(&self.dir), temporary(&object.path));
+        let created = blocking(move || {
+            dir.remove_file(&half)?;
+            dir.create_file(&half).map(Arc::new)
+        });
+        let file = created.await.map_err(Wrong::Disk)?;
+        self.ranges(object, &file, bytes).await?;
+        // A bucket says with each range which version it is of.
+        if matches!(self.fetch.source.address, Address::Directory(_)) {
+            let now = self.store.look(&object.path).await.map_err(Wrong::Store)?;
+            if now.map(super::object).as_ref() != Some(object) {
+                return Err(Wrong::Spoilt("it changed while it was read".to_owned()));
+            }
+        }
+        let (dir, lines, object) = (Arc::clone(&self.dir), Arc::clone(&self.lines), object.clone());
+        blocking(move || install(&dir, &file, &object, &lines)).await.map_err(Wrong::Disk)
+    }
+
+    /// All bytes of a file at their places. Errors: the store gave others, as far as it says what it has.
+    async fn ranges(&self, object: &Object, file: &Arc<File>, bytes: &Cell<u64>) -> Result<(), Wrong> {
+        let is_large = object.size > BLOCK;
+        let turns = if is_large { self.turns } else { 1 };
+        let ranges = (0..object.size.div_ceil(RANGE)).map(|number| {
+            let from = number * RANGE;
+            from..object.size.min(from + RANGE)
+        });
+        let fetched = ranges.map(|range| async move {
+            let _turn = self.streams.acquire_many(turns).await;
+            let length = range.end - range.start;
+            let range = fetch_range(Arc::clone(&self.store), Arc::clone(file), object.path.clone(), range, true);
+            let came = if is_large { self.lanes.carry(|_| range).await } else { range.await };
+            let came = came.map_err(Wrong::Disk)?.map_err(Wrong::Store)?;
+            self.bytes.set(self.bytes.get() + length);
+            bytes.set(bytes.get() + length);
+            Ok((came, length))
+        });
+        let mut fetched = pin!(stream::iter(fetched).buffered(RANGES_AT_ONCE));
+        let (mut whole, mut first) = (0, None::<Seen>);
+        while let Some((came, length)) = fetched.next().await.transpose()? {
+            whole = joined(whole, came.crc32c, length);
+            let Some(seen) = came.seen else { continue };
+            if seen.size != object.size || first.as_ref().is_some_and(|first| first.tag != seen.tag) {
+                return Err(Wrong::Spoilt("it changed while it was read".to_owned()));
+            }
+            first = Some(seen);
+        }
+        match first.and_then(|seen| seen.crc32c) {
+            Some(theirs) if theirs != whole => {
+                Err(Wrong::Spoilt(format!("its crc32c is {}, the store says {}", hex(whole), hex(theirs))))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Puts a whole file in place, then says so. Errors: as write(2), rename(2).
+fn install(dir: &Beneath, file: &File, object: &Object, lines: &Lines) -> io::Result<()> {
+    finish_file(file, object.size, MODE, object.modified_ns)?;
+    // Of a file whose ranges came in any order the size says nothing after a crash.
+    if object.size > RANGE {
+        file.sync_data()?;
+    }
+    dir.place(&temporary(&object.path), &object.path)?;
+    let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+    let line = index::entry(object);
+    lines.0.write_all_at(line.as_bytes(), lines.1)?;
+    lines.1 += line.len() as u64;
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! What the background thread does, as futures of its one runtime.
+
+use std::sync::Arc;
+
+use tokio::sync::{Notify, mpsc as orders};
+
+use super::background::{Order, Teller};
+use super::checkpoints::Keep;
+use super::fetch::{self, Fetch};
+use super::peers::Peers;
+use super::preemption_watch::PreemptionWatch;
+use super::status::history::History;
+use super::status::page::Page;
+use crate::edge::clock::Clock;
+use crate::edge::transfer::blocking;
+
+/// The work of the thread.
+#[derive(Debug, Default)]
+pub struct Work {
+    /// Training data to fetch before the first start.
+    pub fetches: Vec<Fetch>,
+    /// Checkpoints to restore and commit, the model to copy.
+    pub keep: Option<Keep>,
+    /// The preemption sources to poll besides SIGTERM.
+    pub preemption_watch: Option<PreemptionWatch>,
+    /// The peers that must be reachable before the first start.
+    pub peers: Option<Peers>,
+    /// The HTTP page for scrapers.
+    pub page: Option<Page>,
+}
+
+impl Work {
+    /// Whether there is none.
+    pub(super) fn is_none(&self) -> bool {
+        let Work { fetches, keep, preemption_watch, peers, page } = self;
+        let has_one = keep.is_some() || preemption_watch.is_some() || peers.is_some() || page.is_some();
+        fetches.is_empty() && !has_one
+    }
+
+    /// Whether it needs a thread for files.
+    pub(super) fn has_files(&self) -> bool {
+        self.keep.is_some() || !self.fetches.is_empty()
+    }
+}
+
+/// What tells the thread to begin.
+pub(super) struct Begins {
+    pub(super) fetch: Arc<Notify>,
+    pub(super) gather: Arc<Notify>,
+}
+
+/// Does all of it, until the thread has no order to wait for.
+pub(super) async fn carry_out(
+    work: Work,
+    orders: orders::UnboundedReceiver<Order>,
+    begins: Begins,
+    teller: Teller,
+    clock: Clock,
+    history: History,
+) {
+    let watch = async {
+        if let Some(preemption_watch) = work.preemption_watch {
+            let teller = teller.clone();
+            preemption_watch.watch(move |event| teller.tell(event)).await;
+        }
+        std::future::pending::<()>().await;
+    };
+    let meet = async {
+        if let Some(peers) = work.peers {
+            begins.gather.notified().await;
+            teller.tell(peers.wait().await);
+        }
+        std::future::pending::<()>().await;
+    };
+    let fetch = async {
+        if !work.fetches.is_empty() {
+            begins.fetch.notified().await;
+            tokio::select! {
+                event = fetch::all(work.fetches) => teller.tell(event),
+                never = blocking::keep_a_thread() => match never {},
+            }
+        }
+        std::future::pending::<()>().await;
+    };
+    let show = async {
+        if let Some(page) = work.page {
+            page.serve(teller.clone(), history).await;
+        }
+        std::future::pending::<()>().await;
+    };
+    let keep = async {
+        match work.keep {
+            Some(keep) => tokio::select! {
+                () = keep.work(orders, teller.clone(), clock) => {}
+                never = blocking::keep_a_thread() => match never {},
+            },
+            None => {
+                // Close the channel, so that an order fails at once instead of waiting for an answer.
+                drop(orders);
+                std::future::pending().await
+            }
+        }
+    };
+    tokio::select! {
+        () = watch => {}
+        () = fetch => {}
+        () = meet => {}
+        () = show => {}
+        () = keep => {}
+    }
+}
