@@ -172,9 +172,9 @@ fn show(as_json: bool, value: &Value, text: &str) -> u8 {
 }
 
 async fn pull(mirror: &mut Mirror, restore: Resuming, as_json: bool, dry: bool) -> Result<u8, Failure> {
-    mirror.hear_restore(Box::new(|| shown("pulling")));
+    mirror.listeners.hear_restore(Box::new(|| shown("pulling")));
     let resume = mirror.restore().await?;
-    let brought = mirror.brought();
+    let brought = mirror.brought.get();
     let object = resume.as_ref().map(|r| {
         let fetched = brought.map(|b| b.fetched);
         json!({"from": r.from, "step": r.step, "commit": r.commit.as_ref().map(ToString::to_string), "fetched_bytes": fetched})
@@ -204,15 +204,15 @@ async fn pull(mirror: &mut Mirror, restore: Resuming, as_json: bool, dry: bool) 
 async fn list(mirror: &Mirror, as_json: bool, has_dir: bool) -> Result<u8, Failure> {
     let commits = mirror.listed().await.map_err(query_failure)?;
     let mut value = json!({ "commits": commits.iter().map(object).collect::<Vec<Value>>() });
-    let mut table = mirror.place().map_or(String::new(), |store| commits_table(&commits, store));
+    let mut table = mirror.config.store.as_ref().map_or(String::new(), |store| commits_table(&commits, store));
     if has_dir {
         let local = mirror.survey().await?;
-        if let (Some(error), None) = (&local.absent, mirror.place()) {
-            return Err(Failure::no_directory(mirror.directory(), error));
+        if let (Some(error), None) = (&local.absent, mirror.config.store.as_ref()) {
+            return Err(Failure::no_directory(&mirror.config.dir, error));
         }
         value["local"] = local.parts.iter().filter(|part| part.state != State::Empty).map(part_object).collect();
         value["excluded"] = local.excluded.iter().map(excluded_object).collect();
-        table.push_str(&local_table(&local, mirror.directory()));
+        table.push_str(&local_table(&local, &mirror.config.dir));
     }
     Ok(show(as_json, &value, &table))
 }
@@ -220,7 +220,7 @@ async fn list(mirror: &Mirror, as_json: bool, has_dir: bool) -> Result<u8, Failu
 async fn verify(mirror: &Mirror, as_json: bool) -> Result<u8, Failure> {
     let commits = mirror.verified(&*shown("verifying")).await.map_err(query_failure)?;
     let value = json!({ "commits": commits.iter().map(object).collect::<Vec<Value>>() });
-    let mut table = mirror.place().map_or(String::new(), |store| commits_table(&commits, store));
+    let mut table = mirror.config.store.as_ref().map_or(String::new(), |store| commits_table(&commits, store));
     let whole = commits.iter().filter(|c| c.problems.is_empty()).count();
     if !commits.is_empty() {
         let is = if commits.len() == 1 { "commit is" } else { "commits are" };

@@ -1,7 +1,5 @@
 //! An object that is read from one byte to another.
 
-use std::fmt;
-
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
@@ -30,12 +28,6 @@ pub struct Reading<'a> {
     /// From where a bucket was asked last, and what it sends. A directory is asked block by block.
     asked: Option<(u64, BoxStream<'static, object_store::Result<Bytes>>)>,
     seen: Option<Seen>,
-}
-
-impl fmt::Debug for Reading<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Reading").field(&self.key).finish()
-    }
 }
 
 impl Store {

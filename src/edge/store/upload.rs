@@ -1,6 +1,5 @@
 //! An object that is written part by part.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,12 +36,6 @@ pub struct Part {
     number: usize,
     /// `None` for a directory's.
     id: Option<PartId>,
-}
-
-impl fmt::Debug for Upload {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Upload").field(&self.key).finish()
-    }
 }
 
 impl Store {

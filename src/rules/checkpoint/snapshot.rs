@@ -47,6 +47,21 @@ pub struct Plan {
     pub seen: Arc<BTreeMap<String, Entry>>,
 }
 
+impl Plan {
+    /// What it takes from the directory, and whether it is a text.
+    pub fn here(&self) -> impl Iterator<Item = (&Entry, bool)> + Clone {
+        self.files.iter().filter_map(|file| match file {
+            PlanFile::Here { entry, is_text } => Some((entry, *is_text)),
+            PlanFile::Carried(_) => None,
+        })
+    }
+
+    /// The regular files among it.
+    pub fn files_here(&self) -> impl Iterator<Item = &Entry> + Clone {
+        self.here().map(|(entry, _)| entry).filter(|entry| entry.kind == Kind::File)
+    }
+}
+
 /// One part of a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlanPart {

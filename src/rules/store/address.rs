@@ -286,19 +286,4 @@ mod tests {
         let line = store.nested("the store", Path::new("/gcs/b"), "no");
         assert!(line.contains("gs://b/job (which Vertex AI mounts at /gcs/b/job) and"), "{line}");
     }
-
-    #[test]
-    fn every_node_but_the_first_has_a_part_of_its_own() {
-        for (url, part) in [
-            ("file:///s", "file:///s/node-00012"),
-            ("gs://b", "gs://b/node-00012"),
-            ("s3://b/p", "s3://b/p/node-00012"),
-        ] {
-            let store = Address::parse(url).expect("good");
-            assert_eq!(
-                (store.of_node(0).to_string(), store.of_node(12).to_string()),
-                (url.to_owned(), part.to_owned())
-            );
-        }
-    }
 }

@@ -137,52 +137,6 @@ mod tests {
 
     use super::*;
 
-    fn files(count: usize, size: impl Fn(usize) -> u64) -> Vec<Entry> {
-        let file = |number| Entry { mtime_ns: -1, ..Entry::file(&format!("step-1/{number:06}"), size(number)) };
-        (0..count).map(file).collect()
-    }
-
-    fn archives<'a>(loads: &'a [Load<'_>]) -> Vec<&'a [Member<'a>]> {
-        let members = |load: &'a Load<'_>| if let Load::Together(members) = load { Some(&members[..]) } else { None };
-        loads.iter().filter_map(members).collect()
-    }
-
-    #[test]
-    fn only_many_small_files_are_gathered_and_large_ones_stay_apart() {
-        for (count, gathers, is_half_large, together) in [
-            (FEW, true, false, 0),
-            (FEW + 1, false, false, 0),
-            (FEW + 1, true, false, FEW + 1),
-            (2 * FEW, true, true, 0),
-            (2 * FEW + 2, true, true, FEW + 1),
-        ] {
-            let size = |number| if is_half_large { SMALL + number as u64 % 2 } else { 7 };
-            let files = files(count, size);
-            let loads = loads(files.iter(), gathers);
-            let gathered: usize = archives(&loads).iter().map(|members| members.len()).sum();
-            let alone = loads.iter().filter(|load| matches!(load, Load::Alone(_))).count();
-            assert_eq!((gathered, alone), (together, count - together), "{count} {gathers} {is_half_large}");
-        }
-    }
-
-    #[test]
-    fn every_file_is_in_one_archive_and_none_is_too_long_or_shorter_than_it_need_be() {
-        for size in [0, 1, 511, 512, 513, 100 << 10, SMALL - 1, SMALL] {
-            let all = files(3 * FEW, |_| size);
-            let loads = loads(all.iter(), true);
-            let archives = archives(&loads);
-            let paths: Vec<&str> =
-                archives.iter().copied().flatten().map(|member| member.entry.path.as_str()).collect();
-            assert!(paths.iter().eq(all.iter().map(|entry| &entry.path)), "in their order");
-            let length = |members: &[Member<'_>]| members.iter().map(Member::length).sum::<u64>() + END.len() as u64;
-            assert!(archives.iter().all(|members| length(members) <= LONGEST), "{size}");
-            let (_, full) = archives.split_last().expect("there are some");
-            let one = archives[0][0].length();
-            assert!(archives.iter().all(|members| members.len() <= MOST), "{size}");
-            assert!(full.iter().all(|members| members.len() == MOST || length(members) + one > LONGEST), "{size}");
-        }
-    }
-
     fn item(archive: u8, offset: u64, size: u64) -> Item {
         let (path, key) = (format!("u/{archive}-{offset}"), format!("u/{archive}.tar"));
         let item = serde_json::json!({"type": "file", "path": path, "key": key, "offset": offset, "size": size});

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::edge::fs::rooted_dir::Beneath;
 use crate::edge::store::StoreError;
-use crate::rules::checkpoint::{Explanation, PartState, Plan, PlanFile};
+use crate::rules::checkpoint::{Explanation, PartState, Plan};
 use crate::rules::store::manifest::Manifest;
 use crate::rules::store::names::Stamp;
 use crate::supervisor::checkpoints::commit::outcome::{Ask, Outcome, name_of_part};
@@ -66,17 +66,11 @@ impl Mirror {
             ));
         };
         let held = self.held(&plan).await.map_err(|error| Failure::asking(&error))?;
-        let here = || {
-            plan.files.iter().filter_map(|file| match file {
-                PlanFile::Here { entry, .. } if entry.kind == crate::rules::checkpoint::Kind::File => Some(entry),
-                _ => None,
-            })
-        };
         Ok(Ok(Next {
             parts: plan.parts.iter().map(|part| name_of_part(&part.record)).collect(),
             step: plan.step,
-            files: here().count(),
-            bytes: here().map(|entry| entry.size).sum(),
+            files: plan.files_here().count(),
+            bytes: plan.files_here().map(|entry| entry.size).sum(),
             held,
         }))
     }
@@ -202,11 +196,6 @@ impl Mirror {
 /// Whether the files are of the same names, sizes and times.
 fn seems_same(manifest: &Manifest, plan: &Plan) -> bool {
     let theirs: HashSet<(&str, u64, i64)> = manifest.regular().map(|f| (f.path.as_str(), f.size, f.mtime_ns)).collect();
-    let ours = plan.files.iter().filter_map(|file| match file {
-        PlanFile::Here { entry, .. } if entry.kind == crate::rules::checkpoint::Kind::File => {
-            Some((entry.path.as_str(), entry.size, entry.mtime_ns))
-        }
-        _ => None,
-    });
+    let ours = plan.files_here().map(|entry| (entry.path.as_str(), entry.size, entry.mtime_ns));
     ours.collect::<HashSet<_>>() == theirs
 }

@@ -32,7 +32,7 @@ use crate::supervisor::checkpoints::failure::{Failure, IN_THE_WAY};
 use crate::supervisor::checkpoints::restore::offer::GangProgress;
 use crate::supervisor::checkpoints::store::claim::{Remote, claim};
 use crate::supervisor::checkpoints::store::retention::{Pruned, Retiring};
-use crate::supervisor::checkpoints::thread::progress::{Hear, Listeners};
+use crate::supervisor::checkpoints::thread::progress::Listeners;
 
 /// What to resume from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,7 +111,6 @@ pub struct Brought {
 }
 
 /// The mirror of one run.
-#[derive(Debug)]
 pub struct Mirror {
     pub(crate) config: Config,
     pub(crate) clock: Clock,
@@ -156,7 +155,7 @@ impl Mirror {
         };
         let Some(address) = mirror.config.store.clone() else { return Ok(mirror) };
         // The check below would wait for a store that hangs without a word.
-        mirror.config.access.answers(&address).await.map_err(|error| mirror.away(&error))?;
+        mirror.config.access.answers(&address).await.map_err(|error| mirror.config.away(&error))?;
         let (dir, store) = (mirror.config.dir.clone(), address.clone());
         let lie = blocking(move || Ok(apart(&dir, &store, &real_path::real))).await;
         lie.map_err(|error| Failure::store(format!("{address} cannot be looked at: {error}; start again")))??;
@@ -164,10 +163,10 @@ impl Mirror {
             mirror.prepare_directory().await?;
         }
         let store = Store::open(&address, mirror.config.claims(), &mirror.config.access).await;
-        let store = store.map_err(|error| mirror.away(&error))?;
+        let store = store.map_err(|error| mirror.config.away(&error))?;
         let mut remote = Remote { store: Arc::new(store), address, claim: None };
         if mirror.config.claims() {
-            let claim = claim(&remote.store).await.map_err(|error| mirror.away(&error))?;
+            let claim = claim(&remote.store).await.map_err(|error| mirror.config.away(&error))?;
             if !claim.honest {
                 mirror.note(format!(
                     "{} ignores put-if-absent: two runs at once are told apart by a random tag only",
@@ -322,11 +321,6 @@ impl Mirror {
         self.last.as_ref().map(|last| (last.step, &last.stamp))
     }
 
-    /// A commit that the store must hold, if it is the one that was claimed.
-    pub(crate) fn known_commit(&self) -> Option<&Stamp> {
-        self.last.as_ref().map(|last| &last.stamp)
-    }
-
     /// Whether the store has a commit that is older than the last one.
     pub(crate) fn has_older(&self) -> bool {
         let Some(last) = &self.last else { return false };
@@ -342,34 +336,9 @@ impl Mirror {
         }
     }
 
-    /// Tells bytes done and bytes in all of each restore from now on, one of these listeners each.
-    pub fn hear_restore(&mut self, listen: Box<dyn Fn() -> Hear>) {
-        self.listeners.hear_restore(listen);
-    }
-
-    /// The store's address, if there is one.
-    pub fn place(&self) -> Option<&Address> {
-        self.config.store.as_ref()
-    }
-
-    /// The checkpoint directory.
-    pub fn directory(&self) -> &Path {
-        &self.config.dir
-    }
-
-    /// What the last restore did, or would do; `None`: it left alone what lies there.
-    pub fn brought(&self) -> Option<Brought> {
-        self.brought.get()
-    }
-
     /// Says what people should know and no outcome says.
     pub(crate) fn note(&self, line: String) {
         (self.config.note)(&line);
-    }
-
-    /// The line for a store that does not answer as it must.
-    pub(crate) fn away(&self, error: &StoreError) -> Failure {
-        self.config.away(error)
     }
 }
 

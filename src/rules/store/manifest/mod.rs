@@ -92,9 +92,6 @@ pub struct Manifest {
     pub total_bytes: u64,
     /// What the framework loads, relative to the checkpoint directory; [`WHOLE`] for the directory itself.
     pub unit: String,
-    /// Permission bits of the unit, where it is a directory and they are not [`ORDINARY`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unit_mode: Option<u32>,
     /// Number of training processes, where known.
     pub world_size: Option<u32>,
 }
@@ -120,9 +117,6 @@ pub struct Item {
     /// The store's tag for the object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etag: Option<String>,
-    /// The store's version of the object.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub generation: Option<String>,
     /// Where its bytes lie in the store, relative to the prefix.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub key: String,

@@ -28,7 +28,6 @@ impl Sent {
             target: None,
             etag: None,
             offset: None,
-            generation: None,
             crc32c: String::new(),
             chunks: None,
             blake3: None,

@@ -120,36 +120,3 @@ impl Memory {
 fn units_of(bytes: u64) -> u64 {
     if bytes <= SMALL { 1 } else { bytes.next_multiple_of(BLOCK) / UNIT }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const BUCKET: PartSizes = PartSizes { whole: 64 << 20, part: 32 << 20, at_once: 128, gathers: true };
-    const DIRECTORY: PartSizes = PartSizes { whole: 8 << 20, part: 8 << 20, at_once: 4, gathers: false };
-
-    #[tokio::test]
-    async fn no_piece_is_larger_than_a_quarter_of_what_is_free_or_one_part() {
-        for room in [0, 1 << 20, 40 << 20, 100 << 20, 400 << 20, MOST * SHARE, u64::MAX] {
-            let (memory, most) = (Memory::of(Some(room)), (room / SHARE).clamp(LEAST, MOST));
-            let (bucket, directory) = (memory.fit(BUCKET), memory.fit(DIRECTORY));
-            assert!(bucket.whole.max(bucket.part).max(directory.part) <= most, "{room}");
-            assert!(bucket.at_once as u64 * UNIT <= most && directory.at_once >= 1, "{room}");
-            assert!(memory.hold(u64::MAX / 2).await.is_some(), "what is larger than all of it takes all of it");
-            assert_eq!((bucket, directory) == (BUCKET, DIRECTORY), most == MOST, "{room}");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_run_is_read_to_its_end_and_one_that_ends_before_is_an_error() {
-        let (memory, file) = (Memory::now(), tempfile::tempfile().expect("makes a file"));
-        file.set_len(3 * BLOCK).expect("grows");
-        for length in [1, SMALL, BLOCK, 3 * BLOCK, 3 * BLOCK + 1] {
-            let reader = file.try_clone().expect("duplicates");
-            let read = memory.read(move || Ok(reader), 0, length, Sums::default(), true).await;
-            let sent = read.map(|(blocks, _)| blocks.iter().map(|block| block.len() as u64).sum::<u64>());
-            let expected = if length > 3 * BLOCK { Err(io::ErrorKind::UnexpectedEof) } else { Ok(length) };
-            assert_eq!(sent.map_err(|error| error.kind()), expected);
-        }
-    }
-}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::rules::checkpoint::{Look, PartRecord, Plan, PlanFile, State};
+use crate::rules::checkpoint::{Look, PartRecord, Plan, State};
 use crate::rules::store::names::Attempt;
 use crate::supervisor::checkpoints::directory::look::How;
 
@@ -107,14 +107,7 @@ pub(crate) fn waiting(look: &Look) -> Option<String> {
 
 /// Says what the first commit takes, so that a directory that holds more than checkpoints is seen at once.
 pub(crate) fn tell_of_first(plan: &Plan) {
-    let mut files: Vec<(u64, &str)> = plan
-        .files
-        .iter()
-        .filter_map(|file| match file {
-            PlanFile::Here { entry, .. } => Some((entry.size, entry.path.as_str())),
-            PlanFile::Carried(_) => None,
-        })
-        .collect();
+    let mut files: Vec<(u64, &str)> = plan.here().map(|(entry, _)| (entry.size, entry.path.as_str())).collect();
     files.sort_by(|a, b| b.cmp(a));
     let bytes: u64 = files.iter().map(|(size, _)| size).sum();
     let largest: Vec<String> =

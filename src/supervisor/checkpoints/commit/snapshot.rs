@@ -146,7 +146,7 @@ impl Mirror {
         self.last = self.sender.naming.take();
         self.history.known.extend(self.last.as_ref().map(|last| last.stamp.clone()));
         self.watcher.committed(&plan);
-        self.retiring.is_due();
+        self.retiring.is_due = true;
         self.waits(None);
         self.write_record().await;
         let unit = plan.resume.unit.unwrap_or_else(|| WHOLE.to_owned());
@@ -290,7 +290,6 @@ impl Mirror {
             node: self.config.node,
             created_unix: clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
             parent: self.history.parent.as_ref().map(Stamp::to_string),
-            unit_mode: None,
             habits: plan.habits.clone(),
             home: self.config.home().into_os_string().into_string().ok(),
             total_bytes: files.iter().map(|item| item.size).sum(),

@@ -25,8 +25,8 @@ const TREE: &str = "tree";
 impl Mirror {
     /// Bytes of the plan's files that are not in the store yet, as far as stat can tell.
     pub(crate) fn bytes_to_send(&self, plan: &Plan) -> u64 {
-        let new = here(plan).filter(|(entry, _)| self.sender.known.unchanged(entry).is_none());
-        new.map(|(entry, _)| entry.size).sum()
+        let new = plan.here().map(|(entry, _)| entry).filter(|entry| self.sender.known.unchanged(entry).is_none());
+        new.map(|entry| entry.size).sum()
     }
 
     /// Sends the plan's files, each under a key that no manifest names yet. All of the commit's files, sorted by path.
@@ -40,10 +40,11 @@ impl Mirror {
     ) -> Result<(Vec<Sent>, HardLinks), Stop> {
         let (store, stamp, faults) = (&remote.store, self.stamp(remote)?, &self.config.faults);
         let (known, uncommitted) = (&self.sender.known, &self.sender.uncommitted);
+        let last = self.last.as_ref().map(|last| &last.stamp);
         let mut sent = self.carried(plan)?;
-        sent.extend(without_data(&here(plan).map(|(entry, _)| entry).collect::<Vec<_>>()));
+        sent.extend(without_data(&plan.here().map(|(entry, _)| entry).collect::<Vec<_>>()));
         let (mut new, mut steady, mut texts) = (Vec::new(), Vec::new(), HashSet::new());
-        for (entry, is_text) in here(plan).filter(|(entry, _)| entry.kind == Kind::File) {
+        for (entry, is_text) in plan.here().filter(|(entry, _)| entry.kind == Kind::File) {
             let Some(old) = known.unchanged(entry) else {
                 new.push(entry);
                 if is_text {
@@ -59,7 +60,7 @@ impl Mirror {
         let links = link(&dir, &self.links_place(), &new).await.map_err(|error| self.config.unreadable(&error))?;
         let touched = unchanged(&dir, &steady, &links, None).await?;
         faults.point(2);
-        remote.fence(self.known_commit(), uncommitted).await?;
+        remote.fence(last, uncommitted).await?;
         faults.point(3);
 
         let done = Cell::new(0);
@@ -99,7 +100,7 @@ impl Mirror {
         sent.extend(self.nothing_came(plan).await?);
         sent.sort_by(|a, b| a.item.path.cmp(&b.item.path));
         faults.point(7);
-        remote.fence(self.known_commit(), uncommitted).await?;
+        remote.fence(last, uncommitted).await?;
         Ok((sent, links))
     }
 
@@ -135,14 +136,6 @@ impl Mirror {
         }
         Ok(odd_directories(&units))
     }
-}
-
-/// What the plan takes from the directory, and whether it is a text.
-fn here(plan: &Plan) -> impl Iterator<Item = (&Entry, bool)> {
-    plan.files.iter().filter_map(|file| match file {
-        PlanFile::Here { entry, is_text } => Some((entry, *is_text)),
-        PlanFile::Carried(_) => None,
-    })
 }
 
 /// Under which place in the store a file's data lies: its unit, so that it can be used without trainit, or the tree.

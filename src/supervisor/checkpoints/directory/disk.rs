@@ -1,8 +1,6 @@
 //! Paths in `.trainit` of a checkpoint directory, and small file operations that several modules share.
 
 use std::io;
-use std::path::Path;
-use std::sync::Arc;
 
 use crate::edge::clock;
 use crate::edge::fs::rooted_dir::Beneath;
@@ -22,11 +20,6 @@ pub(crate) const TORN: &str = ".trainit/torn";
 pub(crate) const RECORD_LIMIT: u64 = 512 << 20;
 /// Places for what is moved are tried up to this number.
 const MOST_PLACES: u32 = 10_000;
-
-/// The directory opened, for file work.
-pub(crate) fn beneath(dir: &Path) -> io::Result<Arc<Beneath>> {
-    Beneath::open(dir).map(Arc::new)
-}
 
 /// A free place below one of ours: `WITHIN/NAME-1`, `-2` and so on. Errors: as stat(2); AlreadyExists where there are too
 /// many.

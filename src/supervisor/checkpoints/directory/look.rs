@@ -49,10 +49,15 @@ pub(crate) struct Watcher {
     options: Arc<Options>,
     clock: Clock,
     heartbeat: Heartbeat,
-    tracker: Arc<Mutex<Tracker>>,
+    known: Arc<Mutex<Known>>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    tracker: Tracker,
     /// What lay there when it was last walked, and when it was last committed or restored.
-    walked: Arc<Mutex<Beside>>,
-    beside: Arc<Mutex<Beside>>,
+    walked: Beside,
+    beside: Beside,
 }
 
 /// So many files are open at once to judge one.
@@ -74,9 +79,7 @@ impl Watcher {
             options: Arc::clone(&config.options),
             clock,
             heartbeat: config.heartbeat.clone(),
-            tracker: Arc::default(),
-            walked: Arc::default(),
-            beside: Arc::default(),
+            known: Arc::default(),
         }
     }
 
@@ -135,9 +138,8 @@ impl Watcher {
         let (this, now) = (self.clone(), self.clock.now());
         blocking(move || {
             let listing = walked(&this.dir, &this.options)?;
-            *lock(&this.walked) = beside(&listing);
-            this.keep_beside();
-            *this.lock() = Tracker::begin(now, &listing, last);
+            let (walked, beside) = (beside(&listing), beside(&listing));
+            *this.lock() = Known { tracker: Tracker::begin(now, &listing, last), walked, beside };
             Ok(())
         })
         .await
@@ -148,7 +150,7 @@ impl Watcher {
         let (this, now) = (self.clone(), self.clock.now());
         blocking(move || {
             let listing = walked(&this.dir, &this.options)?;
-            *this.lock() = Tracker::pushed(now, &listing);
+            this.lock().tracker = Tracker::pushed(now, &listing);
             Ok(())
         })
         .await
@@ -156,17 +158,14 @@ impl Watcher {
 
     /// The plan's manifest stands.
     pub(crate) fn committed(&self, plan: &Plan) {
-        self.lock().committed(plan);
-        self.keep_beside();
+        let mut known = self.lock();
+        known.tracker.committed(plan);
+        known.beside = known.walked.clone();
     }
 
     /// What lay there when it was last committed or restored.
     pub(crate) fn beside(&self) -> Beside {
-        lock(&self.beside).clone()
-    }
-
-    fn keep_beside(&self) {
-        lock(&self.beside).clone_from(&lock(&self.walked));
+        self.lock().beside.clone()
     }
 
     /// Whether something of the last commit is gone, and nothing has come since.
@@ -174,18 +173,19 @@ impl Watcher {
         let this = self.clone();
         blocking(move || {
             let listing = walked(&this.dir, &this.options)?;
-            Ok(this.lock().last().is_some_and(|last| lacks_the_newest(last, &this.beside(), &listing)))
+            let known = this.lock();
+            Ok(known.tracker.last().is_some_and(|last| lacks_the_newest(last, &known.beside, &listing)))
         })
         .await
     }
 
     /// The last commit as this directory knows it.
     pub(crate) fn last(&self) -> Option<Committed> {
-        self.lock().last().cloned()
+        self.lock().tracker.last().cloned()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Tracker> {
-        lock(&self.tracker)
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn with<T: Send + 'static>(
@@ -201,9 +201,9 @@ impl Watcher {
                 opened => Some(opened?),
             };
             let files = beneath.as_ref().map(|beneath| Files { beneath, listing: &listing });
-            let mut tracker = this.lock();
+            let mut known = this.lock();
             let open = match how.writer {
-                Writer::Running => open_for_writing(&listing, tracker.last()),
+                Writer::Running => open_for_writing(&listing, known.tracker.last()),
                 Writer::Finished | Writer::Killed => BTreeSet::new(),
             };
             let peek: &dyn Peek = files.as_ref().map_or(&Nothing, |files| files);
@@ -216,16 +216,12 @@ impl Watcher {
                 died_ns: how.died_ns,
                 settle: how.settle,
             };
-            *lock(&this.walked) = beside(&listing);
+            known.walked = beside(&listing);
             has_files_to_see_with(&this.dir)?;
-            Ok(act(&mut tracker, &facts))
+            Ok(act(&mut known.tracker, &facts))
         })
         .await
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Where no more files can be opened, what is whole seems to lack something. Errors: that it is so.

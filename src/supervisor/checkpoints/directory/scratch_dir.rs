@@ -71,6 +71,18 @@ impl ScratchDir {
         Ok(ScratchDir { within: within.to_owned(), path, lock, beat: beat.abort_handle() })
     }
 
+    /// The same on a thread for file work.
+    pub(crate) async fn begin(dir: &Arc<Beneath>, within: &'static str) -> io::Result<ScratchDir> {
+        let dir = Arc::clone(dir);
+        blocking(move || ScratchDir::take(&dir, within)).await
+    }
+
+    /// Removes it on such a thread. Where that fails, it is swept one day.
+    pub(crate) async fn give_up(self, dir: &Arc<Beneath>) {
+        let dir = Arc::clone(dir);
+        let _ = blocking(move || self.remove(&dir)).await;
+    }
+
     /// Where files are put.
     pub(crate) fn files(&self) -> String {
         format!("{}/files", self.path)

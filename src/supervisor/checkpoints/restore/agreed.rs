@@ -108,9 +108,10 @@ impl Mirror {
             let why = "node 0's checkpoint is in its directory only, and could not be committed: its log says why";
             return Err(Failure::store(why.to_owned()));
         }
-        let store = Store::open(&address, false, &self.config.access).await.map_err(|error| self.away(&error))?;
+        let store =
+            Store::open(&address, false, &self.config.access).await.map_err(|error| self.config.away(&error))?;
         let remote = Remote { store: Arc::new(store), address, claim: None };
-        let names = commits(&remote.store).await.map_err(|error| self.away(&error))?;
+        let names = commits(&remote.store).await.map_err(|error| self.config.away(&error))?;
         let name = names.into_iter().find(|name| hash_of(name) == step.hash).ok_or_else(|| {
             Failure::store(format!("node 0's commit {:016x} is not in {}", step.hash, remote.address))
         })?;
@@ -128,7 +129,7 @@ impl Mirror {
     async fn bring_agreed(&mut self, remote: &Remote, name: &CommitName) -> Result<(), Failure> {
         let cannot = |why: String| Failure::store(format!("the agreed commit {name} cannot be restored: {why}"));
         self.in_gang.directory_counts = false;
-        let manifest = read(&remote.store, name).await.map_err(|error| self.away(&error))?;
+        let manifest = read(&remote.store, name).await.map_err(|error| self.config.away(&error))?;
         let brought = match manifest {
             Ok(manifest) => self.bring(remote, &manifest).await.map(|_| manifest),
             Err(why) => Err(Refusal::Reject(why)),
@@ -161,7 +162,7 @@ impl Mirror {
         for stamp in passed {
             let note = serde_json::json!({"why": "the gang went back to an older checkpoint that all replicas have"});
             let put = remote.store.create(&stamp.bad_key(), note.to_string().into_bytes()).await;
-            put.map_err(|error| self.away(&error))?;
+            put.map_err(|error| self.config.away(&error))?;
         }
         Ok(())
     }

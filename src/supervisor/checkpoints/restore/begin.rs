@@ -7,10 +7,10 @@
 use std::io;
 use std::sync::Arc;
 
+use crate::edge::fs::rooted_dir::Beneath;
 use crate::edge::transfer::blocking::blocking;
 use crate::rules::checkpoint::{Committed, Entry, State};
 use crate::supervisor::checkpoints::config::{Restore, Restoring, Role};
-use crate::supervisor::checkpoints::directory::disk::beneath;
 use crate::supervisor::checkpoints::directory::look::{How, walked};
 use crate::supervisor::checkpoints::directory::record::{self, Record};
 use crate::supervisor::checkpoints::failure::Failure;
@@ -156,7 +156,7 @@ impl Mirror {
         let (store, node) = (self.recorded_store(), self.config.node);
         blocking(move || {
             let listing = walked(&dir, &options)?;
-            Ok(beneath(&dir).ok().and_then(|dir| record::read(&dir, store.as_ref(), node, &listing)))
+            Ok(Beneath::open(&dir).ok().and_then(|dir| record::read(&dir, store.as_ref(), node, &listing)))
         })
         .await
     }

@@ -16,7 +16,7 @@ use crate::supervisor::checkpoints::directory::look::walked;
 use crate::supervisor::checkpoints::directory::record::{self, Record};
 use crate::supervisor::checkpoints::failure::{Failure, Refusal};
 use crate::supervisor::checkpoints::mirror::{Brought, LastCommit, Mirror, Resume};
-use crate::supervisor::checkpoints::store::claim::{Remote, standing, still_shown};
+use crate::supervisor::checkpoints::store::claim::{Remote, still_shown};
 use crate::supervisor::checkpoints::store::commits::{commits, judge, read};
 
 /// What a line names at most.
@@ -46,10 +46,9 @@ enum Considered {
 impl Mirror {
     /// A store that does not show our claim is not the one that we claimed, or does not show what it holds.
     pub(crate) async fn still_ours(&self, remote: &Remote) -> Result<(), Failure> {
-        let Some(claim) = &remote.claim else { return Ok(()) };
-        let standing = standing(&remote.store, &claim.attempt, &claim.body, self.known_commit()).await;
-        match standing.map_err(|error| self.away(&error))? {
-            Standing::Gone => Err(Failure::store(remote.unclaimed(&claim.attempt))),
+        let last = self.last.as_ref().map(|last| &last.stamp);
+        match remote.standing(last).await.map_err(|error| self.config.away(&error))? {
+            Some(Standing::Gone) => Err(Failure::store(remote.unclaimed())),
             _ => Ok(()),
         }
     }
@@ -104,7 +103,7 @@ impl Mirror {
             true => judge(&remote.store, name).await,
             false => read(&remote.store, name).await,
         };
-        let manifest = match judged.map_err(|error| self.away(&error))? {
+        let manifest = match judged.map_err(|error| self.config.away(&error))? {
             Ok(manifest) => manifest,
             Err(why) => return Ok(Considered::Rejected(why)),
         };
@@ -199,7 +198,7 @@ impl Mirror {
             Which::First(_) if saw_commits => still_shown(&remote.store).await,
             _ => commits(&remote.store).await,
         };
-        let mut names = listed.map_err(|error| self.away(&error))?;
+        let mut names = listed.map_err(|error| self.config.away(&error))?;
         self.history.known = names.iter().map(|name| name.stamp.clone()).collect();
         let (history, ours) = (&self.history, self.attempt());
         match which {

@@ -51,7 +51,7 @@ impl Mirror {
         let whole = async || match lacks(&remote.store, manifest).await {
             Ok(None) => Ok(()),
             Ok(Some(why)) => Err(Refusal::Reject(why)),
-            Err(error) => Err(Refusal::Fatal(self.away(&error))),
+            Err(error) => Err(Refusal::Fatal(self.config.away(&error))),
         };
         let faults = &self.config.faults;
         let local = |error: io::Error| Refusal::Fatal(self.config.unusable(&error));
@@ -78,8 +78,7 @@ impl Mirror {
                 return Err(whole().await.err().unwrap_or(stop));
             }
             self.listeners.begin(needed);
-            let place = Arc::clone(&dir);
-            let scratch = blocking(move || ScratchDir::take(&place, TEMPORARY)).await.map_err(local)?;
+            let scratch = ScratchDir::begin(&dir, TEMPORARY).await.map_err(local)?;
             let temporary = scratch.files();
             let fetching =
                 Fetching { store: &remote.store, dir: &dir, config: &self.config, listeners: &self.listeners };
@@ -93,9 +92,7 @@ impl Mirror {
                 futures_util::try_join!(whole(), fetch).map(|_| ())
             };
             if let Err(stop) = fetched {
-                let place = Arc::clone(&dir);
-                // It is swept one day, and an older commit may be restored all the same.
-                let _ = blocking(move || scratch.remove(&place)).await;
+                scratch.give_up(&dir).await;
                 // A file may be missed by either first; the listing says it better.
                 if matches!(stop, Refusal::Reject(_)) {
                     whole().await?;
@@ -326,48 +323,5 @@ impl Install {
             }
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::rules::checkpoint::Entry;
-
-    fn listing(paths: &[&str]) -> Listing {
-        let mut all: BTreeSet<&str> = paths.iter().copied().collect();
-        all.extend(paths.iter().flat_map(|path| around(path).skip(1)));
-        let entry = |path: &&str| Entry {
-            path: (*path).to_owned(),
-            kind: if paths.contains(path) { Kind::File } else { Kind::Directory },
-            size: 1,
-            mtime_ns: 1,
-            ctime_ns: 1,
-            inode: 1,
-            device: 1,
-            mode: 0o644,
-            through: None,
-        };
-        Listing::new(all.iter().map(entry).collect())
-    }
-
-    #[test]
-    fn different_files_are_moved_and_equal_or_excluded_files_stay() {
-        let manifest = |paths: &[&str]| {
-            let file = |path: &&str| serde_json::json!({"path": path, "type": "file"});
-            let files: Vec<_> = paths.iter().map(file).collect();
-            serde_json::from_value::<Manifest>(serde_json::json!({
-                "attempt": 1, "created_unix": 0, "files": files, "framework": "tree", "job": "", "node": 0, "parent": null,
-                "schema": "trainit.ckpt/2", "seq": 1, "step": null, "total_bytes": 0, "unit": ".", "world_size": null,
-            }))
-            .expect("is one")
-        };
-        let equal: HashSet<String> = ["a/same.pt".to_owned()].into();
-        let here =
-            listing(&["a/same.pt", "a/other.pt", "a/train.log", "b/c/x.pt", "b/c/y.pt", "d.pt", "e/f.pt", "way"]);
-        let wanted = manifest(&["a/same.pt", "a/other.pt", "e/g.pt", "way/in.pt"]);
-        let moved = |extras| to_move(&here, &wanted, &equal, &Exclusions::default(), extras);
-        assert_eq!(moved(true), ["a/other.pt", "b", "d.pt", "e/f.pt", "way"]);
-        assert_eq!(moved(false), ["a/other.pt", "way"], "another node's may lie there");
     }
 }

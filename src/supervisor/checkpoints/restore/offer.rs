@@ -6,13 +6,11 @@ use std::collections::BTreeSet;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use crate::edge::transfer::blocking::blocking;
 use crate::rules::gang::agreement::{Mode, offered};
 use crate::rules::gang::message::{Offer, Step};
 use crate::rules::gang::seat::Incarnation;
 use crate::rules::store::names::{BAD, CommitName, OWN, Stamp, hash16};
 use crate::supervisor::checkpoints::config::{Restore, Role};
-use crate::supervisor::checkpoints::directory::disk::beneath;
 use crate::supervisor::checkpoints::directory::record;
 use crate::supervisor::checkpoints::failure::Failure;
 use crate::supervisor::checkpoints::mirror::Mirror;
@@ -88,7 +86,7 @@ impl Mirror {
                 match (&newest, seen) {
                     (None, _) => self.begin(None).await?,
                     (Some(_), Some((name, record))) if self.has_something(record).await? => {
-                        match judge(&remote.store, name).await.map_err(|error| self.away(&error))? {
+                        match judge(&remote.store, name).await.map_err(|error| self.config.away(&error))? {
                             Ok(manifest) => self.go_on_here(which, name, &manifest, record).await?,
                             Err(_) => self.begin(None).await?,
                         }
@@ -178,8 +176,7 @@ impl Mirror {
     }
 
     async fn sees(&self, path: String) -> bool {
-        let dir = self.config.dir.clone();
-        blocking(move || beneath(&dir)?.look(&path)).await.is_ok_and(|found| found.is_some())
+        self.in_dir(move |dir| dir.look(&path)).await.is_ok_and(|found| found.is_some())
     }
 
     /// The checkpoints of the directory, the newest first.
@@ -209,7 +206,7 @@ impl Mirror {
     /// The commits of this node that are whole and were not passed over, the newest first.
     async fn stored(&mut self, remote: &Remote) -> Result<Vec<(Step, Source)>, Failure> {
         let names = self.choices(remote, Which::First(None)).await?;
-        let notes = remote.store.list(BAD).await.map_err(|error| self.away(&error))?;
+        let notes = remote.store.list(BAD).await.map_err(|error| self.config.away(&error))?;
         let restoring = self.config.restoring;
         let ours = self.attempt().cloned();
         let is_ours = |name: &CommitName| Some(&name.stamp.attempt) == ours.as_ref();
@@ -229,7 +226,7 @@ impl Mirror {
             Ok((name, is_whole || judge(&remote.store, name).await?.is_ok()))
         });
         let judged: Result<Vec<(&CommitName, bool)>, _> = stream::iter(judged).buffered(AT_ONCE).try_collect().await;
-        let judged = judged.map_err(|error| self.away(&error))?;
+        let judged = judged.map_err(|error| self.config.away(&error))?;
         let whole: Vec<CommitName> = judged.into_iter().filter(|(_, is)| *is).map(|(name, _)| name.clone()).collect();
         self.in_gang.whole.extend(whole.iter().map(|name| name.stamp.clone()));
         // A name says 0 where there is no step.

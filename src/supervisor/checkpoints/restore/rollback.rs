@@ -34,16 +34,14 @@ impl Mirror {
             rollback.put_back.iter().filter_map(|path| Some(self.sender.known.of_path(path)?.item.clone())).collect();
         let local = |error: io::Error| self.config.unusable(&error);
         let dir = self.in_dir(Ok).await.map_err(local)?;
-        let place = Arc::clone(&dir);
-        let scratch = blocking(move || ScratchDir::take(&place, TEMPORARY)).await.map_err(local)?;
+        let scratch = ScratchDir::begin(&dir, TEMPORARY).await.map_err(local)?;
         if let Some(remote) = self.remote.as_ref().filter(|_| !items.is_empty()) {
             let wanted: Vec<&Item> = items.iter().filter(|item| !item.key.is_empty()).collect();
             self.listeners.begin(wanted.iter().map(|item| item.size).sum());
             let fetching =
                 Fetching { store: &remote.store, dir: &dir, config: &self.config, listeners: &self.listeners };
             if let Err(refusal) = fetching.fetch(wanted, &scratch.files()).await {
-                let place = Arc::clone(&dir);
-                let _ = blocking(move || scratch.remove(&place)).await;
+                scratch.give_up(&dir).await;
                 return match refusal {
                     Refusal::Fatal(failure) => Err(failure),
                     Refusal::Reject(why) => Ok(Some(why)),

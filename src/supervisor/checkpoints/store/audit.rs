@@ -175,9 +175,7 @@ async fn summed(store: &Store, item: &Item, told: &dyn Fn(u64)) -> Result<Result
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::future::poll_fn;
     use std::path::Path;
-    use std::pin::pin;
 
     use super::*;
     use crate::rules::store::address::Address;
@@ -230,23 +228,6 @@ mod tests {
         let_go(place.path(), false);
         for found in [mirror.listed().await, mirror.verified(&|_, _| {}).await] {
             assert_eq!(problems(found), [(1, 0), (9, 1)]);
-        }
-    }
-
-    #[tokio::test]
-    async fn whenever_it_is_let_go_a_list_does_not_call_it_bad() {
-        for turns in 0..12 {
-            let place = tempfile::tempdir().expect("temporary directory");
-            let mirror = two_commits(place.path()).await;
-            let (mut deed, mut left) = (pin!(mirror.listed()), turns);
-            let found = poll_fn(|context| {
-                if left == 0 {
-                    let_go(place.path(), true);
-                }
-                left -= 1;
-                deed.as_mut().poll(context)
-            });
-            assert!(problems(found.await).iter().all(|(_, count)| *count == 0), "after {turns} turns");
         }
     }
 }

@@ -36,12 +36,27 @@ impl Remote {
     }
 
     /// The line for a store that does not know this run, although it was claimed.
-    pub(crate) fn unclaimed(&self, ours: &Attempt) -> String {
+    pub(crate) fn unclaimed(&self) -> String {
+        let claim = self.attempt().map_or(String::new(), Attempt::key);
         format!(
-            "{} does not show this run's claim {}: it was emptied, is not mounted any more, or does not list what it holds; nothing is committed or restored until it shows it again; see that the store is the one of the start",
-            self.address,
-            ours.key()
+            "{} does not show this run's claim {claim}: it was emptied, is not mounted any more, or does not list what it holds; nothing is committed or restored until it shows it again; see that the store is the one of the start",
+            self.address
         )
+    }
+
+    /// Where our attempt stands; `None` where nothing is to be committed. A claim that is gone is made again where the store
+    /// still has a commit that we know of: a rule of the bucket may delete what is old.
+    pub(crate) async fn standing(&self, known: Option<&Stamp>) -> Result<Option<Standing>, StoreError> {
+        let Some(Claim { attempt, body, .. }) = &self.claim else { return Ok(None) };
+        let standing = plan::standing(attempt, &attempts(&self.store).await?);
+        if standing != Standing::Gone || !commits(&self.store).await?.iter().any(|name| Some(&name.stamp) == known) {
+            return Ok(Some(standing));
+        }
+        Ok(Some(match self.store.create(&attempt.key(), body.clone()).await? {
+            Created::Ours => Standing::Newest,
+            // Another has taken the number meanwhile.
+            Created::Taken => Standing::Overtaken(attempt.clone()),
+        }))
     }
 }
 
@@ -92,25 +107,6 @@ async fn claim_from(store: &Store, mut number: u64, honest: bool, body: &[u8]) -
 fn body() -> Vec<u8> {
     let unix = clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs();
     serde_json::json!({ "nonce": nonce(), "started_unix": unix }).to_string().into_bytes()
-}
-
-/// Where our attempt stands. A claim that is gone is made again where the store still has a commit that we know of: a rule
-/// of the bucket may delete what is old.
-pub(crate) async fn standing(
-    store: &Store,
-    ours: &Attempt,
-    body: &[u8],
-    known: Option<&Stamp>,
-) -> Result<Standing, StoreError> {
-    let standing = plan::standing(ours, &attempts(store).await?);
-    if standing != Standing::Gone || !commits(store).await?.iter().any(|name| Some(&name.stamp) == known) {
-        return Ok(standing);
-    }
-    Ok(match store.create(&ours.key(), body.to_vec()).await? {
-        Created::Ours => Standing::Newest,
-        // Another has taken the number meanwhile.
-        Created::Taken => Standing::Overtaken(ours.clone()),
-    })
 }
 
 /// The commits of a store that held some when it was claimed. Whatever retention runs meanwhile leaves one; a store that

@@ -9,7 +9,7 @@ use crate::rules::store::manifest::{LIMIT, Manifest};
 use crate::rules::store::names::{Attempt, CommitName, Stamp, stamp_of_data};
 use crate::rules::store::plan::Standing;
 use crate::supervisor::checkpoints::failure::Stop;
-use crate::supervisor::checkpoints::store::claim::{Remote, standing};
+use crate::supervisor::checkpoints::store::claim::Remote;
 use crate::supervisor::checkpoints::store::commits::{attempts, commits};
 
 /// A store that answers later than this is not waited for where there is a way without it.
@@ -29,9 +29,8 @@ impl Remote {
 
     /// The newer run that has taken over, if one has and can be asked for.
     pub(crate) async fn overtaken(&self) -> Option<Attempt> {
-        let claim = self.claim.as_ref()?;
-        match standing(&self.store, &claim.attempt, &claim.body, None).await.ok()? {
-            Standing::Overtaken(by) => Some(by),
+        match self.standing(None).await {
+            Ok(Some(Standing::Overtaken(by))) => Some(by),
             _ => None,
         }
     }
@@ -50,10 +49,10 @@ impl Remote {
     /// are not ours where another run has claimed the same number.
     pub(crate) async fn fence(&self, known: Option<&Stamp>, sent: &RefCell<Vec<String>>) -> Result<(), Stop> {
         let Some(claim) = &self.claim else { return Err(Stop::Failed("no --checkpoint-store is set".to_owned())) };
-        match standing(&self.store, &claim.attempt, &claim.body, known).await? {
-            Standing::Newest => {}
-            Standing::Overtaken(by) => return Err(Stop::Fenced(by)),
-            Standing::Gone => return Err(Stop::Failed(self.unclaimed(&claim.attempt))),
+        match self.standing(known).await? {
+            Some(Standing::Overtaken(by)) => return Err(Stop::Fenced(by)),
+            Some(Standing::Gone) => return Err(Stop::Failed(self.unclaimed())),
+            Some(Standing::Newest) | None => {}
         }
         // A store that looks whether a name is free, and writes then, lets two runs claim one number; what the later of them
         // wrote stays. A run that has committed by it has come through here.

@@ -31,7 +31,7 @@ pub(crate) struct Retiring {
     pub(crate) hold: Hold,
     faults: Faults,
     /// Whether there was a commit since the last turn.
-    is_due: bool,
+    pub(crate) is_due: bool,
     /// How many turns it has had without coming to its end.
     turns: u32,
     /// What was said of its trouble, without figures.
@@ -65,11 +65,6 @@ impl Retiring {
     /// Keeps what the rule says, and what is held back.
     pub(crate) fn new(rule: Retention, hold: Hold, faults: Faults) -> Retiring {
         Retiring { rule, hold, faults, is_due: false, turns: 0, told: String::new(), left_over: RefCell::default() }
-    }
-
-    /// There was a commit.
-    pub(crate) fn is_due(&mut self) {
-        self.is_due = true;
     }
 
     /// After a commit: deletes what retention no longer keeps, for as long as this `turn`, and twice as long each time that

@@ -5,11 +5,9 @@ use crate::rules::gang::message::{Choice, Offer};
 use crate::rules::gang::seat::Incarnation;
 use crate::rules::job::Event;
 use crate::supervisor::checkpoints::config::Restore;
-use crate::supervisor::checkpoints::directory::look::How;
 use crate::supervisor::checkpoints::failure::Failure;
 use crate::supervisor::checkpoints::mirror::Mirror;
-use crate::supervisor::checkpoints::thread::progress::log_lines;
-use crate::supervisor::checkpoints::thread::run::CheckpointThread;
+use crate::supervisor::checkpoints::thread::run::{CheckpointThread, given_up};
 use crate::supervisor::checkpoints::thread::watchdog::Watchdog;
 use crate::supervisor::checkpoints::wanted::Checkpoints;
 
@@ -24,7 +22,7 @@ impl CheckpointThread {
             (Ok(true), Some(mirror)) => {
                 let watchdog = Watchdog::new(&mirror.config, self.clock, &self.is_pressed);
                 let offered = watchdog.watch("survey", None, mirror.offer(leader)).await;
-                offered.unwrap_or_else(|why| Err(Failure::store(format!("{why}; nothing was started"))))
+                offered.unwrap_or_else(|why| Err(given_up(why)))
             }
             (Ok(true), None) => Ok(Offer::default()),
             // A newer run has taken over, and that was told.
@@ -42,15 +40,10 @@ impl CheckpointThread {
     async fn open_in_gang(&mut self, checkpoints: Checkpoints) -> Result<bool, Failure> {
         let watchdog = Watchdog::new(&checkpoints.config, self.clock, &self.is_pressed);
         let opened = async {
-            let mut mirror = Mirror::open(checkpoints.config).await?;
-            let unmade = if mirror.config.store.is_none() { mirror.make_directory().await } else { None };
-            mirror.hear_restore(Box::new(|| log_lines("restoring the checkpoint")));
-            mirror.listeners.tell = Some(self.report.listener());
+            let mut mirror = self.open(checkpoints.config).await?;
             mirror.begin_in_gang().await?;
-            unmade.into_iter().for_each(|line| mirror.note(line));
             Ok::<Mirror, Failure>(mirror)
         };
-        let given_up = |why: String| Failure::store(format!("{why}; nothing was started"));
         let mirror = watchdog.watch("start", None, opened).await.map_err(given_up)??;
         if let Some(number) = mirror.incarnation() {
             self.report.incarnation(number);
@@ -68,7 +61,7 @@ impl CheckpointThread {
         if !self.save_what_is_left().await {
             return Ok(false);
         }
-        let how = How { writer: self.writer, settle: self.settle, died_ns: self.died_ns };
+        let how = self.how();
         if let Some(mirror) = self.mirror.as_mut().filter(|mirror| mirror.may_commit())
             && mirror.roll_back(how).await?.is_some()
         {

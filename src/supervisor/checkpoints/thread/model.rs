@@ -16,6 +16,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 
 use crate::edge::fs::links::{self, Files};
+use crate::edge::fs::rooted_dir::Beneath;
 use crate::edge::fs::{real_path, walk};
 use crate::edge::store::{Access, Created, Store, StoreError, Trouble};
 use crate::edge::transfer::blocking::blocking;
@@ -28,7 +29,6 @@ use crate::rules::store::manifest::{Item, LIMIT};
 use crate::rules::store::names::{OWN, unfit};
 use crate::supervisor::checkpoints::commit::hard_links::Held;
 use crate::supervisor::checkpoints::commit::send::Sending;
-use crate::supervisor::checkpoints::directory::disk::beneath;
 use crate::supervisor::checkpoints::failure::Stop;
 use crate::supervisor::checkpoints::store::claim::Remote;
 use crate::supervisor::checkpoints::thread::progress::{going_on, make_durable};
@@ -174,7 +174,8 @@ async fn copy(
 ) -> Result<bool, Stop> {
     give_way(remote).await?;
     let at = at.to_owned();
-    let dir = blocking(move || beneath(&at)).await.map_err(|error| Stop::Failed(error.to_string()))?;
+    let dir =
+        blocking(move || Beneath::open(&at).map(Arc::new)).await.map_err(|error| Stop::Failed(error.to_string()))?;
     if let Some(before) = before(store).await? {
         store.delete(MANIFEST).await?;
         // First: a file may have become a directory, and the reverse.
@@ -244,7 +245,7 @@ async fn listed(model: &LeftModel) -> Result<Listing, String> {
         // Where there are none that lead out, none is reached through the others either.
         let followed = if out.is_empty() { links::follow(&root, &walked, &all) } else { walked };
         let listing = without_corners(followed);
-        let beneath = beneath(&root)?;
+        let beneath = Beneath::open(&root)?;
         let peek = Files { beneath: &beneath, listing: &listing };
         let cut = listing.files().filter(|file| whole(&peek, file).is_err()).map(|file| file.path.clone());
         let cut = cut.collect::<Vec<_>>();

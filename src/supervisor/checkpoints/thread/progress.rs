@@ -1,7 +1,6 @@
 //! Reports the progress of a transfer, and how far the store is behind, to a listener.
 
 use std::cell::{Cell, RefCell};
-use std::fmt;
 use std::time::Duration;
 
 use crate::edge::clock::Clock;
@@ -61,12 +60,6 @@ pub(crate) struct Listeners {
     pub(crate) tell: Option<Box<dyn Fn(Event)>>,
     done: Cell<u64>,
     all: Cell<u64>,
-}
-
-impl fmt::Debug for Listeners {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Listeners({} of {})", self.done.get(), self.all.get())
-    }
 }
 
 impl Listeners {

@@ -116,7 +116,7 @@ impl Report {
             tracing::warn!(
                 code = "nothing_committed",
                 "nothing to commit in {}: the store has nothing of this run, and a run that goes on elsewhere begins without what was trained here; let the trainer save in TRAINIT_CHECKPOINT_DIR, and see what trainit checkpoint list shows of it",
-                mirror.directory().display()
+                &mirror.config.dir.display()
             );
         }
     }

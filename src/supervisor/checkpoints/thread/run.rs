@@ -59,6 +59,11 @@ pub(super) struct CheckpointThread {
     pub(super) clock: Clock,
 }
 
+/// Neither side may be waited for any longer.
+pub(super) fn given_up(why: String) -> Failure {
+    Failure::store(format!("{why}; nothing was started"))
+}
+
 impl Keep {
     /// Carries out orders until the supervisor is gone; between them, looks for something new.
     pub(in crate::supervisor) async fn work(self, orders: UnboundedReceiver<Order>, teller: Teller, clock: Clock) {
@@ -232,19 +237,21 @@ impl CheckpointThread {
             self.report.tell(Event::KeptBeside);
         }
         let watchdog = Watchdog::new(&config, self.clock, &self.is_pressed);
-        let given_up = |why: String| Failure::store(format!("{why}; nothing was started"));
-        let opened = async {
-            let mirror = Mirror::open(config).await?;
-            let unmade = if mirror.config.store.is_none() { mirror.make_directory().await } else { None };
-            Ok((mirror, unmade))
-        };
-        let (mut mirror, unmade) = watchdog.watch("start", None, opened).await.map_err(given_up)??;
-        mirror.hear_restore(Box::new(|| log_lines("restoring the checkpoint")));
-        mirror.listeners.tell = Some(self.report.listener());
+        let mut mirror = watchdog.watch("start", None, self.open(config)).await.map_err(given_up)??;
         let from = first.map_or(From::Newest, |(_, from)| from);
         let resume = watchdog.watch("restore", None, mirror.restore_like(&from)).await.map_err(given_up)??;
-        unmade.into_iter().for_each(|line| mirror.note(line));
         Ok((mirror, resume))
+    }
+
+    /// Opens both sides, and listens to what it does.
+    pub(super) async fn open(&self, config: Config) -> Result<Mirror, Failure> {
+        let mut mirror = Mirror::open(config).await?;
+        mirror.listeners.hear_restore(Box::new(|| log_lines("restoring the checkpoint")));
+        mirror.listeners.tell = Some(self.report.listener());
+        if mirror.config.store.is_none() {
+            mirror.make_directory().await.into_iter().for_each(|line| mirror.note(line));
+        }
+        Ok(mirror)
     }
 
     /// The tree is empty after a death: what is ready is committed. False: there is no going on.
@@ -272,13 +279,18 @@ impl CheckpointThread {
 
     /// Where the next attempt goes on.
     async fn find_next(&mut self) {
-        let how = How { writer: self.writer, settle: self.settle, died_ns: self.died_ns };
+        let how = self.how();
         let found = match &mut self.mirror {
             Some(mirror) if mirror.config.role != Role::Watches => mirror.restore_again(how).await,
             Some(mirror) => mirror.resume_here().await,
             None => Ok(None),
         };
         self.tell_found(found);
+    }
+
+    /// What became of the trainer.
+    pub(super) fn how(&self) -> How {
+        How { writer: self.writer, settle: self.settle, died_ns: self.died_ns }
     }
 
     /// The newest commit does the trainer no good: the next older one is put in place.
