@@ -40,6 +40,7 @@ mod foreign_links;
 mod gang;
 mod gang_checkpoints;
 mod gang_hangs;
+mod gang_vertex;
 mod goodput;
 mod gpu_demands;
 mod gpu_run;

@@ -62,7 +62,8 @@ pub(in crate::command) fn seen(
         () if has_store => "store",
         () => "cluster",
     };
-    json!({ "forms": true, "seat": place.own, "leader": place.leader, "host": place.host, "port": place.port, "key": key })
+    json!({ "forms": true, "seat": place.own, "leader": place.leader, "host": place.host, "port": place.port,
+        "port_is_borrowed": place.is_borrowed, "key": key })
 }
 
 /// What the supervisor is told. Errors: the token cannot be read.

@@ -17,6 +17,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
+use super::borrowed_port::is_greeted;
 use super::tcp_connect::addresses;
 use crate::rules::gang::handshake::{Challenge, GangKey, Nonce, Open, Proof, VERSION};
 use crate::rules::gang::wire::{Channel, Direction};
@@ -30,7 +31,7 @@ const HANDSHAKE_LIMIT: usize = 1024;
 /// What is read at once.
 const CHUNK: usize = 16 << 10;
 /// What a peer may still send while its connection is closed.
-const LINGER: Duration = Duration::from_millis(300);
+pub(super) const LINGER: Duration = Duration::from_millis(300);
 
 /// Why a connection came to nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,8 +100,9 @@ pub fn random<const N: usize>() -> io::Result<[u8; N]> {
     if usize::try_from(got) == Ok(N) { Ok(bytes) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Connects to a member's leader and proves itself. The name is looked up anew, and each of its addresses is tried.
-pub async fn dial(host: &str, port: u16, key: &GangKey, silence: Duration) -> Result<Link, NoLink> {
+/// Connects to a member's leader and proves itself. The name is looked up anew, and each of its addresses is tried. At a
+/// borrowed port it says nothing before the leader has spoken, because a trainer may have the port.
+pub async fn dial(host: &str, port: u16, is_borrowed: bool, key: &GangKey, silence: Duration) -> Result<Link, NoLink> {
     let unreachable = |what: String| NoLink::Unreachable(what);
     let addresses = match timeout(TO_CONNECT, addresses(host, port)).await {
         Err(_) => return Err(unreachable("the name servers do not answer".to_owned())),
@@ -112,7 +114,7 @@ pub async fn dial(host: &str, port: u16, key: &GangKey, silence: Duration) -> Re
         let failed = match timeout(TO_CONNECT, TcpStream::connect(address)).await {
             Err(_) => unreachable(format!("{address} does not answer")),
             Ok(Err(error)) => unreachable(format!("{address}: {error}")),
-            Ok(Ok(stream)) => match timeout(TO_PROVE, introduce(stream, key, silence)).await {
+            Ok(Ok(stream)) => match timeout(TO_PROVE, introduce(stream, is_borrowed, key, silence)).await {
                 Err(_) => NoLink::Stranger(format!("{address} does not answer as an agent does")),
                 Ok(Err(failed)) => failed,
                 Ok(Ok(link)) => return Ok(link),
@@ -127,7 +129,10 @@ pub async fn dial(host: &str, port: u16, key: &GangKey, silence: Duration) -> Re
 }
 
 /// The member's side of the handshake.
-async fn introduce(mut stream: TcpStream, key: &GangKey, silence: Duration) -> Result<Link, NoLink> {
+async fn introduce(mut stream: TcpStream, is_borrowed: bool, key: &GangKey, silence: Duration) -> Result<Link, NoLink> {
+    if is_borrowed && !is_greeted(&mut stream).await {
+        return Err(NoLink::Unreachable("no agent answers there; a trainer may have the port".to_owned()));
+    }
     prepare(&stream, silence);
     let lost = |error: io::Error| NoLink::Stranger(format!("it ends the connection ({error})"));
     let open = Open { version: VERSION, nonce: nonce().map_err(lost)? };
@@ -144,28 +149,33 @@ async fn introduce(mut stream: TcpStream, key: &GangKey, silence: Duration) -> R
 }
 
 /// The leader's side of the handshake, with a time limit.
-pub async fn greet(stream: TcpStream, key: &GangKey, silence: Duration) -> Result<Link, NoLink> {
+pub async fn greet(mut stream: TcpStream, key: &GangKey, silence: Duration) -> Result<Link, NoLink> {
+    let session = session(&mut stream, key, silence).await?;
+    Ok(Link::new(stream, session, Direction::ToLeader, Direction::ToMember))
+}
+
+/// The session key, once the caller has proven itself.
+pub(super) async fn session(stream: &mut TcpStream, key: &GangKey, silence: Duration) -> Result<[u8; 32], NoLink> {
     match timeout(TO_PROVE, examine(stream, key, silence)).await {
         Ok(examined) => examined,
         Err(_) => Err(NoLink::Stranger("it says nothing".to_owned())),
     }
 }
 
-async fn examine(mut stream: TcpStream, key: &GangKey, silence: Duration) -> Result<Link, NoLink> {
-    prepare(&stream, silence);
+async fn examine(stream: &mut TcpStream, key: &GangKey, silence: Duration) -> Result<[u8; 32], NoLink> {
+    prepare(stream, silence);
     let lost = |error: io::Error| NoLink::Stranger(error.to_string());
-    let open: Open = receive(&mut stream).await.map_err(lost)?;
+    let open: Open = receive(stream).await.map_err(lost)?;
     if open.version != VERSION {
         return Err(NoLink::Stranger(format!("it speaks version {} of the protocol, not {VERSION}", open.version)));
     }
     let challenge = key.challenge(&open, nonce().map_err(lost)?);
-    tell(&mut stream, &challenge).await.map_err(lost)?;
-    let proof: Proof = receive(&mut stream).await.map_err(lost)?;
+    tell(stream, &challenge).await.map_err(lost)?;
+    let proof: Proof = receive(stream).await.map_err(lost)?;
     if !key.accepts(&open, &challenge, &proof) {
         return Err(NoLink::OtherKey);
     }
-    let session = key.session(&open, &challenge);
-    Ok(Link::new(stream, session, Direction::ToLeader, Direction::ToMember))
+    Ok(key.session(&open, &challenge))
 }
 
 fn nonce() -> io::Result<Nonce> {
@@ -288,7 +298,7 @@ mod tests {
             let (stream, _) = listener.accept().await.expect("a connection");
             greet(stream, &ours, SILENCE).await
         };
-        tokio::join!(greeted, dial("127.0.0.1", port, &theirs, SILENCE))
+        tokio::join!(greeted, dial("127.0.0.1", port, false, &theirs, SILENCE))
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Sockets: HTTP, TCP and the status socket.
 
+pub mod borrowed_port;
 pub mod free_port;
 pub mod gang;
 pub mod http;

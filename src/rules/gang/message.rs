@@ -1,5 +1,6 @@
 //! What agents say to each other. Every message that starts or stops a trainer carries its generation.
 
+use core::net::IpAddr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -242,6 +243,15 @@ pub enum ToLeader {
     Leaving,
 }
 
+/// Where the leader itself listens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Referral {
+    /// An address of its machine.
+    pub ip: IpAddr,
+    /// The port.
+    pub port: u16,
+}
+
 /// From the leader to a member.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -261,12 +271,7 @@ pub enum ToMember {
         why: String,
     },
     /// Connect there instead.
-    Refer {
-        /// The leader's own address.
-        host: String,
-        /// Its port.
-        port: u16,
-    },
+    Refer(Referral),
     /// The beat of this clock was heard.
     Echo {
         /// As it came.

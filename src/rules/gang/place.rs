@@ -23,6 +23,9 @@ pub struct Place {
     pub host: String,
     /// The leader's port.
     pub port: u16,
+    /// It is the rendezvous port, the only one that is forwarded: the leader has it while no trainer runs, and tells the
+    /// members where else it listens.
+    pub is_borrowed: bool,
 }
 
 impl Place {
@@ -51,9 +54,6 @@ pub fn place(spec: &ClusterSpec, port: Option<u16>) -> Result<Place, &'static st
         return Err("there are no two training replicas");
     }
     let Some(leader) = &spec.leader else { return Err("the address of node rank 0 is not known") };
-    if said.traits.behind_services && port.is_none() {
-        return Err("this platform forwards no port for it; give --gang-port a port that reaches node rank 0");
-    }
     let own = own_seat(spec).ok_or("this replica has no rank")?;
     let mut roster = roster(spec);
     roster.insert(own);
@@ -61,11 +61,14 @@ pub fn place(spec: &ClusterSpec, port: Option<u16>) -> Result<Place, &'static st
     if (first == own) != (said.node_rank == Some(0)) {
         return Err("the platform's roles and ranks do not agree");
     }
+    let is_borrowed = said.traits.behind_services && port.is_none();
     let of_rendezvous = match leader.port {
+        borrowed if is_borrowed => borrowed,
         shared if said.traits.shares_nodes && shared > SHARED_NODES => shared - SHARED_NODES,
         rendezvous => rendezvous.checked_add(1).unwrap_or(rendezvous - 1),
     };
-    Ok(Place { own, leader: first, roster, host: leader.host.clone(), port: port.unwrap_or(of_rendezvous) })
+    let (host, port) = (leader.host.clone(), port.unwrap_or(of_rendezvous));
+    Ok(Place { own, leader: first, roster, host, port, is_borrowed })
 }
 
 /// What the other replicas do after a notice to one, where no setting says it.
@@ -158,11 +161,15 @@ mod tests {
     }
 
     #[test]
-    fn one_replica_or_a_platform_that_forwards_no_port_forms_no_gang() {
+    fn one_replica_forms_no_gang() {
         assert!(placed(&[], None).is_err());
+    }
+
+    #[test]
+    fn behind_services_the_leader_borrows_the_rendezvous_port_unless_another_is_given() {
         let cluster = r#"{"cluster":{"workerpool0":["a:2222"],"workerpool1":["b:2222"]},"task":{"type":"workerpool1","index":0}}"#;
-        let vertex = |port| placed(&[("CLUSTER_SPEC", cluster)], port);
-        assert!(vertex(None).is_err_and(|why| why.contains("--gang-port")));
-        assert_eq!(vertex(Some(3333)).map(|place| place.port), Ok(3333));
+        let vertex = |port| placed(&[("CLUSTER_SPEC", cluster)], port).map(|place| (place.port, place.is_borrowed));
+        assert_eq!(vertex(None), Ok((3333, true)));
+        assert_eq!(vertex(Some(6000)), Ok((6000, false)));
     }
 }

@@ -20,7 +20,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN | on::INSPECT,
         "",
-        "The leader's port for it, the same on all replicas [default: the rendezvous port + 1; in Slurm 5000 + the last four digits of the job's number]",
+        "The leader's port for it, the same on all replicas [default: the rendezvous port + 1; in Slurm 5000 + the last four digits of the job's number; on Vertex AI and AI Platform the rendezvous port while no trainer runs]",
     ),
     one(
         "gang-token-file",

@@ -37,7 +37,7 @@ pub(super) struct Claimant {
 /// time.
 pub(super) async fn newest(shared: &SharedStore) -> Option<(Claim, bool)> {
     let looked = timeout(TO_LOOK_BACK, async {
-        let store = open(shared).await?;
+        let store = shared.open().await?;
         let objects = store.list(FOLDER).await?;
         let names: Vec<&str> = objects.iter().filter_map(|object| object.key.rsplit('/').next()).collect();
         let Some(generation) = names.iter().filter_map(|name| generation_of(name)).max() else {
@@ -60,7 +60,7 @@ pub(super) async fn newest(shared: &SharedStore) -> Option<(Claim, bool)> {
 /// makes the next start slower.
 pub(super) async fn end(shared: &SharedStore, generation: Generation) {
     let said = async {
-        let store = open(shared).await?;
+        let store = shared.open().await?;
         store.create(&format!("{FOLDER}{}", end_name(generation)), b"{}".to_vec()).await
     };
     if let Err(error) = said.await {
@@ -125,7 +125,7 @@ async fn answer(shared: Option<&SharedStore>, claimant: &Claimant, ask: Ask) -> 
 }
 
 async fn claim(shared: &SharedStore, claimant: &Claimant, generation: Generation) -> Result<Event, StoreError> {
-    let store = open(shared).await?;
+    let store = shared.open().await?;
     let Claimant { leader, host } = claimant.clone();
     let body = serde_json::to_vec(&Claim { generation, leader, host }).unwrap_or_default();
     if store.create(&key(generation), body).await? == Created::Ours {
@@ -136,7 +136,7 @@ async fn claim(shared: &SharedStore, claimant: &Claimant, generation: Generation
 
 /// The newest claim from this number on, where that is another leader's.
 async fn look(shared: &SharedStore, claimant: &Claimant, generation: Generation) -> Result<Option<Event>, StoreError> {
-    let store = open(shared).await?;
+    let store = shared.open().await?;
     let (mut newest, mut next) = (None, generation);
     while let Some(found) = read_claim(&store, next).await? {
         (newest, next) = (Some(found), next + 1);
@@ -155,10 +155,6 @@ async fn read_claim(store: &Store, generation: Generation) -> Result<Option<Clai
 
 fn key(generation: Generation) -> String {
     format!("{FOLDER}{}", name(generation))
-}
-
-async fn open(shared: &SharedStore) -> Result<Store, StoreError> {
-    Store::open(&shared.address, true, &shared.access).await
 }
 
 #[cfg(test)]

@@ -6,8 +6,11 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::thread::{News, Order, Outbox};
+use super::{Gang, referral};
+use crate::edge::clock::Clock;
 use crate::edge::net::gang::{Cut, Link, NoLink, dial};
 use crate::rules::gang::handshake::GangKey;
+use crate::rules::gang::member::routes::{Route, Routes};
 use crate::rules::gang::message::ToMember;
 use crate::rules::gang::place::Place;
 
@@ -29,13 +32,14 @@ enum Over {
 
 /// Carries out orders until there are no more.
 pub(super) async fn run(
-    place: &Place,
+    gang: &Gang,
     key: GangKey,
-    lease: Duration,
     orders: &mut UnboundedReceiver<Order>,
     outbox: &Outbox,
+    clock: Clock,
 ) {
-    let (mut silence, mut pause, mut reminder) = (lease, Duration::ZERO, Reminder::new(place));
+    let (mut silence, mut pause, mut reminder) = (gang.timing.lease, Duration::ZERO, Reminder::new(&gang.place));
+    let mut routes = Routes::new(gang.place.is_borrowed, gang.store.is_some());
     loop {
         match orders.recv().await {
             Some(Order::Dial) => {}
@@ -45,7 +49,7 @@ pub(super) async fn run(
         let over = loop {
             let tried = async {
                 sleep(pause).await;
-                dial(&place.host, place.port, &key, silence).await
+                find(gang, &mut routes, &key, silence, clock).await
             };
             let dialled = tokio::select! {
                 biased;
@@ -68,6 +72,41 @@ pub(super) async fn run(
             }
             Over::Hangup => {}
             Over::Quit => return,
+        }
+    }
+}
+
+/// One try at the leader, where it is to be found next.
+async fn find(
+    gang: &Gang,
+    routes: &mut Routes,
+    key: &GangKey,
+    silence: Duration,
+    clock: Clock,
+) -> Result<Link, NoLink> {
+    let (host, port) = (&gang.place.host, gang.place.port);
+    loop {
+        let referred = match (routes.next(clock.now()), &gang.store) {
+            (Route::Published, _) if gang.place.is_borrowed => referral::ask(host, port, key, silence).await,
+            (Route::Stored, Some(shared)) => referral::read(shared).await,
+            (route, _) => {
+                let dialled = match route {
+                    Route::Own(at) => dial(&at.ip.to_string(), at.port, false, key, silence).await,
+                    Route::Published | Route::Stored => dial(host, port, false, key, silence).await,
+                };
+                match &dialled {
+                    Ok(_) => routes.arrived(),
+                    Err(_) => routes.failed(clock.now()),
+                }
+                return dialled;
+            }
+        };
+        match referred {
+            Ok(own) => routes.refer(own),
+            Err(why) => {
+                routes.failed(clock.now());
+                return Err(why);
+            }
         }
     }
 }

@@ -8,9 +8,8 @@ use tokio::time::sleep;
 use super::SharedStore;
 use super::thread::{News, Order, Outbox};
 use crate::edge::net::gang::random;
-use crate::edge::store::{Access, Store, StoreError};
+use crate::edge::store::StoreError;
 use crate::rules::gang::handshake::GangKey;
-use crate::rules::store::address::Address;
 
 /// Where it lies in a store.
 const OBJECT: &str = ".trainit/gang/key";
@@ -38,10 +37,11 @@ impl KeySource {
         if let KeySource::Known(key) = self {
             return Some(key.clone());
         }
-        let SharedStore { address, access } = store?;
+        let store = store?;
+        let address = &store.address;
         let mut is_told = false;
         while !orders.is_closed() {
-            match of_store(address, access).await.map(|kept| GangKey::derive("store", &kept)) {
+            match of_store(store).await.map(|kept| GangKey::derive("store", &kept)) {
                 Ok(key) => return Some(key),
                 Err(error) => {
                     if !std::mem::replace(&mut is_told, true) {
@@ -61,8 +61,8 @@ impl KeySource {
 }
 
 /// The bytes that the store keeps; the first agent puts them there.
-async fn of_store(address: &Address, access: &Access) -> Result<[u8; BYTES], StoreError> {
-    let store = Store::open(address, true, access).await?;
+async fn of_store(shared: &SharedStore) -> Result<[u8; BYTES], StoreError> {
+    let store = shared.open().await?;
     let fresh: [u8; BYTES] = random().map_err(|error| store.useless("make", OBJECT, &error.to_string()))?;
     store.create(OBJECT, fresh.to_vec()).await?;
     let kept = store.get(OBJECT, BYTES as u64).await?;
@@ -73,20 +73,21 @@ async fn of_store(address: &Address, access: &Access) -> Result<[u8; BYTES], Sto
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::edge::store::Access;
     use crate::edge::transfer::blocking;
+    use crate::rules::store::address::Address;
 
     #[test]
     fn all_agents_find_the_key_that_the_first_has_put_and_a_spoilt_one_is_refused() {
         let place = tempfile::tempdir().expect("a directory");
-        let (address, access) = (Address::Directory(place.path().join("store")), Access::default());
+        let address = Address::Directory(place.path().join("store"));
+        let shared = SharedStore { address, access: Access::default() };
         blocking::runtime(true).expect("a runtime").block_on(async {
-            let first = of_store(&address, &access).await.expect("a key");
-            assert_eq!(of_store(&address, &access).await.ok(), Some(first));
+            let first = of_store(&shared).await.expect("a key");
+            assert_eq!(of_store(&shared).await.ok(), Some(first));
             assert_ne!(first, [0; BYTES]);
             std::fs::write(place.path().join("store").join(OBJECT), "short").expect("written");
-            assert!(
-                of_store(&address, &access).await.is_err_and(|error| error.to_string().contains("no key of 32 bytes"))
-            );
+            assert!(of_store(&shared).await.is_err_and(|error| error.to_string().contains("no key of 32 bytes")));
         });
     }
 }

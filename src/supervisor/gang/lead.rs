@@ -10,19 +10,21 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use super::Gang;
+use super::borrowed::{BorrowedPort, next_refused, open};
 use super::claims::{self, Ask, Claimant};
 use super::thread::{News, Order, Outbox};
+use super::{Gang, referral};
 use crate::edge::clock::Clock;
 use crate::edge::fs::rooted_dir::Beneath;
-use crate::edge::net::gang::{self, NoLink, greet, listen};
+use crate::edge::net::gang::{self, NoLink, greet};
 use crate::edge::transfer::blocking::blocking;
 use crate::rules::gang::handshake::GangKey;
 use crate::rules::gang::leader::{Action, Config, Event, Leader, Link};
-use crate::rules::gang::message::{ToLeader, ToMember};
+use crate::rules::gang::message::{Referral, ToLeader, ToMember};
+use crate::rules::gang::place::Place;
 use crate::rules::gang::seat::Incarnation;
 use crate::rules::store::names::OWN;
 use crate::supervisor::checkpoints::restore::offer::{LEADERS_FILE, leaders_file};
@@ -62,6 +64,7 @@ struct Hub<'a> {
     own: Option<Link>,
     outbox: &'a Outbox,
     asks: UnboundedSender<Ask>,
+    borrowed: Option<BorrowedPort>,
     clock: Clock,
     wake: Duration,
 }
@@ -104,6 +107,7 @@ pub(super) async fn run(
         own: None,
         outbox,
         asks,
+        borrowed: None,
         clock,
         wake: clock.now(),
     };
@@ -115,8 +119,9 @@ pub(super) async fn run(
         last_link
     };
     let (accepting, mut accepted) = mpsc::channel(1);
-    let listens = tokio::spawn(listening(gang.place.host.clone(), gang.place.port, accepting));
-    let mut ends: Option<Duration> = None;
+    let (telling, mut told) = mpsc::channel(1);
+    let listens = tokio::spawn(listening(gang.place.clone(), telling, accepting));
+    let (mut ends, mut writes): (Option<Duration>, Option<JoinHandle<()>>) = (None, None);
     loop {
         let now = clock.now();
         if ends.is_some_and(|until| now >= until || !hub.leader.awaits_last_members()) {
@@ -142,12 +147,18 @@ pub(super) async fn run(
                 }
                 Arrival::Refused(from, why) => tell_of(&why, from.ip(), &mut strangers),
             },
+            Some(own) = told.recv() => {
+                hub.borrow(BorrowedPort::new(gang.place.port, own, Arc::clone(&door.key), door.silence));
+                writes = gang.store.clone().map(|shared| tokio::spawn(referral::write(shared, own)));
+            }
+            (from, why) = next_refused(&mut hub.borrowed) => tell_of(&why, from.ip(), &mut strangers),
             Some(_) = door.tasks.join_next() => {}
             Some((unproven, from)) = accepted.recv() => door.answer(unproven, from, next_link()),
         }
     }
     listens.abort();
-    hub.links.clear();
+    writes.inspect(JoinHandle::abort);
+    (hub.borrowed, hub.links) = Default::default();
     let links_end = async { while door.tasks.join_next().await.is_some() {} };
     let gang_ends = async {
         if let (Some(generation), Some(shared)) = (hub.leader.ended_generation(), &gang.store) {
@@ -174,13 +185,13 @@ async fn mark(dir: PathBuf, incarnation: Incarnation) {
     }
 }
 
-/// Binds the port, however long that takes, and takes connections.
-async fn listening(host: String, port: u16, accepted: mpsc::Sender<(Unproven, SocketAddr)>) {
+/// Binds the port, however long that takes, and takes connections. Where the port is borrowed, it is another one, which is told.
+async fn listening(place: Place, bound: mpsc::Sender<Referral>, accepted: mpsc::Sender<(Unproven, SocketAddr)>) {
     let permits = Arc::new(Semaphore::new(UNPROVEN));
-    let mut is_told = false;
-    let door = loop {
-        match listen(&host, port).await {
-            Ok(door) => break door,
+    let (port, mut is_told) = (place.port, false);
+    let (door, own) = loop {
+        match open(&place).await {
+            Ok(opened) => break opened,
             Err(error) if !std::mem::replace(&mut is_told, true) => tracing::warn!(
                 code = "gang",
                 "the gang cannot meet at port {port} of its leader: {error}; it is tried again every second; see what listens \
@@ -190,7 +201,14 @@ async fn listening(host: String, port: u16, accepted: mpsc::Sender<(Unproven, So
         }
         sleep(PAUSE).await;
     };
-    tracing::info!("leads the gang, at port {port}");
+    match own {
+        None => tracing::info!("leads the gang, at port {port}"),
+        Some(own) => {
+            let at = SocketAddr::from((own.ip, own.port));
+            tracing::info!("leads the gang, at {at}, and at port {port} while no trainer runs");
+            let _ = bound.send(own).await;
+        }
+    }
     loop {
         match door.accept().await {
             Ok((stream, from)) => {
@@ -292,6 +310,17 @@ impl Hub<'_> {
         }
     }
 
+    fn borrow(&mut self, port: BorrowedPort) {
+        self.borrowed = Some(port);
+        self.judge_port();
+    }
+
+    fn judge_port(&mut self) {
+        if let Some(port) = &mut self.borrowed {
+            port.want(self.leader.may_borrow_port());
+        }
+    }
+
     fn step(&mut self, event: Event) {
         // Between two ticks pass two seconds at most.
         let is_tick = event == Event::Tick;
@@ -299,6 +328,8 @@ impl Hub<'_> {
         if is_tick || actions.iter().any(|action| matches!(action, Action::Started(_))) {
             self.outbox.show(self.leader.view());
         }
+        // Before the trainer is started, which binds the port.
+        self.judge_port();
         // Not before this: a leader that is done has no next one.
         self.wake = self.clock.now() + Duration::from_secs(3600);
         for action in actions {

@@ -4,11 +4,13 @@
 //! is a member's one link ([`follow`]) or the leader with its links to all ([`lead`]). The member itself lives in the main
 //! loop ([`desk`]): its lease is a timer there, so a loop that stands still trains no step after it.
 
+mod borrowed;
 mod claims;
 mod desk;
 mod follow;
 mod key;
 mod lead;
+mod referral;
 mod thread;
 
 use std::path::PathBuf;
@@ -17,7 +19,7 @@ use std::time::Duration;
 pub(super) use desk::GangDesk;
 pub use key::KeySource;
 
-use crate::edge::store::Access;
+use crate::edge::store::{Access, Store, StoreError};
 use crate::rules::gang::Timing;
 use crate::rules::gang::agreement::Mode;
 use crate::rules::gang::budget::Limits;
@@ -32,6 +34,13 @@ pub struct SharedStore {
     pub address: Address,
     /// What it takes to open it.
     pub access: Access,
+}
+
+impl SharedStore {
+    /// Opens it. Errors: as [`Store::open`].
+    async fn open(&self) -> Result<Store, StoreError> {
+        Store::open(&self.address, true, &self.access).await
+    }
 }
 
 /// What a replica is told of its gang.

@@ -156,6 +156,6 @@ async fn carry(
     if gang.place.leads() {
         lead::run(&gang, incarnation, key, &mut orders, &outbox, clock).await;
     } else {
-        follow::run(&gang.place, key, gang.timing.lease, &mut orders, &outbox).await;
+        follow::run(&gang, key, &mut orders, &outbox, clock).await;
     }
 }

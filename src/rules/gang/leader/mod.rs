@@ -5,6 +5,7 @@
 //!
 //! No member hears of a generation whose number is not claimed (`claim`): the order is offers, claim, agreement, arming, go.
 
+mod borrowed_port;
 mod claims;
 mod events;
 mod hang;

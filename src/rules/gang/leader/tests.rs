@@ -137,6 +137,19 @@ fn a_death_halts_all_at_once_and_is_named_once_all_trees_are_empty() {
 }
 
 #[test]
+fn the_leader_may_have_its_trainers_port_until_the_start_and_again_when_its_tree_is_empty() {
+    let mut leader = leader(|_| {});
+    join(&mut leader, 0);
+    says(&mut leader, 1, 0, ToLeader::Armed { generation: 1 });
+    assert!(leader.may_borrow_port() && !training().may_borrow_port());
+    let mut leader = training();
+    says(&mut leader, 5_000, 1, fell(Class::Code, None));
+    assert!(!leader.may_borrow_port(), "its trainer is told to stop");
+    offers(&mut leader, 5_010, 0, 1, &[10]);
+    assert!(leader.may_borrow_port());
+}
+
+#[test]
 fn an_offer_from_before_the_agreement_is_no_proof_of_an_empty_tree() {
     let mut leader = training();
     offers(&mut leader, 3, 1, 0, &[10]);

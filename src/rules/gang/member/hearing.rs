@@ -14,7 +14,7 @@ impl Member {
             ToMember::Welcome { leader, lease, newest } => self.welcomed(now, leader, lease, newest, actions),
             ToMember::Refused { .. } => self.link = Link::Up,
             // The edge follows a referral by itself.
-            ToMember::Refer { .. } => {}
+            ToMember::Refer(_) => {}
             ToMember::Echo { clock } => {
                 let until = Duration::from_millis(clock).saturating_add(self.timing.lease);
                 // An echo of a time that has not come is none of ours.

@@ -6,6 +6,7 @@
 
 mod events;
 mod hearing;
+pub mod routes;
 
 use std::time::Duration;
 

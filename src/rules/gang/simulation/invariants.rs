@@ -51,6 +51,9 @@ impl World {
         if !self.started.contains_key(&generation) {
             self.wrong(format!("agent {agent} starts generation {generation}, which no leader has started"));
         }
+        if self.agents[agent].leader.as_ref().is_some_and(Leader::may_borrow_port) {
+            self.wrong(format!("agent {agent} starts a trainer whose port its leader has"));
+        }
         let restored = self.agents[agent].restored.take();
         let step = restored.and_then(Choice::step);
         let trains = self.agents[agent].seat.trains();
