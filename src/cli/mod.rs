@@ -22,8 +22,8 @@ use subs::{SUBS, Sub, as_flags};
 
 use crate::settings::Complaint;
 use crate::settings::defs::{MOST_USED, Setting, Takes, find, on};
-use crate::settings::reader::switch_value;
-use crate::settings::suggest::nearest;
+use crate::settings::values::reader::switch_value;
+use crate::settings::values::suggest::nearest;
 
 /// The parts of a command line.
 #[derive(Debug)]

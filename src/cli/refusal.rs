@@ -8,7 +8,7 @@ use super::Refusal;
 use super::subs::{SUBS, Sub};
 use crate::rules::text::safe_text::printable;
 use crate::settings::defs::{find, on};
-use crate::settings::suggest::nearest;
+use crate::settings::values::suggest::nearest;
 
 /// clap's message for a mistake, as one line.
 pub(super) fn refusal(error: clap::Error, argv: &[OsString], wanted: Option<&Sub>) -> Refusal {

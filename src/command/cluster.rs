@@ -13,9 +13,9 @@ use crate::rules::gpu::{Discovery, Health, cuda, demand};
 use crate::rules::process::env::Env;
 use crate::settings::cluster::read;
 use crate::settings::defs::on;
-use crate::settings::layers::unknown_variables;
-use crate::settings::units::unitless;
-use crate::settings::unused::unused;
+use crate::settings::values::layers::unknown_variables;
+use crate::settings::values::units::unitless;
+use crate::settings::values::unused::unused;
 use crate::settings::{Complaint, Reader};
 
 /// The settings for the cluster.

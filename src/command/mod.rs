@@ -29,9 +29,10 @@ use crate::edge::process::signals::{self, Mask};
 use crate::rules::cluster::spec::ClusterError;
 use crate::rules::process::env::Env;
 use crate::rules::process::exit;
-use crate::settings::layers::unknown_variables;
-use crate::settings::reader::unquoted;
-use crate::settings::{Complaint, ConfigFile, Values, platform};
+use crate::settings::values::layers::unknown_variables;
+use crate::settings::values::platform;
+use crate::settings::values::reader::unquoted;
+use crate::settings::{Complaint, ConfigFile, Values};
 use crate::supervisor::simulate::keeper;
 
 /// The limit for reading the configuration file.

@@ -11,7 +11,7 @@ use crate::rules::gpu::demand::parse_bytes;
 use crate::rules::store::address::Address;
 use crate::rules::store::plan::Retention;
 use crate::rules::text::duration;
-use crate::settings::suggest::one_of;
+use crate::settings::values::suggest::one_of;
 
 /// The settings for checkpoints.
 #[derive(Debug, Clone)]

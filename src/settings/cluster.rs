@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::reader::Reader;
+use super::values::reader::Reader;
 use crate::rules::cluster;
 use crate::rules::cluster::parse::address::parse_host;
 use crate::rules::cluster::spec::{ClusterOptions, Explicit, Nproc, PlatformName, Role};
@@ -11,7 +11,7 @@ use crate::rules::framework::FRAMEWORKS;
 use crate::rules::framework::peers::Scope;
 use crate::rules::framework::tracking::{Tracker, Tracking};
 use crate::rules::text::duration;
-use crate::settings::suggest::one_of;
+use crate::settings::values::suggest::one_of;
 
 /// More processes than this on one node are a mistake.
 const MAX_NPROC: u32 = 4096;
@@ -86,7 +86,7 @@ fn nproc(text: &str) -> Result<Nproc, String> {
 #[cfg(test)]
 mod tests {
     use super::super::defs::on;
-    use super::super::layers::Values;
+    use super::super::values::layers::Values;
     use super::*;
     use crate::rules::process::env::Env;
 

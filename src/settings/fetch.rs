@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::Reader;
-use super::reader::{expanded, local, unquoted};
+use super::values::reader::{expanded, local, unquoted};
 use crate::rules::process::env::Env;
 use crate::rules::store::address::Nearness;
 use crate::rules::store::fetch::source::Source;

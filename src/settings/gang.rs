@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::reader::Reader;
+use super::values::reader::Reader;
 use crate::rules::gang::Timing;
 use crate::rules::gang::agreement::Mode;
 use crate::rules::gang::leader::OnNotice;
@@ -94,7 +94,7 @@ fn port(text: &str) -> Result<u16, String> {
 #[cfg(test)]
 mod tests {
     use super::super::defs::on;
-    use super::super::layers::Values;
+    use super::super::values::layers::Values;
     use super::*;
     use crate::rules::process::env::Env;
 

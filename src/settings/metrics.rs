@@ -6,15 +6,15 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::layers::Complaint;
-use super::reader::{Reader, local, unquoted};
+use super::values::layers::Complaint;
+use super::values::reader::{Reader, local, unquoted};
 use crate::rules::cluster::first::is_first;
 use crate::rules::metric::files::names::Choice;
 use crate::rules::metric::output::pattern::Pattern;
 use crate::rules::metric::output::searched::Searched;
 use crate::rules::metric::report::line::{Report, Wrong};
 use crate::rules::process::env::Env;
-use crate::settings::suggest::hint;
+use crate::settings::values::suggest::hint;
 
 /// The metrics file if none is named.
 pub const DEFAULT_FILE: &str = "/tmp/hypertune/output.metrics";

@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::reader::Reader;
+use super::values::reader::Reader;
 use crate::rules::job::{Hang, Policy, StoppedCode, Target};
 use crate::rules::preempt;
 use crate::rules::process::signal::Signal;
 use crate::rules::text::duration;
-use crate::settings::suggest::one_of;
+use crate::settings::values::suggest::one_of;
 
 /// Restarts if there are checkpoints.
 const MAX_RESTARTS_WITH_CHECKPOINTS: u32 = 3;
@@ -232,7 +232,7 @@ fn backoff(text: &str) -> Result<(Duration, Duration), String> {
 #[cfg(test)]
 mod tests {
     use super::super::defs::{all, on};
-    use super::super::layers::Values;
+    use super::super::values::layers::Values;
     use super::*;
     use crate::rules::process::env::Env;
 

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::defs::{SIMULATE, Takes};
-use super::layers::Complaint;
-use super::suggest::one_of;
+use super::values::layers::Complaint;
+use super::values::suggest::one_of;
 use crate::rules::cluster::spec::Role;
 use crate::rules::cluster::written::{Notice, Simulated};
 use crate::rules::simulate::fault::{self, Fault};

@@ -15,7 +15,7 @@ use trainit::rules::framework::FRAMEWORKS;
 use trainit::rules::preempt::SOURCES;
 use trainit::rules::process::env::Env;
 use trainit::settings::defs::{SIMULATE, find};
-use trainit::settings::layers::unknown_variables;
+use trainit::settings::values::layers::unknown_variables;
 
 fn pages() -> Vec<String> {
     let mut pages = files("docs", ".md");

@@ -28,7 +28,7 @@ use crate::rules::checkpoint::{Explanation, State};
 use crate::rules::process::env::Env;
 use crate::rules::text::safe_text::printable;
 use crate::settings::checkpoint::{Checkpoints, Resuming};
-use crate::settings::suggest::hint;
+use crate::settings::values::suggest::hint;
 use crate::settings::{Complaint, Origin, Reader, Values};
 use crate::supervisor::checkpoints::config::{Config, Role};
 use crate::supervisor::checkpoints::failure::Failure;

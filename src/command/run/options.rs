@@ -18,8 +18,8 @@ use crate::settings::fetch::{self, Fetching};
 use crate::settings::gang::{GangSettings, read as read_gang};
 use crate::settings::gpus::{self, Gpus};
 use crate::settings::metrics::{Collected, collection};
-use crate::settings::reader::unquoted;
 use crate::settings::run::{RunSettings, read as read_run};
+use crate::settings::values::reader::unquoted;
 use crate::settings::{Complaint, Reader};
 
 /// CUDA finds no device if the value has a quotation mark.

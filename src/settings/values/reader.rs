@@ -5,15 +5,15 @@
 
 use std::path::PathBuf;
 
-use super::defs::{Takes, find};
 use super::layers::{Complaint, Origin, Values};
 use crate::rules::store::address::Address;
-use crate::settings::suggest::one_of;
+use crate::settings::defs::{Takes, find};
+use crate::settings::values::suggest::one_of;
 
 /// Parses values of [`Values`], and collects complaints that name the origin.
 #[derive(Debug)]
 pub struct Reader<'a> {
-    pub(super) values: &'a Values,
+    pub(in crate::settings) values: &'a Values,
     /// The mistakes so far.
     pub complaints: Vec<Complaint>,
     gathered_all: bool,
@@ -212,9 +212,9 @@ pub fn expanded(text: &str) -> Result<&str, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::defs::on;
     use super::*;
     use crate::rules::process::env::Env;
+    use crate::settings::defs::on;
 
     fn gather(flags: &[(&'static str, &str)], env: &Env) -> (Values, Vec<Complaint>) {
         let flags = flags.iter().map(|(name, text)| (*name, vec![(*text).to_owned()])).collect();

@@ -7,11 +7,11 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::config_file::ConfigFile;
-use super::defs::{Setting, Takes, all, find};
 use super::reader::unquoted;
 use crate::rules::cluster::spec::ClusterError;
 use crate::rules::process::env::Env;
-use crate::settings::suggest::hint;
+use crate::settings::defs::{Setting, Takes, all, find};
+use crate::settings::values::suggest::hint;
 
 /// The origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -207,10 +207,10 @@ fn is_of_service(name: &str, service: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::defs::on;
     use super::*;
+    use crate::settings::defs::on;
 
-    pub(in super::super) fn gather(
+    pub(in crate::settings) fn gather(
         flags: &[(&'static str, &str)],
         env: &Env,
         text: Option<&str>,

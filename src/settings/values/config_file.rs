@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::defs::{Setting, Takes, all, find};
 use super::layers::{Complaint, Given, Origin};
-use crate::settings::suggest::hint;
+use crate::settings::defs::{Setting, Takes, all, find};
+use crate::settings::values::suggest::hint;
 
 /// The content of a configuration file.
 #[derive(Debug)]
@@ -19,7 +19,12 @@ pub struct ConfigFile {
 
 impl ConfigFile {
     /// Adds its values to `given`. Complaints name the line.
-    pub(super) fn read(&self, on: u8, given: &mut BTreeMap<&'static str, Given>, complaints: &mut Vec<Complaint>) {
+    pub(in crate::settings) fn read(
+        &self,
+        on: u8,
+        given: &mut BTreeMap<&'static str, Given>,
+        complaints: &mut Vec<Complaint>,
+    ) {
         type Table = BTreeMap<toml::Spanned<String>, toml::Spanned<toml::Value>>;
         let line_at = |offset: usize| 1 + self.text[..offset.min(self.text.len())].matches('\n').count();
         let place = |line: usize| format!("{}:{line}", self.path.display());
@@ -102,8 +107,8 @@ fn scalar(value: &toml::Value) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::defs::on;
     use super::*;
+    use crate::settings::defs::on;
 
     fn complaints_of(text: &str) -> Vec<String> {
         let mut complaints = Vec::new();

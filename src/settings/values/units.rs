@@ -21,10 +21,10 @@ pub fn unitless(reader: &Reader<'_>) -> impl Iterator<Item = Complaint> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::defs::on;
-    use super::super::layers::Values;
     use super::*;
     use crate::rules::process::env::Env;
+    use crate::settings::defs::on;
+    use crate::settings::values::layers::Values;
 
     #[test]
     fn a_number_that_needs_a_unit_causes_a_warning() {

@@ -32,9 +32,9 @@ fn url(place: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::defs::on;
-    use super::super::layers::Origin;
     use super::*;
+    use crate::settings::defs::on;
+    use crate::settings::values::layers::Origin;
 
     fn store(pairs: &[(&str, &str)]) -> Option<(String, Origin)> {
         let env = Env::from_pairs(pairs.iter().copied());

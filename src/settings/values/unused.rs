@@ -1,8 +1,8 @@
 //! Warns about settings that have no effect because another setting is missing.
 
 use crate::settings::defs::all;
-use crate::settings::layers::{Complaint, Origin};
-use crate::settings::reader::{Reader, switch_value};
+use crate::settings::values::layers::{Complaint, Origin};
+use crate::settings::values::reader::{Reader, switch_value};
 
 /// A warning for each of these settings. Only for `run`: the subcommands for checkpoints accept unused settings.
 pub fn unused(reader: &Reader<'_>) -> impl Iterator<Item = Complaint> {
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
     use crate::rules::process::env::Env;
     use crate::settings::defs::on;
-    use crate::settings::layers::Values;
+    use crate::settings::values::layers::Values;
 
     fn warnings(pairs: &[(&str, &str)]) -> Vec<String> {
         let mut complaints = Vec::new();
