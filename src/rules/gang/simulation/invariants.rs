@@ -34,6 +34,7 @@ impl World {
         if self.plan.store && self.store.claims.get(&generation).is_none_or(|claim| claim.leader != own) {
             self.wrong(format!("generation {generation} starts without a claim"));
         }
+        self.done.remove(&generation);
         if !self.plan.store {
             // Where every agent is new, the numbers begin anew.
             self.started.split_off(&generation);
@@ -79,9 +80,12 @@ impl World {
             stubborn: self.random.below(4) == 0,
             hangs: false,
         });
-        self.judge_runs();
+        if self.agents.len() < MANY {
+            self.judge_runs();
+        }
         if self.agents[agent].seat.trains() {
-            let when = self.now + 100;
+            *self.done.entry(generation).or_default().entry(step.unwrap_or(0)).or_default() += 1;
+            let when = self.now + self.plan.step;
             self.at(when, Happening::TrainerSteps { agent, run: id });
         }
     }
@@ -129,8 +133,7 @@ impl World {
 
     /// The newest step that an agent of this seat was told to keep.
     pub(super) fn kept_by(&self, seat: Seat) -> Option<u64> {
-        let own = self.kept.iter().filter(|(agent, _)| self.agents[**agent].seat == seat);
-        own.map(|(_, step)| *step).max()
+        self.kept_by.get(&seat).copied()
     }
 
     /// What is kept stays offered.

@@ -1,4 +1,4 @@
-//! The trainers: a collective that commits every 50 steps.
+//! The trainers: a collective that commits twelve times.
 
 use super::*;
 
@@ -14,23 +14,25 @@ impl World {
             let newer = *newer;
             return self.wrong(format!("agent {agent} trains in generation {generation} although {newer} has started"));
         }
-        self.judge_runs();
-        // A collective: no rank is more than a step ahead of another that runs.
-        let others = self.agents.iter().filter(|other| other.alive && other.frozen.is_none() && other.seat.trains());
-        let others: Vec<u64> =
-            others.filter_map(|o| o.run.as_ref().filter(|r| r.generation == generation).map(|r| r.step)).collect();
-        if step < self.goal
-            && (others.len() < self.plan.seats.iter().filter(|seat| seat.trains()).count()
-                || others.iter().any(|other| other + 1 < step))
-        {
-            let when = self.now + 20;
+        if self.agents.len() < MANY || self.agents[agent].seat == seat_of(0) {
+            self.judge_runs();
+        }
+        // A collective: no rank is more than a step ahead of another.
+        let done = self.done.entry(generation).or_default();
+        let all = self.plan.seats.iter().filter(|seat| seat.trains()).count();
+        if step < self.plan.steps && done.get(&(step - 1)).is_none_or(|done| *done < all) {
+            let when = self.now + self.plan.step / 5;
             return self.at(when, Happening::TrainerSteps { agent, run: id });
         }
+        *done.entry(step).or_default() += 1;
+        done.retain(|before, _| before + 2 >= step);
         if let Some(run) = &mut self.agents[agent].run {
             run.step = step;
         }
         self.member(agent, member::Event::Stepped(step));
-        if step.is_multiple_of(50) && (self.plan.mode == Mode::Each || self.agents[agent].seat == seat_of(0)) {
+        if step.is_multiple_of(self.plan.steps / 12)
+            && (self.plan.mode == Mode::Each || self.agents[agent].seat == seat_of(0))
+        {
             let seat = self.agents[agent].seat;
             let kept = self.kept_by(seat);
             let commits = self.commits.entry(seat).or_default();
@@ -39,7 +41,7 @@ impl World {
             commits.retain(|step, _| kept.is_none_or(|kept| *step >= kept));
             self.member(agent, member::Event::Committed(step));
         }
-        if step >= self.goal {
+        if step >= self.plan.steps {
             self.agents[agent].run = None;
             self.member(agent, member::Event::Finished);
             if self.agents[agent].member.state() == "ending" {
@@ -47,7 +49,7 @@ impl World {
             }
             return;
         }
-        let when = self.now + 100;
+        let when = self.now + self.plan.step;
         self.at(when, Happening::TrainerSteps { agent, run: id });
     }
 

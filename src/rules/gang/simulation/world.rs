@@ -14,7 +14,6 @@ impl World {
             links: BTreeMap::new(),
             cuts: Vec::new(),
             plan,
-            goal: 600,
             started: BTreeMap::new(),
             deaths: 0,
             charges: 0,
@@ -27,8 +26,11 @@ impl World {
             gave_up: false,
             trouble: None,
             commits: BTreeMap::new(),
+            done: BTreeMap::new(),
             timelines: BTreeMap::new(),
             kept: BTreeMap::new(),
+            kept_by: BTreeMap::new(),
+            leaders: Vec::new(),
             traced: false,
             trace: Vec::new(),
             milestones: Vec::new(),
@@ -97,7 +99,7 @@ impl World {
 
     /// The agent that the leader's name leads to: the one that the platform started last.
     pub(super) fn chief(&self) -> Option<usize> {
-        (0..self.agents.len()).rev().find(|at| self.agents[*at].seat == seat_of(0) && self.agents[*at].alive)
+        self.leaders.iter().copied().rev().find(|at| self.agents[*at].alive)
     }
 
     pub(super) fn holder(&self, seat: Seat) -> Option<usize> {
@@ -217,7 +219,7 @@ impl World {
         let (member, actions) =
             Member::new(clock, seat, seat_of(0), incarnation, format!("host-{at}"), self.plan.timing);
         let own = seat == seat_of(0);
-        let config = Config {
+        let config = || Config {
             roster: self.plan.seats.iter().copied().collect(),
             own: seat,
             incarnation,
@@ -231,12 +233,16 @@ impl World {
             newest_claim: self.newest_claim(),
             former_has_ended: false,
         };
+        let leader = own.then(|| Leader::new(clock, config()));
+        if own {
+            self.leaders.push(at);
+        }
         self.agents.push(Agent {
             seat,
             incarnation,
             claim: 0,
             member,
-            leader: own.then(|| Leader::new(clock, config)),
+            leader,
             alive: true,
             frozen: None,
             waiting: Vec::new(),
@@ -321,6 +327,8 @@ impl World {
                     self.stop(agent, lead.as_millis() as u64);
                 }
                 member::Action::Keep(step) => {
+                    let kept = self.kept_by.entry(self.agents[agent].seat).or_default();
+                    *kept = step.max(*kept);
                     if self.kept.insert(agent, step).is_some_and(|before| before > step) {
                         self.wrong(format!("the kept step of agent {agent} went back to {step}"));
                     }
