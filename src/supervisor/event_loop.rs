@@ -121,6 +121,9 @@ impl Supervisor {
         if let Event::Committed { step: Some(step), .. } = event {
             self.queue.extend(self.performer.tell_gang(now, MemberEvent::Committed(step)));
         }
+        if let Event::Mirrored(Mirrored::Restoring { done, all }) = event {
+            self.queue.extend(self.performer.tell_gang(now, MemberEvent::Restoring(done, all)));
+        }
         self.performer.status.note(now, &event);
         let actions = self.machine.step(now, event.clone());
         self.performer.history.note(now, &event, &self.machine);

@@ -50,6 +50,13 @@ pub enum Mirrored {
         /// Its duration.
         took: Duration,
     },
+    /// The restore of what the gang has agreed on goes on.
+    Restoring {
+        /// Bytes that are here.
+        done: u64,
+        /// Bytes in all.
+        all: u64,
+    },
     /// A commit failed; the cause in one word.
     Failed(&'static str),
 }

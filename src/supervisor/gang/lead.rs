@@ -350,6 +350,7 @@ impl Hub<'_> {
                 Action::Close(link) => drop(self.links.remove(&link)),
                 Action::Claim(generation) => drop(self.asks.send(Ask::Claim(generation))),
                 Action::LookForClaim(generation) => drop(self.asks.send(Ask::Look(generation))),
+                Action::LogSlowest(line) => tracing::info!("{line}"),
                 Action::LogHang(lines) => {
                     lines.iter().for_each(|line| tracing::warn!(code = "hung", "{line}"));
                 }

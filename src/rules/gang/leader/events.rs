@@ -85,6 +85,8 @@ pub enum Action {
     LookForClaim(Generation),
     /// The trainers of this generation start: for the log and the status.
     Started(Generation),
+    /// A restore takes long: log which member is the slowest, and how far it is.
+    LogSlowest(String),
     /// The gang hangs: log these lines, which say what the trainers of the members do.
     LogHang(Vec<String>),
     /// Every member is gone, or had its time, or belongs to another leader: the leader's agent ends once its own member has

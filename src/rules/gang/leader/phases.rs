@@ -11,6 +11,7 @@ use super::super::message::{Choice, Class, Offer, ToMember};
 use super::super::seat::Seat;
 use super::claims::Next;
 use super::{Action, Holder, LATE_EVALUATORS, Leader, Link, MARGIN, OnNotice, Phase, SAY_WAITING, State};
+use crate::text::transfer_progress::words;
 
 impl Leader {
     pub(super) fn fell(&mut self, now: Duration, fall: Fall, actions: &mut Vec<Action>) {
@@ -272,10 +273,29 @@ impl Leader {
             return;
         }
         self.said_waiting = now;
+        if self.phase == Phase::Arming {
+            actions.extend(self.slowest(now).map(Action::LogSlowest));
+        }
         let missing: Vec<Seat> = self.missing().into_iter().take(16).collect();
         if !missing.is_empty() {
             self.tell_all(&ToMember::Waiting { missing }, actions);
         }
+    }
+
+    /// The member whose restore is the least far, of those that say how far it is.
+    fn slowest(&self, now: Duration) -> Option<String> {
+        let restores = |(seat, holder): (&Seat, &Holder)| {
+            let (done, all) = holder.restoring.filter(|_| holder.state == State::Restoring)?;
+            Some((*seat, holder.host.clone(), done, all))
+        };
+        let share = |done: u64, all: u64| done as f64 / all.max(1) as f64;
+        let (seat, host, done, all) = self
+            .holders
+            .iter()
+            .filter_map(restores)
+            .min_by(|(.., done, all), (.., other, of)| share(*done, *all).total_cmp(&share(*other, *of)))?;
+        let far = words(done, all, now.saturating_sub(self.since));
+        Some(format!("{seat} on {host} is the slowest to restore: {far}"))
     }
 
     pub(super) fn end(&mut self, now: Duration, actions: &mut Vec<Action>) {

@@ -213,7 +213,9 @@ impl Member {
                 let more = self.committed.len().saturating_sub(MOST_STEPS);
                 self.committed.drain(..more);
             }
-            Event::Restoring(done, all) => self.restoring = Some((done, all)),
+            Event::Restoring(done, all) => {
+                self.restoring = Some((done, all)).filter(|_| matches!(self.phase, Phase::Restoring(_)));
+            }
             Event::Noticed(lead) => self.send(ToLeader::Notice { lead: millis(lead) }, &mut actions),
             Event::Leaves => {
                 self.send(ToLeader::Leaving, &mut actions);

@@ -149,7 +149,7 @@ impl World {
                         self.wrong = Some("a generation starts without a claim");
                     }
                 }
-                leader::Action::Done | leader::Action::LogHang(_) => {}
+                leader::Action::Done | leader::Action::LogHang(_) | leader::Action::LogSlowest(_) => {}
                 leader::Action::Wake(at) => self.agents[agent].wakes[1] = Some(at),
             }
         }

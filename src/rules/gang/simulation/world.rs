@@ -385,6 +385,7 @@ impl World {
                 leader::Action::Claim(generation) => self.claim(agent, generation),
                 leader::Action::LookForClaim(generation) => self.look(agent, generation),
                 leader::Action::Started(generation) => self.starts(agent, generation),
+                leader::Action::LogSlowest(_) => {}
                 leader::Action::LogHang(lines) => self.milestone(|| lines.join("\n    ")),
                 leader::Action::Done => {
                     self.milestone(|| format!("leader {agent} is done"));

@@ -11,7 +11,7 @@ use crate::supervisor::background::Teller;
 use crate::supervisor::checkpoints::commit::outcome::Outcome;
 use crate::supervisor::checkpoints::failure::Failure;
 use crate::supervisor::checkpoints::mirror::{Mirror, Resume};
-use crate::supervisor::checkpoints::thread::progress::log_lines;
+use crate::supervisor::checkpoints::thread::progress::{Hear, log_lines};
 
 /// Between two words of progress to the supervisor.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(500);
@@ -24,6 +24,19 @@ pub(super) struct Report {
     /// The last complaint and how far behind the store was, so that a store that stays away is one line now and then and
     /// not one each interval.
     said: (String, Duration),
+}
+
+/// Logs how far a transfer is, and tells it in these words.
+fn hear(teller: Teller, what: &'static str, word: fn(u64, u64) -> Event) -> Hear {
+    let (clock, said_at, lines) = (Clock::start(), Cell::new(Duration::ZERO), log_lines(what));
+    Box::new(move |done, all| {
+        lines(done, all);
+        let now = clock.now();
+        if now.saturating_sub(said_at.get()) >= PROGRESS_PAUSE {
+            said_at.set(now);
+            teller.tell(word(done, all));
+        }
+    })
 }
 
 impl Report {
@@ -41,17 +54,15 @@ impl Report {
     }
 
     /// Hears of a transfer: the supervisor is told that it moves, the log how far it is.
-    pub(super) fn progress(&self, what: &'static str) -> impl Fn(u64, u64) + use<> {
-        let (clock, said_at, teller, lines) =
-            (Clock::start(), Cell::new(Duration::ZERO), self.teller.clone(), log_lines(what));
-        move |done, all| {
-            lines(done, all);
-            let now = clock.now();
-            if now.saturating_sub(said_at.get()) >= PROGRESS_PAUSE {
-                said_at.set(now);
-                teller.tell(Event::Transferring);
-            }
-        }
+    pub(super) fn progress(&self, what: &'static str) -> Hear {
+        hear(self.teller.clone(), what, |_, _| Event::Transferring)
+    }
+
+    /// Hears of each restore: the supervisor and the log are told how far it is.
+    pub(super) fn restores(&self) -> Box<dyn Fn() -> Hear> {
+        let teller = self.teller.clone();
+        let word = |done, all| Event::Mirrored(Mirrored::Restoring { done, all });
+        Box::new(move || hear(teller.clone(), "restoring the checkpoint", word))
     }
 
     /// Hears of events; the supervisor is told how far the store is behind when that changes.

@@ -20,7 +20,6 @@ use crate::supervisor::checkpoints::failure::{Failure, Stop};
 use crate::supervisor::checkpoints::mirror::{Mirror, Resume};
 use crate::supervisor::checkpoints::thread::model::{LeftModel, publish};
 use crate::supervisor::checkpoints::thread::order_queue::{OrderQueue, TO_A_FLUSH, TO_A_SURVEY, TO_ANY, TO_NONE};
-use crate::supervisor::checkpoints::thread::progress::log_lines;
 use crate::supervisor::checkpoints::thread::report::Report;
 use crate::supervisor::checkpoints::thread::sibling::{Others, SEARCH};
 use crate::supervisor::checkpoints::thread::watchdog::Watchdog;
@@ -246,7 +245,7 @@ impl CheckpointThread {
     /// Opens both sides, and listens to what it does.
     pub(super) async fn open(&self, config: Config) -> Result<Mirror, Failure> {
         let mut mirror = Mirror::open(config).await?;
-        mirror.listeners.hear_restore(Box::new(|| log_lines("restoring the checkpoint")));
+        mirror.listeners.hear_restore(self.report.restores());
         mirror.listeners.tell = Some(self.report.listener());
         if mirror.config.store.is_none() {
             mirror.make_directory().await.into_iter().for_each(|line| mirror.note(line));
