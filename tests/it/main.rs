@@ -41,6 +41,7 @@ mod gang;
 mod gang_checkpoints;
 mod gang_hangs;
 mod gang_vertex;
+mod gang_strangers;
 mod goodput;
 mod gpu_demands;
 mod gpu_run;

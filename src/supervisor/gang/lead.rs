@@ -45,7 +45,7 @@ const LAST_MEMBERS: Duration = Duration::from_secs(1);
 const LAST_WORDS: Duration = Duration::from_millis(700);
 /// Before the next try where the port cannot be had, or no connection can be taken.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Of so many hosts of strangers it is remembered that they were told of.
+/// Of so many callers that are no members it is remembered that they were told of.
 const STRANGERS: usize = 16;
 
 /// What the connections bring.
@@ -361,13 +361,14 @@ impl Hub<'_> {
     }
 }
 
-/// Tells of callers that are no members, once a host.
-fn tell_of(why: &NoLink, from: IpAddr, told: &mut BTreeSet<IpAddr>) {
-    let is_known = told.contains(&from) || told.len() >= STRANGERS;
-    if is_known {
+/// Tells of callers that are no members, once a host and kind.
+fn tell_of(why: &NoLink, from: IpAddr, told: &mut BTreeSet<(IpAddr, bool)>) {
+    // A replica with a wrong token may share its address with a stranger.
+    let caller = (from, *why == NoLink::OtherKey);
+    if told.contains(&caller) || told.len() >= STRANGERS {
         return;
     }
-    told.insert(from);
+    told.insert(caller);
     match why {
         NoLink::OtherKey => tracing::warn!(
             code = "gang",
