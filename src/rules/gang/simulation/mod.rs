@@ -299,6 +299,8 @@ struct World {
     trouble: Option<String>,
     /// The store: the steps that each seat has committed and not passed over, and the generation that each is of.
     commits: BTreeMap<Seat, BTreeMap<u64, Generation>>,
+    /// Seats that train.
+    trainers: usize,
     /// How many trainers of each generation have done each step.
     done: BTreeMap<Generation, BTreeMap<u64, usize>>,
     /// The generation whose commits each generation has restored.

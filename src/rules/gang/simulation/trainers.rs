@@ -19,8 +19,7 @@ impl World {
         }
         // A collective: no rank is more than a step ahead of another.
         let done = self.done.entry(generation).or_default();
-        let all = self.plan.seats.iter().filter(|seat| seat.trains()).count();
-        if step < self.plan.steps && done.get(&(step - 1)).is_none_or(|done| *done < all) {
+        if step < self.plan.steps && done.get(&(step - 1)).is_none_or(|done| *done < self.trainers) {
             let when = self.now + self.plan.step / 5;
             return self.at(when, Happening::TrainerSteps { agent, run: id });
         }

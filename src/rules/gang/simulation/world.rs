@@ -4,6 +4,7 @@ use super::*;
 
 impl World {
     pub(super) fn new(seed: u64, plan: Plan) -> World {
+        let trainers = plan.seats.iter().filter(|seat| seat.trains()).count();
         let mut world = World {
             now: 0,
             heap: BinaryHeap::new(),
@@ -26,6 +27,7 @@ impl World {
             gave_up: false,
             trouble: None,
             commits: BTreeMap::new(),
+            trainers,
             done: BTreeMap::new(),
             timelines: BTreeMap::new(),
             kept: BTreeMap::new(),
