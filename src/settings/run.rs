@@ -53,6 +53,8 @@ pub struct RunSettings {
     pub log_level: LogLevel,
     /// Each output line of several processes has the rank as its prefix.
     pub rank_prefix: bool,
+    /// The directory for the dumps of the flight recorder.
+    pub hang_forensics: Option<PathBuf>,
     /// The file for the verdict.
     pub verdict_file: Option<PathBuf>,
     /// The file for the page about the run.
@@ -99,6 +101,7 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
         model: None,
         seed: None,
         hang: hang(reader),
+        asks_for_dumps: reader.text("hang-forensics").is_some(),
         child_has_terminal: false,
         gang: None,
         outlives_hangup: false,
@@ -121,6 +124,7 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
             )
             .unwrap_or(LogLevel::Info),
         rank_prefix: reader.choice("output-prefix", &[("rank", true), ("none", false)]).unwrap_or(true),
+        hang_forensics: reader.path("hang-forensics").map(|dir| std::path::absolute(&dir).unwrap_or(dir)),
         verdict_file: reader.path("verdict-file"),
         run_report: reader.path("run-report"),
         status_addr: reader.parse("status-addr", status_addr),

@@ -82,6 +82,8 @@ pub struct Job {
     pub gang: Option<Gang>,
     /// The file for the page about the run.
     pub report: Option<PathBuf>,
+    /// Where the flight recorder's dumps go.
+    pub hang_forensics: Option<PathBuf>,
 }
 
 /// Facts at the end of a run.

@@ -27,7 +27,7 @@ use crate::supervisor::job::main_children::MainChildren;
 use crate::supervisor::job::memory::MemoryWatch;
 use crate::supervisor::job::terminal_stop::TerminalStop;
 use crate::supervisor::job::tree_signals::{Remarks, TreeSignals};
-use crate::supervisor::job::{death_clues, not_launched};
+use crate::supervisor::job::{death_clues, flight_recorder, not_launched};
 use crate::supervisor::output::drain::{OutputThreads, TIMEOUT, Waits};
 use crate::supervisor::output::ranks::Ranks;
 use crate::supervisor::output::{ChildEnds, Collectors};
@@ -190,6 +190,9 @@ impl Performer {
                 return Done::Events(self.tell_gang(now, MemberEvent::TreeSeen(tree)));
             }
             Action::DumpStacks => self.dump_stacks(),
+            Action::AskForDumps => {
+                self.job.hang_forensics.clone().into_iter().for_each(flight_recorder::ask);
+            }
             Action::AbortTree => self.signals.send_all(Signal::ABRT, self.tree(), &self.main_children),
             Action::NameStuck => self.name_stuck(),
             Action::Arm(timer, at) => self.timers.arm(timer, at),

@@ -132,6 +132,7 @@ fn events() -> Vec<(&'static str, Event)> {
         ("Due: Backoff", Event::Due(Timer::Backoff)),
         ("Due: FlushLimit", Event::Due(Timer::FlushLimit)),
         ("Due: Leave", Event::Due(Timer::Leave)),
+        ("Due: Abort", Event::Due(Timer::Abort)),
         ("Due: SampleLiveness", Event::Due(Timer::SampleLiveness)),
         (
             "Committed",

@@ -1,5 +1,6 @@
 //! `trainit run -- COMMAND`: builds a job from settings and environment, supervises it, and publishes the verdict.
 
+mod forensics;
 pub mod gang;
 pub mod options;
 
@@ -122,6 +123,9 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     settings.policy.store = keep.as_ref().is_some_and(Keep::has_store);
     let watch = watched(gpus, &env);
     let (metrics, tuner) = collected_metrics(collected, resolved.spec.said.process.as_ref(), &env);
+    if let Some(dir) = &settings.hang_forensics {
+        forensics::prepare(dir, &env, &mut resolved.launches);
+    }
     let job = Job {
         policy: settings.policy.clone(),
         argv: parsed.operands,
@@ -137,6 +141,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         metrics,
         gang,
         report: settings.run_report.clone(),
+        hang_forensics: settings.hang_forensics.clone(),
     };
     let page = settings.status_addr.and_then(Page::open);
     supervise(job, Work { fetches, keep, preemption_watch, peers, page }, clock, &settings, &tuner)

@@ -3,6 +3,7 @@
 pub mod follow;
 pub mod links;
 pub mod metrics_file;
+pub mod named_pipe;
 pub mod real_path;
 pub mod replace;
 pub mod rooted_dir;

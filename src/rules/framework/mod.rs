@@ -2,6 +2,7 @@
 //!
 //! To add a framework, add its file and its line in [`FRAMEWORKS`]. Deliberately absent: the variables of platforms.
 
+pub mod flight_recorder;
 pub mod mpi;
 pub mod peers;
 pub mod tracking;

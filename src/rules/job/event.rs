@@ -240,6 +240,8 @@ pub enum Timer {
     Leave,
     /// Time to check whether the trainer is alive.
     SampleLiveness,
+    /// The flight recorder had its time: SIGABRT for a trainer that hangs.
+    Abort,
     /// The chief has finished, and the time to end by itself is over.
     Finish,
 }
@@ -247,7 +249,7 @@ pub enum Timer {
 impl Timer {
     /// Whether the timer matters only while processes of the tree are left.
     pub fn is_for_the_tree(self) -> bool {
-        matches!(self, Timer::Grace | Timer::Stuck | Timer::Sweep)
+        matches!(self, Timer::Grace | Timer::Stuck | Timer::Sweep | Timer::Abort)
     }
 }
 
@@ -317,6 +319,8 @@ pub enum Action {
     ReportTree,
     /// Log where every process of the tree waits.
     DumpStacks,
+    /// Ask PyTorch's flight recorder for its dumps.
+    AskForDumps,
     /// Send SIGABRT to every process of the tree.
     AbortTree,
     /// Log the processes that are stuck in the kernel.

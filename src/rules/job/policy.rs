@@ -78,6 +78,8 @@ pub struct Policy {
     pub seed: Option<u64>,
     /// When silence is a hang; `None`: never.
     pub hang: Option<Hang>,
+    /// Before a trainer that hangs is ended, PyTorch is asked for the dumps of its flight recorder.
+    pub asks_for_dumps: bool,
     /// The child has trainit's terminal whenever trainit could have it, so the terminal's signals reach the child
     /// directly.
     pub child_has_terminal: bool,
@@ -132,6 +134,7 @@ impl Default for Policy {
             model: None,
             seed: None,
             hang: None,
+            asks_for_dumps: false,
             child_has_terminal: false,
             gang: None,
             outlives_hangup: false,

@@ -40,4 +40,12 @@ pub(super) const SETTINGS: &[Setting] = &[
         "No hang is reported before this time of an attempt has passed, unless there was a heartbeat [default: 3 x --hang-timeout]",
     )
     .needs(&["hang-timeout"]),
+    one(
+        "hang-forensics",
+        "DIR",
+        TOPIC,
+        on::RUN,
+        "",
+        "Where PyTorch's NCCL flight recorder writes the last collectives of each rank, at its own time-out and at a hang that trainit finds",
+    ),
 ];

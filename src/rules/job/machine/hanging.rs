@@ -9,6 +9,8 @@ use crate::job::hang::{LivenessSample, Watchdog};
 
 /// The time between SIGABRT and SIGKILL, for a traceback of faulthandler or a core dump.
 const ABORT_GRACE: Duration = Duration::from_secs(10);
+/// PyTorch looks once a second whether a dump is wanted, and then writes it.
+const TO_DUMP: Duration = Duration::from_secs(5);
 
 impl Machine {
     /// Starts the watchdog of an attempt, if the policy has one.
@@ -75,8 +77,20 @@ impl Machine {
     /// Ends a trainer that hangs.
     pub(super) fn abort(&mut self, now: Uptime, why: String) -> Vec<Action> {
         (self.watchdog, self.attempt.hung) = (None, Some(why));
-        let mut actions = vec![Action::DumpStacks, Action::AbortTree];
-        actions.extend(self.set_deadline(now, now + ABORT_GRACE));
+        let mut actions = vec![Action::DumpStacks];
+        if self.policy.asks_for_dumps {
+            actions.extend([Action::AskForDumps, Action::Arm(Timer::Abort, now + TO_DUMP)]);
+            actions.extend(self.set_deadline(now, now + TO_DUMP + ABORT_GRACE));
+        } else {
+            actions.push(Action::AbortTree);
+            actions.extend(self.set_deadline(now, now + ABORT_GRACE));
+        }
         actions
+    }
+
+    /// The dumps had their time.
+    pub(super) fn on_abort_due(&self) -> Vec<Action> {
+        let is_hung = self.state == State::Running && self.attempt.hung.is_some();
+        if is_hung && self.stopping.stop.is_none() { vec![Action::AbortTree] } else { Vec::new() }
     }
 }

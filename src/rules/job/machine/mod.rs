@@ -419,6 +419,7 @@ impl Machine {
             }
             (Timer::Backoff, State::Waiting) => self.spawn(),
             (Timer::SampleLiveness, _) => self.on_look_due(now),
+            (Timer::Abort, _) => self.on_abort_due(),
             (Timer::Leave, _) => self.on_end_near(now),
             (Timer::Finish, _) => self.on_finish_over(now),
             (Timer::FlushLimit, State::Flushing) => self.on_flush_limit(now),

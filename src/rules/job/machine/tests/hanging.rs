@@ -45,6 +45,20 @@ fn a_hung_trainer_is_dumped_aborted_and_in_the_end_killed_and_the_job_leaves_wit
 }
 
 #[test]
+fn before_sigabrt_the_flight_recorder_has_its_time_and_a_signal_to_end_the_job_needs_none() {
+    let asks = || Policy { asks_for_dumps: true, ..watched(0) };
+    let mut machine = running(asks());
+    let (now, actions) = silence(&mut machine, 0.1);
+    let abort = Action::Arm(Timer::Abort, secs(now + 5.0));
+    assert_eq!(actions, [Action::DumpStacks, Action::AskForDumps, abort, Action::Arm(Timer::Grace, secs(now + 15.0))]);
+    assert_eq!(machine.step(secs(now + 5.0), Event::Due(Timer::Abort)), [Action::AbortTree]);
+    let mut stopped = running(asks());
+    let (now, _) = silence(&mut stopped, 0.1);
+    stopped.step(secs(now + 1.0), term());
+    assert_eq!(stopped.step(secs(now + 5.0), Event::Due(Timer::Abort)), []);
+}
+
+#[test]
 fn a_hang_is_reported_as_leaving_only_if_no_attempt_follows() {
     let mut last = running(watched(0));
     silence(&mut last, 0.1);

@@ -1,0 +1,27 @@
+//! `--hang-forensics`: PyTorch's flight recorder is on, and the directory of its dumps is there.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::edge::fs::trusted_open::create_directories;
+use crate::edge::process::signals;
+use crate::rules::framework::{Launch, flight_recorder};
+use crate::rules::process::env::Env;
+
+/// The directory's file system may hang.
+const TO_MAKE: Duration = Duration::from_secs(5);
+
+/// Sets the variables, and makes the directory, which PyTorch does not.
+pub(super) fn prepare(dir: &Path, env: &Env, launches: &mut [Launch]) {
+    let shown = dir.to_string_lossy();
+    for launch in launches {
+        flight_recorder::turn_on(&shown, env, &mut launch.changes);
+    }
+    let made = dir.to_owned();
+    if let Err(error) = signals::in_time("forensics", TO_MAKE, move || create_directories(&made)) {
+        tracing::warn!(
+            "the directory of --hang-forensics, {shown}, cannot be made: {error}; PyTorch writes no dumps without it, so make it \
+             where the trainer may write"
+        );
+    }
+}
