@@ -66,7 +66,7 @@ impl Fetch {
         if let Some(name) = self.access.odd_name() {
             return Err(self.refused(&format!("the name {name:?} in it cannot be a path below a directory")));
         }
-        let plan = self.plan(&dir, listed).await?;
+        let mut plan = self.plan(&dir, listed).await?;
         let (files, bytes) = (counted(plan.fetch.len(), "file"), plan.bytes());
         let unchanged = format!("{} unchanged", plan.unchanged.len());
         let (source, to) = (&self.source, self.dir.display());
@@ -84,7 +84,9 @@ impl Fetch {
         self.fits(&dir, bytes).await?;
         tracing::info!(code = "fetch", "fetching {source} into {to}: {files}, {}, {unchanged}", amount(bytes));
         let transfer = Transfer::begin(self, store, dir, &plan).await.map_err(|error| self.unwritable(&error))?;
-        transfer.run(plan).await?;
+        let objects = std::mem::take(&mut plan.fetch);
+        drop(plan);
+        transfer.run(objects, bytes).await?;
         tracing::info!(
             code = "fetch",
             "fetched {source} into {to}: {files}, {}, {unchanged}",

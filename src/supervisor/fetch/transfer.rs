@@ -2,9 +2,9 @@
 
 use std::cell::Cell;
 use std::convert::Infallible;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -30,10 +30,8 @@ use crate::supervisor::checkpoints::failure::Failure;
 const RANGE: u64 = 32 << 20;
 /// Ranges of one file under way at once.
 const RANGES_AT_ONCE: usize = 8;
-/// Mode of a fetched file, which the command may run as another user to read.
+/// Mode of the files: the command may run as another user.
 const MODE: u32 = 0o644;
-/// Mode of the index.
-const INDEX_MODE: u32 = 0o644;
 
 /// Why a file did not come.
 pub(super) enum Wrong {
@@ -84,10 +82,14 @@ impl<'a> Transfer<'a> {
         let text: String = [index::head(&fetch.source.to_string())].into_iter().chain(known).collect();
         let to = Arc::clone(&dir);
         let file = blocking(move || {
-            to.replace(INDEX, text.as_bytes(), INDEX_MODE)?;
-            let file = to.open_lock(INDEX)?;
-            let end = file.metadata()?.len();
-            Ok((file, end))
+            // Opened once: what another user may put under its name is not written.
+            let fresh = temporary(INDEX);
+            to.remove_file(&fresh)?;
+            let file = to.create_file(&fresh)?;
+            file.write_all_at(text.as_bytes(), 0)?;
+            file.set_permissions(Permissions::from_mode(MODE))?;
+            to.place(&fresh, INDEX)?;
+            Ok((file, text.len() as u64))
         });
         let sizes = Memory::now().fit(store.part_sizes());
         Ok(Transfer {
@@ -105,9 +107,9 @@ impl<'a> Transfer<'a> {
     }
 
     /// Fetches all of them.
-    pub(super) async fn run(self, plan: Plan) -> Result<(), Failure> {
-        let (count, bytes) = (plan.fetch.len(), plan.bytes());
-        let files = stream::iter(plan.fetch).map(|object| self.file(object)).buffer_unordered(self.at_once);
+    pub(super) async fn run(self, objects: Vec<Object>, bytes: u64) -> Result<(), Failure> {
+        let count = objects.len();
+        let files = stream::iter(objects).map(|object| self.file(object)).buffer_unordered(self.at_once);
         tokio::select! {
             done = files.try_collect::<()>() => done?,
             never = self.tell(count, bytes) => match never {},

@@ -47,7 +47,8 @@ fn line(of: &impl Serialize) -> String {
 #[derive(Debug, Default)]
 pub struct Index {
     is_ours: bool,
-    files: HashMap<String, Object>,
+    /// Size and tag by path.
+    files: HashMap<String, (u64, String)>,
 }
 
 impl Index {
@@ -58,19 +59,19 @@ impl Index {
         } else if self.is_ours
             && let Ok(Line { path, size, tag }) = serde_json::from_str(line)
         {
-            let object = Object { path: path.into_owned(), size, tag: tag.into_owned(), modified_ns: 0 };
-            self.files.insert(object.path.clone(), object);
+            self.files.insert(path.into_owned(), (size, tag.into_owned()));
         }
     }
 
-    /// What it says of this path.
-    pub fn get(&self, path: &str) -> Option<&Object> {
-        self.files.get(path)
+    /// Whether it names this version of an object.
+    pub fn has(&self, object: &Object) -> bool {
+        self.files.get(&object.path).is_some_and(|(size, tag)| (*size, tag) == (object.size, &object.tag))
     }
 
     /// Every file that it names.
     pub fn into_files(self) -> impl Iterator<Item = Object> {
-        self.files.into_values()
+        let object = |(path, (size, tag))| Object { path, size, tag, modified_ns: 0 };
+        self.files.into_iter().map(object)
     }
 }
 
@@ -93,14 +94,17 @@ mod tests {
         let (ours, odd) = (object("a/b"), object("q\"\u{fc}\\"));
         let text = head("gs://b") + &entry(&ours) + &entry(&odd) + "{\"path\":\"cut\",\"si";
         let index = read(&text);
-        assert_eq!((index.get("a/b"), index.get(&odd.path)), (Some(&ours), Some(&odd)));
+        assert!(index.has(&ours) && index.has(&odd));
+        assert!(
+            !index.has(&Object { size: 4, ..ours.clone() }) && !index.has(&Object { tag: "g2".to_owned(), ..ours })
+        );
         assert_eq!(index.into_files().count(), 2);
     }
 
     #[test]
     fn an_index_of_another_url_or_of_no_url_says_nothing() {
-        assert!(read(&(head("gs://other") + &entry(&object("a")))).get("a").is_none());
-        assert!(read(&entry(&object("a"))).get("a").is_none());
-        assert!(read("no JSON").get("a").is_none());
+        for text in [head("gs://other") + &entry(&object("a")), entry(&object("a")), "no JSON".to_owned()] {
+            assert_eq!(read(&text).into_files().count(), 0, "{text}");
+        }
     }
 }

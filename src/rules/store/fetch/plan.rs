@@ -59,11 +59,7 @@ pub fn plan(
             return Err(format!("the name {above:?} would be a file, and for {path:?} a directory"));
         }
     }
-    let is_known = |object: &Object| {
-        let known = index.get(&object.path);
-        known.is_some_and(|known| (known.size, &known.tag) == (object.size, &object.tag))
-            && local(&object.path) == Some(object.size)
-    };
+    let is_known = |object: &Object| index.has(object) && local(&object.path) == Some(object.size);
     let known: Vec<bool> = listed.iter().map(is_known).collect();
     let mut gone: Vec<Object> = index.into_files().filter(|object| !has(&object.path)).collect();
     gone.retain(|object| local(&object.path).is_some());
