@@ -46,14 +46,8 @@ pub(super) struct Opened {
 pub(super) struct Parts {
     key: Key,
     id: String,
-    /// Bytes of all of it.
-    size: u64,
-}
-
-impl Parts {
-    pub(super) fn with_size(self, size: u64) -> Parts {
-        Parts { size, ..self }
-    }
+    /// Bytes of all of it, once that is known.
+    pub(super) size: u64,
 }
 
 pub(super) struct Bucket {

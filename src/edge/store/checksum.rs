@@ -45,12 +45,6 @@ mod tests {
         assert_eq!(checksum(&headers), None);
         headers.append(GOOGLE_HASH, HeaderValue::from_static("md5=AAAAAAAAAAAAAAAAAAAAAA==,crc32c=4waSgw=="));
         assert_eq!(checksum(&headers), Some(Checksum(0xe306_9283)));
-        for crc in [0, 1, u32::MAX, 0x8000_0000] {
-            let mut headers = HeaderMap::new();
-            let value = format!("crc32c={}", base64(crc.to_be_bytes()));
-            headers.append(GOOGLE_HASH, HeaderValue::try_from(value).expect("ASCII"));
-            assert_eq!(checksum(&headers), Some(Checksum(crc)));
-        }
         headers.insert(GOOGLE_HASH, HeaderValue::from_static("crc32c=!!!!!!=="));
         assert_eq!(checksum(&headers), None);
     }

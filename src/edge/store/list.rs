@@ -99,17 +99,3 @@ pub(super) fn staged_for(path: &str) -> Option<&str> {
     let is_staged = is_half_written(name_of(path)) && !name_of(key).contains('#');
     is_staged.then_some(key)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_entry_that_a_server_lists_twice_appears_once() {
-        let mut objects = ["b", "a", "b", "b", "a"];
-        let mut listed = objects.to_vec();
-        once(&mut listed, |key| key);
-        objects.sort_unstable();
-        assert_eq!(listed, ["a", "b"]);
-    }
-}

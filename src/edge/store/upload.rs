@@ -87,8 +87,8 @@ impl Upload {
             (Backend::Directory(directory), Some(Place::File(staged))) => {
                 directory.finish(staged, store.placing()).await.map(|()| None)
             }
-            (Backend::Bucket(bucket), Some(Place::Parts(to))) => {
-                let to = to.with_size(self.size);
+            (Backend::Bucket(bucket), Some(Place::Parts(mut to))) => {
+                to.size = self.size;
                 self.to = Some(Place::Parts(to.clone()));
                 let ids = parts.into_iter().filter_map(|part| part.id).collect();
                 let finished = bucket.finish(&to, ids, crc32c).await;

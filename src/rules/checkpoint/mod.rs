@@ -35,4 +35,3 @@ pub use rewind::{Rewind, restorable, rewind};
 pub use rollback::Rollback;
 pub use snapshot::{Look, Plan, PlanFile, PlanPart, Resume, resume};
 pub use tracker::{Facts, Tracker, Writer};
-pub use warnings::Warning;

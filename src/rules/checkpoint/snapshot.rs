@@ -11,7 +11,6 @@ use super::history::{Committed, Habits, History, PartRecord};
 use super::listing::{Entry, Kind, around, end_of};
 use super::parts::{Part, PartState, State};
 use super::tracker::{Facts, Tracker, Writer};
-use super::warnings::Warning;
 
 /// What a look says.
 #[derive(Debug, Clone, Default)]
@@ -24,8 +23,8 @@ pub struct Look {
     pub newest_step: Option<u64>,
     /// A part may be ready after so long.
     pub again: Option<Duration>,
-    /// Something waits for too long.
-    pub warning: Option<Warning>,
+    /// Something waits for too long: one line with the way out.
+    pub warning: Option<String>,
 }
 
 /// What a commit is made of.

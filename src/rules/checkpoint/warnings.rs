@@ -5,17 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Looks in which something is new and not committed before a warning.
 const LOOKS: u32 = 10;
 
-/// Something that waited for ten looks. Given once for each path.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Warning {
-    /// For logs: `torn`, `incomplete`, `settling` or `unproven`.
-    pub code: &'static str,
-    /// What keeps the part.
-    pub path: String,
-    /// One line: what, and the way out.
-    pub text: String,
-}
-
 /// What a part waits for: the kind of trouble, the path, and the text.
 pub(super) type Trouble = (&'static str, String, String);
 
@@ -27,8 +16,9 @@ pub(super) struct Warnings {
 }
 
 impl Warnings {
-    /// What a look says of each part, by its root. Returns the warning that is due, once for each path.
-    pub(super) fn due(&mut self, parts: impl Iterator<Item = (Option<String>, Option<Trouble>)>) -> Option<Warning> {
+    /// What a look says of each part, by its root. Returns the warning that is due, once for each path: one line with what waits
+    /// and the way out.
+    pub(super) fn due(&mut self, parts: impl Iterator<Item = (Option<String>, Option<Trouble>)>) -> Option<String> {
         let mut due = None;
         for (root, trouble) in parts {
             let Some((code, path, why)) = trouble else {
@@ -48,8 +38,7 @@ impl Warnings {
                     "torn" => "remove it, or give --checkpoint-exclude with its name",
                     _ => "if it is no part of a checkpoint, give --checkpoint-exclude with its name",
                 };
-                let text = format!("{why}, for {LOOKS} looks, so nothing new of it is committed; {way_out}");
-                due = Some(Warning { code, path, text });
+                due = Some(format!("{why}, for {LOOKS} looks, so nothing new of it is committed; {way_out}"));
             }
         }
         due

@@ -9,6 +9,7 @@ use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls_native_certs::{load_certs_from_paths, load_native_certs};
 
 /// Where else roots are read from, when the first connection wants them.
 #[derive(Debug, Clone, Default)]
@@ -23,15 +24,11 @@ impl Roots {
     /// The settings of every TLS connection. Errors: a file of roots that was named and cannot be used.
     pub(in crate::edge::store) fn config(&self) -> Result<ClientConfig, String> {
         let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-        let found = rustls_native_certs::load_native_certs();
-        if let (Some(file), true, Some(error)) = (&self.file, found.certs.is_empty(), found.errors.first()) {
-            return Err(format!("SSL_CERT_FILE={file} cannot be used: {error}"));
-        }
-        roots.add_parsable_certificates(found.certs);
-        if let Some(file) = &self.bundle {
-            let found = rustls_native_certs::load_certs_from_paths(Some(Path::new(file)), None);
-            if let (true, Some(error)) = (found.certs.is_empty(), found.errors.first()) {
-                return Err(format!("AWS_CA_BUNDLE={file} cannot be used: {error}"));
+        let bundle = self.bundle.as_deref().map(|file| load_certs_from_paths(Some(Path::new(file)), None));
+        let files = [("SSL_CERT_FILE", &self.file, Some(load_native_certs())), ("AWS_CA_BUNDLE", &self.bundle, bundle)];
+        for (name, file, found) in files.into_iter().filter_map(|(name, file, found)| Some((name, file, found?))) {
+            if let (Some(file), true, Some(error)) = (file, found.certs.is_empty(), found.errors.first()) {
+                return Err(format!("{name}={file} cannot be used: {error}"));
             }
             roots.add_parsable_certificates(found.certs);
         }

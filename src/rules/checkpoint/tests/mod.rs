@@ -48,7 +48,7 @@ pub(super) struct Dir {
     /// The last commit and the content of its files.
     pub(super) stored: Option<(Plan, BTreeMap<String, File>)>,
     pub(super) commits: usize,
-    warnings: Vec<Warning>,
+    warnings: Vec<String>,
     /// What the last look and the last rollback said.
     parts: Vec<PartState>,
     back: Rollback,
@@ -306,7 +306,7 @@ impl Dir {
                     assert!(state.starts_with(kind) && state.contains(why), "{place}: {state}");
                 }
                 "no-unit" => assert_eq!(self.units(), [], "{place}"),
-                "warned" => assert!(self.warnings.len() == 1 && self.warnings[0].text.contains(rest), "{place}"),
+                "warned" => assert!(self.warnings.len() == 1 && self.warnings[0].contains(rest), "{place}"),
                 "resume" => {
                     let step = args[1].parse().ok();
                     assert_eq!(self.resume(), Some((args[0].to_owned(), step)), "{place}");

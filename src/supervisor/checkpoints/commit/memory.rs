@@ -37,7 +37,7 @@ pub(crate) struct Memory {
     units: u64,
     small: Pool,
     blocks: Pool,
-    archives: Pool,
+    pub(crate) archives: Pool,
 }
 
 impl Memory {
@@ -71,11 +71,6 @@ impl Memory {
     /// Waits until an archive may be read and sent.
     pub(crate) async fn hold_archive(&self) -> Option<SemaphorePermit<'_>> {
         self.hold_units(TIMES * units_of(LONGEST)).await
-    }
-
-    /// Buffers for those.
-    pub(crate) fn archives(&self) -> Pool {
-        self.archives.clone()
     }
 
     /// Waits until so many [`UNIT`]s may be in use, or all of it.

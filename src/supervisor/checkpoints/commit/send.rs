@@ -173,7 +173,7 @@ impl<'a> Sending<'a> {
 
     /// Reads them all into one archive.
     async fn gather(&self, members: &[Member<'_>], held: impl Fn(&Entry) -> Held) -> Result<(Bytes, Vec<Sums>), Stop> {
-        let (dir, strong, pool) = (Arc::clone(self.dir), self.strong, self.memory.archives());
+        let (dir, strong, pool) = (Arc::clone(self.dir), self.strong, self.memory.archives.clone());
         let length = members.iter().map(Member::length).sum::<u64>() + END.len() as u64;
         // What may leave this thread.
         let owned = members.iter().map(|member| (held(member.entry), *member.header(), member.own(), member.length()));

@@ -183,7 +183,7 @@ impl Mirror {
             self.waits(Some((look.newest_step, since)));
         }
         if let Some(warning) = &look.warning {
-            tracing::warn!(code = "checkpoint_passed_over", "{}; {}", warning.text, self.what_stands());
+            tracing::warn!(code = "checkpoint_passed_over", "{warning}; {}", self.what_stands());
         }
     }
 

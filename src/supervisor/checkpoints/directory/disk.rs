@@ -1,9 +1,11 @@
 //! Paths in `.trainit` of a checkpoint directory, and small file operations that several modules share.
 
+use std::collections::BTreeSet;
 use std::io;
 
 use crate::edge::clock;
 use crate::edge::fs::rooted_dir::Beneath;
+use crate::rules::checkpoint::listing::around;
 use crate::rules::store::names::hash16;
 
 /// Where a restore writes what it fetches.
@@ -27,6 +29,21 @@ pub(crate) fn free_place(dir: &Beneath, within: &str, name: &str) -> io::Result<
     let taken: Vec<String> = dir.names(within)?;
     let free = (1..MOST_PLACES).map(|n| format!("{name}-{n}")).find(|place| !taken.contains(place));
     free.map(|place| format!("{within}/{place}")).ok_or_else(|| io::ErrorKind::AlreadyExists.into())
+}
+
+/// Moves these to a place, and removes directories that become empty: a framework may take one for the newest checkpoint.
+/// What is gone already is no harm. Errors: as rename(2).
+pub(crate) fn move_away<'a>(dir: &Beneath, paths: impl Iterator<Item = &'a String>, place: &str) -> io::Result<()> {
+    let mut parents = BTreeSet::new();
+    for path in paths {
+        match dir.rename(path, &format!("{place}/{path}")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            moved => moved?,
+        }
+        parents.extend(around(path).skip(1));
+    }
+    parents.iter().rev().for_each(|parent| _ = dir.remove_empty(parent));
+    Ok(())
 }
 
 /// So many places of one kind are kept, the newest: a job that is killed again and again must not fill its disk.

@@ -1,18 +1,17 @@
 //! Restores exactly what the gang has agreed on. Local files that are newer go to `.trainit/aside/`, and newer commits are
 //! marked in the store, so that no later agreement mixes two ways of training.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
 use crate::edge::store::Store;
 use crate::rules::checkpoint::Rewind;
-use crate::rules::checkpoint::listing::around;
 use crate::rules::gang::message::{Choice, Step};
 use crate::rules::store::names::{Attempt, CommitName};
+use crate::rules::text::safe_text::and_more;
 use crate::supervisor::checkpoints::commit::dedup::Known;
 use crate::supervisor::checkpoints::config::Restore;
-use crate::supervisor::checkpoints::directory::disk::{ASIDE, free_place, keep_newest};
+use crate::supervisor::checkpoints::directory::disk::{ASIDE, free_place, keep_newest, move_away};
 use crate::supervisor::checkpoints::directory::record;
 use crate::supervisor::checkpoints::failure::{Failure, Refusal};
 use crate::supervisor::checkpoints::mirror::{LastCommit, Mirror, Resume};
@@ -176,25 +175,18 @@ impl Mirror {
                 return Ok(None);
             }
             let place = free_place(&dir, ASIDE, &name)?;
-            let mut parents = BTreeSet::new();
-            for path in &rewind.aside {
-                dir.rename(path, &format!("{place}/{path}"))?;
-                parents.extend(around(path).skip(1).map(str::to_owned));
-            }
-            // A framework may take an empty directory for the newest checkpoint. Not empty is fine.
-            parents.iter().rev().for_each(|parent| _ = dir.remove_empty(parent));
+            move_away(&dir, rewind.aside.iter(), &place)?;
             for (path, text) in &rewind.pointers {
                 dir.replace(path, text.as_bytes(), 0o644)?;
             }
             record::end_restore(&dir)?;
             keep_newest(&dir, ASIDE, OF_GANG, &place)?;
-            Ok(rewind.aside.first().map(|first| (first.clone(), rewind.aside.len() - 1, place)))
+            Ok(rewind.aside.first().map(|first| (and_more(first, rewind.aside.len()), place)))
         });
         let moved = moved.await.map_err(|error| self.config.unusable(&error))?;
-        if let Some((first, more, place)) = moved {
-            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        if let Some((moved, place)) = moved {
             self.note(format!(
-                "{first}{more} in {} is newer than the checkpoint that the gang has agreed on: it is kept in {place}; delete it \
+                "{moved} in {} is newer than the checkpoint that the gang has agreed on: it is kept in {place}; delete it \
                  when it is not needed",
                 self.config.dir.display()
             ));

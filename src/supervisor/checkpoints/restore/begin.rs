@@ -30,14 +30,7 @@ impl Mirror {
                 self.still_ours(&remote).await?;
                 self.choose(&remote, Which::First(step), record.as_ref()).await?;
             }
-            None => {
-                let last = record.filter(|_| self.remote.is_none()).map(|record| record.committed);
-                let is_known = last.is_some();
-                self.begin(last).await?;
-                if self.remote.is_none() && !is_known && self.config.role == Role::Keeps {
-                    self.take_as_kept().await;
-                }
-            }
+            None => self.begin_with_what_lies_here(record).await?,
         }
         if !dry && !never {
             self.settle_after_death().await?;
@@ -63,12 +56,15 @@ impl Mirror {
         Ok(resume)
     }
 
-    /// Without a store: what lies there at the start is nothing new.
-    pub(crate) async fn take_as_kept(&self) {
-        let look = self.watcher.look(How::AT_REST).await;
-        if let Some(plan) = look.ok().and_then(|look| look.plan) {
+    /// The store is not asked. Without one, what lies there at the start is nothing new.
+    pub(crate) async fn begin_with_what_lies_here(&self, record: Option<Record>) -> Result<(), Failure> {
+        let last = record.filter(|_| self.remote.is_none()).map(|record| record.committed);
+        let is_new = last.is_none() && self.remote.is_none() && self.config.role == Role::Keeps;
+        self.begin(last).await?;
+        if is_new && let Some(plan) = self.watcher.look(How::AT_REST).await.ok().and_then(|look| look.plan) {
             self.watcher.committed(&plan);
         }
+        Ok(())
     }
 
     /// Whether a restore from another store was cut short there, so that what lies there is half of one checkpoint and half

@@ -14,6 +14,7 @@ use crate::rules::checkpoint::{Exclusions, Kind, Listing};
 use crate::rules::store::manifest::{Item, ItemKind, Manifest};
 use crate::rules::store::names::Attempt;
 use crate::rules::store::plan;
+use crate::rules::text::safe_text::and_more;
 use crate::supervisor::checkpoints::directory::disk::{ASIDE, TEMPORARY, free_place};
 use crate::supervisor::checkpoints::directory::record;
 use crate::supervisor::checkpoints::directory::scratch_dir::{ScratchDir, turn};
@@ -170,10 +171,9 @@ impl Mirror {
 
     fn tell_moved(&self, install: &Install) {
         let (Some(aside), Some(first)) = (&install.aside, install.moves.first()) else { return };
-        let more = install.moves.len() - 1;
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let first = and_more(first, install.moves.len());
         self.note(format!(
-            "{first}{more} in {} is not as in the store's newest commit, which is restored: what lay there is kept in {aside}; delete it when it is not needed",
+            "{first} in {} is not as in the store's newest commit, which is restored: what lay there is kept in {aside}; delete it when it is not needed",
             self.config.dir.display()
         ));
     }

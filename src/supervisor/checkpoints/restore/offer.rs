@@ -98,14 +98,7 @@ impl Mirror {
                     }
                 }
             }
-            _ => {
-                let last = record.filter(|_| self.remote.is_none()).map(|record| record.committed);
-                let is_known = last.is_some();
-                self.begin(last).await?;
-                if self.remote.is_none() && !is_known {
-                    self.take_as_kept().await;
-                }
-            }
+            _ => self.begin_with_what_lies_here(record).await?,
         }
         if never {
             self.passed_by = self.followed().await.ok();

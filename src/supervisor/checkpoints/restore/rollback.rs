@@ -1,18 +1,17 @@
 //! Before an attempt: moves files that the last attempt may have left half written to `.trainit/torn`, and puts the last
 //! commit's version back.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::edge::fs::rooted_dir::Beneath;
 use crate::edge::transfer::blocking::blocking;
-use crate::rules::checkpoint::listing::around;
 use crate::rules::checkpoint::{Entry, Rollback, Writer};
 use crate::rules::store::manifest::Item;
 use crate::rules::store::names::{Attempt, OWN};
-use crate::supervisor::checkpoints::directory::disk::{TEMPORARY, TORN, free_place, keep_newest};
+use crate::rules::text::safe_text::and_more;
+use crate::supervisor::checkpoints::directory::disk::{TEMPORARY, TORN, free_place, keep_newest, move_away};
 use crate::supervisor::checkpoints::directory::look::How;
 use crate::supervisor::checkpoints::directory::scratch_dir::{ScratchDir, now, turn};
 use crate::supervisor::checkpoints::failure::{Failure, Refusal};
@@ -76,23 +75,16 @@ impl Mirror {
 
     fn tell_rolled_back(&self, back: &RollingBack, moved: &Moved) {
         let Some((first, why)) = back.rollback.to_torn.first() else { return };
-        let more = back.rollback.to_torn.len() - 1;
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let first = and_more(first, back.rollback.to_torn.len());
         let then = match back.items.len() {
             0 => String::new(),
             _ => "; the last commit's version is put back".to_owned(),
         };
         self.note(format!(
-            "{first}{more} in {} may be half a save ({why}): kept in {}{then}; delete it when it is not needed",
+            "{first} in {} may be half a save ({why}): kept in {}{then}; delete it when it is not needed",
             self.config.dir.display(),
             moved.place
         ));
-    }
-
-    /// Whether an attempt ran in this directory and was not seen to finish.
-    pub(crate) async fn was_unfinished(&self) -> bool {
-        let path = self.unfinished();
-        self.in_dir(move |dir| Ok(dir.look(&path)?.is_some())).await.unwrap_or(false)
     }
 
     /// An attempt is about to run, or has finished writing. Where that cannot be written down, a later start takes what lies
@@ -116,9 +108,11 @@ impl Mirror {
         now.checked_sub(i64::try_from(ago.as_nanos()).ok()?)
     }
 
-    /// What is known of the writer at a start.
+    /// What is known of the writer at a start: whether an attempt ran in this directory and was not seen to finish.
     pub(crate) async fn writer_before(&self) -> Writer {
-        if self.was_unfinished().await { Writer::Killed } else { Writer::Running }
+        let path = self.unfinished();
+        let mark = self.in_dir(move |dir| dir.look(&path)).await;
+        if mark.is_ok_and(|mark| mark.is_some()) { Writer::Killed } else { Writer::Running }
     }
 }
 
@@ -144,16 +138,7 @@ impl RollingBack {
     fn carry_out(&self, scratch: &str) -> io::Result<Moved> {
         let dir = &*self.dir;
         let place = free_place(dir, TORN, &self.attempt)?;
-        let mut parents = BTreeSet::new();
-        for (path, _) in &self.rollback.to_torn {
-            match dir.rename(path, &format!("{place}/{path}")) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                moved => moved?,
-            }
-            parents.extend(around(path).skip(1));
-        }
-        // A framework may take an empty directory for the newest checkpoint. Not empty is fine.
-        parents.iter().rev().for_each(|parent| _ = dir.remove_empty(parent));
+        move_away(dir, self.rollback.to_torn.iter().map(|(path, _)| path), &place)?;
         let mut entries = Vec::new();
         for item in &self.items {
             match &item.target {

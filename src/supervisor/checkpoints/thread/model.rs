@@ -27,6 +27,7 @@ use crate::rules::job::COPY_AGAIN as AGAIN;
 use crate::rules::store::address::{Address, Nearness};
 use crate::rules::store::manifest::{Item, LIMIT};
 use crate::rules::store::names::{OWN, unfit};
+use crate::rules::text::safe_text::and_more;
 use crate::supervisor::checkpoints::commit::hard_links::Held;
 use crate::supervisor::checkpoints::commit::send::Sending;
 use crate::supervisor::checkpoints::failure::Stop;
@@ -252,12 +253,10 @@ async fn listed(model: &LeftModel) -> Result<Listing, String> {
         Ok((listing, out, cut))
     });
     let (listing, out, cut) = walked.await.map_err(|error| error.to_string())?;
-    let and_more = |count: usize| if count > 1 { format!(" (and {} more)", count - 1) } else { String::new() };
     if let Some(first) = out.first() {
         return Err(format!(
-            "the symbolic link {first}{} leads out of it, so a copy would lack what is there; \
-             --follow-symlinks copies that too",
-            and_more(out.len())
+            "the symbolic link {} leads out of it, so a copy would lack what is there; --follow-symlinks copies that too",
+            and_more(first, out.len())
         ));
     }
     for entry in listing.entries() {
@@ -272,9 +271,9 @@ async fn listed(model: &LeftModel) -> Result<Listing, String> {
     if let Some(first) = cut.first() {
         tracing::warn!(
             code = "model",
-            "{first}{} in the model in {} ends before its own end, so no program can load it: a process was still writing it as the \
+            "{} in the model in {} ends before its own end, so no program can load it: a process was still writing it as the \
              command ended, or its disk was full; it is copied as it is; save it again and copy it by hand",
-            and_more(cut.len()),
+            and_more(first, cut.len()),
             model.dir.display()
         );
     }

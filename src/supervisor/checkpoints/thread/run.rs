@@ -66,17 +66,12 @@ pub(super) fn given_up(why: String) -> Failure {
 impl Keep {
     /// Carries out orders until the supervisor is gone; between them, looks for something new.
     pub(in crate::supervisor) async fn work(self, orders: UnboundedReceiver<Order>, teller: Teller, clock: Clock) {
-        CheckpointThread::new(self.checkpoints, self.model, teller, clock).work(orders).await;
+        CheckpointThread::new(self, teller, clock).work(orders).await;
     }
 }
 
 impl CheckpointThread {
-    pub(super) fn new(
-        checkpoints: Option<Checkpoints>,
-        model: Option<LeftModel>,
-        teller: Teller,
-        clock: Clock,
-    ) -> CheckpointThread {
+    fn new(Keep { checkpoints, model }: Keep, teller: Teller, clock: Clock) -> CheckpointThread {
         let (settle, interval) = checkpoints.as_ref().map_or(Default::default(), |c| (c.config.settle, c.interval));
         CheckpointThread {
             others: checkpoints.as_ref().and_then(|c| c.others.clone()),
@@ -95,8 +90,7 @@ impl CheckpointThread {
         }
     }
 
-    /// Carries out orders until the supervisor is gone.
-    pub(super) async fn work(mut self, mut orders: UnboundedReceiver<Order>) {
+    async fn work(mut self, mut orders: UnboundedReceiver<Order>) {
         let (mut pause, mut is_training) = (self.interval, false);
         let pace = self.checkpoints.as_ref().map(|c| Arc::clone(&c.config.sent.pace));
         let mut queue = OrderQueue::new(self.clock, pace, Rc::clone(&self.is_pressed));

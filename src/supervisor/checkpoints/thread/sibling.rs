@@ -236,8 +236,8 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(60);
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn kept(node_rank: Option<u32>, launch: Option<&str>, store: &str, beside: bool) -> Kept {
-        Kept { directory: "/ck".into(), store: store.into(), node_rank, launch: launch.map(str::to_owned), beside }
+    fn kept(node_rank: Option<u32>, beside: bool) -> Kept {
+        Kept { directory: "/ck".into(), store: "gs://b/x".into(), node_rank, launch: None, beside }
     }
 
     /// Starts a run that began so long ago, gives these answers, one a caller, and is gone then; `last` is done before.
@@ -271,50 +271,31 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_youngest_first_process_of_the_launch_is_waited_for_and_then_gone_by() {
-        type Run = (u32, Option<&'static str>, &'static str, u64, &'static [&'static str], fn(&Path));
-        type Found = Result<Option<(u32, From)>, &'static str>;
+    async fn the_youngest_is_waited_for_and_one_that_ends_before_it_has_restored_is_an_error() {
+        type Run = (u32, u32, &'static [&'static str], fn(&Path));
+        type Found = Result<(u32, From), &'static str>;
         let nothing: fn(&Path) = |_| {};
-        let restores: &[&str] = &["restoring", "restoring", "gathering"];
-        let at = |node: u32| Ok(Some((node, From::Checkpoint { path: "/ck/step-7".into(), step: None })));
-        let cases: [(&str, &[Run], Found); 7] = [
-            ("one that restores", &[(3, None, "gs://b/x", 0, restores, nothing)], at(3)),
-            ("one that ends before", &[(3, None, "gs://b/x", 0, &["restoring"], nothing)], Err("ended before it had")),
-            (
-                "one that ended between two looks",
-                &[(3, None, "gs://b/x", 0, &["restoring"], writes_its_record)],
-                Ok(Some((3, From::Newest))),
-            ),
-            (
-                "several",
-                &[(3, None, "gs://b/x", 9, &["running"], nothing), (4, None, "gs://b/x", 10, &["running"], nothing)],
-                at(3),
-            ),
-            (
-                "another's checkpoints beside it",
-                &[(3, None, "gs://b/y", 0, &[], nothing), (4, None, "gs://b/x", 10, &["running"], nothing)],
-                at(4),
-            ),
-            ("another launch", &[(3, Some("76.0"), "gs://b/x", 0, &[], nothing)], Ok(None)),
-            ("none", &[], Ok(None)),
+        let resumed = From::Checkpoint { path: "/ck/step-7".into(), step: None };
+        let cases: [(&[Run], Found); 3] = [
+            (&[(3, 9, &["restoring", "running"], nothing), (4, 10, &["running"], nothing)], Ok((3, resumed))),
+            (&[(3, 0, &["restoring"], nothing)], Err("ended before it had")),
+            (&[(3, 0, &["restoring"], writes_its_record)], Ok((3, From::Newest))),
         ];
-        for (name, runs, expected) in cases {
+        for (runs, expected) in cases {
             let place = tempfile::tempdir().expect("a directory");
-            for (pid, (node, launch, store, age, states, last)) in (7..).zip(runs) {
-                run(place.path(), pid, kept(Some(*node), *launch, store, false), *age as u32 * SECOND, states, *last);
+            for (pid, (node, age, states, last)) in (7..).zip(runs) {
+                run(place.path(), pid, kept(Some(*node), false), *age * SECOND, states, *last);
             }
-            let launch = runs.iter().any(|run| run.1.is_some()).then_some("77.0");
             let sibling = Sibling {
-                kept: kept(None, launch, "gs://b/x", false),
+                kept: kept(None, false),
                 dir: place.path().to_owned(),
                 store: Address::Directory(place.path().join("store")),
                 tmp: place.path().to_str().map(str::to_owned),
             };
-            let limit = if expected == Ok(None) { Duration::ZERO } else { LIMIT };
-            let found = sibling.restored(limit).await.map_err(|error| error.message);
+            let found = sibling.restored(LIMIT).await.map_err(|error| error.message);
             match expected {
-                Ok(expected) => assert_eq!(found, Ok(expected), "{name}"),
-                Err(why) => assert!(found.is_err_and(|found| found.contains(why)), "{name}"),
+                Ok(expected) => assert_eq!(found, Ok(Some(expected))),
+                Err(why) => assert!(found.is_err_and(|found| found.contains(why)), "{why}"),
             }
         }
     }
@@ -323,7 +304,7 @@ mod tests {
     async fn the_end_waits_for_no_process_that_began_longer_before_than_a_launch_takes() {
         for (before, is_waited_for) in [(SEARCH + 5 * SECOND, false), (SEARCH / 2, true)] {
             let place = tempfile::tempdir().expect("a directory");
-            let beside = kept(Some(3), None, "gs://b/x", true);
+            let beside = kept(Some(3), true);
             run(place.path(), 7, beside.clone(), before, &["running"], |_| {});
             let tmp = place.path().to_str().map(str::to_owned);
             let others = Others { kept: beside, tmp, since: clock::wall() };
