@@ -24,7 +24,6 @@
 mod faults;
 mod invariants;
 mod links;
-#[cfg(test)]
 mod scale;
 mod store;
 mod trainers;
