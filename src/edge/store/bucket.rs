@@ -41,7 +41,6 @@ pub(super) struct Opened {
     pub(super) is_of_profile: bool,
 }
 
-/// An object that is sent part by part.
 #[derive(Debug, Clone)]
 pub(super) struct Parts {
     key: Key,
@@ -234,7 +233,6 @@ impl Bucket {
         .await
     }
 
-    /// Bytes of an object as they come.
     pub(super) async fn stream(
         &self,
         key: &str,

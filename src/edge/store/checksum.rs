@@ -15,7 +15,6 @@ pub(super) fn sent(Checksum(crc32c): Checksum) -> Option<HeaderValue> {
     HeaderValue::try_from(format!("crc32c={}", base64(crc32c.to_be_bytes()))).ok()
 }
 
-/// Four bytes in base64.
 fn base64([a, b, c, d]: [u8; 4]) -> String {
     let bits = u64::from_be_bytes([0, 0, a, b, c, d, 0, 0]);
     let digits = (0..6).map(|at| BASE64[(bits >> (42 - 6 * at) & 63) as usize] as char);

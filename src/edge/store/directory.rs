@@ -96,7 +96,6 @@ impl Directory {
         done.await.map_err(|error| Failed::from(&error))
     }
 
-    /// Writes a whole file.
     pub(super) async fn put(&self, key: &str, blocks: Vec<Bytes>, how: Placing) -> Result<(), Failed> {
         let key = key.to_owned();
         self.run(move |root, progress| {
@@ -107,7 +106,6 @@ impl Directory {
         .await
     }
 
-    /// Starts a file that is written part by part.
     pub(super) async fn begin(&self, key: &str) -> Result<Arc<Staged>, Failed> {
         let key = key.to_owned();
         self.run(move |root, _| Ok(Arc::new(Staged::new(root, &key)?))).await
@@ -126,7 +124,6 @@ impl Directory {
         self.run(move |root, _| staged.place(root, how)).await
     }
 
-    /// Removes it.
     pub(super) async fn abort(&self, staged: Arc<Staged>) {
         let removes = move |_: &Path, _: &Progress| {
             // A part may be under way still.

@@ -97,7 +97,6 @@ pub(super) struct Failed {
     pub(super) says_there_is: bool,
 }
 
-/// A request that got no answer.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct NoAnswer(pub(super) String);

@@ -120,7 +120,6 @@ pub(super) fn above<'a>(root: &'a Path, path: &'a Path) -> impl Iterator<Item = 
     path.ancestors().skip(1).take_while(move |directory| directory.starts_with(root))
 }
 
-/// Flushes the names in a directory to the device.
 pub(super) fn sync_directory(path: &Path) -> io::Result<()> {
     trusted_open::reach(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?.sync_all()
 }

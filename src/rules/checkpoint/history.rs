@@ -119,7 +119,6 @@ impl History {
         old.into_keys().collect()
     }
 
-    /// What is known of an entry.
     pub(super) fn seen(&self, entry: &Entry) -> Option<&Seen> {
         self.seen.get(&entry.path)
     }

@@ -98,7 +98,6 @@ impl<'a> Part<'a> {
         Some((code, path, why.clone()))
     }
 
-    /// For people.
     pub(super) fn told(&self) -> PartState {
         let files = self.files.iter().filter(|entry| entry.kind == Kind::File);
         PartState {

@@ -32,7 +32,6 @@ impl Saves {
         }
     }
 
-    /// Whether files of the rest are being deleted.
     pub(super) fn is_deleting(&self, now: Duration, wait: Duration) -> bool {
         self.gone.is_some_and(|gone| now.saturating_sub(gone) < wait)
     }
@@ -72,7 +71,6 @@ impl Saves {
         }
     }
 
-    /// The save is committed.
     pub(super) fn end(&mut self) {
         *self = Saves { gone: self.gone, ..Saves::default() };
     }

@@ -79,7 +79,6 @@ impl Tracker {
         self.history.last.as_ref()
     }
 
-    /// Takes a walk in.
     pub(super) fn take_in(&mut self, facts: &Facts) {
         let gone = self.history.update(facts.now, facts.scan.listing);
         self.saves.note_gone(facts.now, &gone, &self.history);

@@ -44,7 +44,6 @@ impl Warnings {
         due
     }
 
-    /// A commit was made.
     pub(super) fn begin_anew(&mut self) {
         self.waits.clear();
     }

@@ -193,7 +193,6 @@ impl Mirror {
     }
 }
 
-/// Whether the files are of the same names, sizes and times.
 fn seems_same(manifest: &Manifest, plan: &Plan) -> bool {
     let theirs: HashSet<(&str, u64, i64)> = manifest.regular().map(|f| (f.path.as_str(), f.size, f.mtime_ns)).collect();
     let ours = plan.files_here().map(|entry| (entry.path.as_str(), entry.size, entry.mtime_ns));

@@ -122,7 +122,6 @@ impl Access {
         self.env.iter().filter(|(_, value)| !value.trim().is_empty())
     }
 
-    /// A variable's value unless it is absent or blank.
     pub(in crate::edge::store) fn given(&self, name: &str) -> Option<&str> {
         self.env.given(name)
     }
@@ -132,12 +131,10 @@ impl Access {
         self.env.get(name).is_some_and(|value| value.trim().is_empty())
     }
 
-    /// The first of these that is given.
     pub(in crate::edge::store) fn first(&self, names: &[&str]) -> Option<&str> {
         names.iter().find_map(|name| self.given(name))
     }
 
-    /// Whether a variable says yes.
     pub(in crate::edge::store) fn is_on(&self, name: &str) -> bool {
         self.given(name).is_some_and(|v| matches!(v.to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on"))
     }

@@ -10,7 +10,6 @@ use crate::edge::store::clouds::access::Access;
 use crate::edge::store::clouds::values;
 use crate::edge::store::error::Failed;
 
-/// What a profile says.
 #[derive(Default)]
 pub(super) struct Profile {
     /// Access key id and secret.

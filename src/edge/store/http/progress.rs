@@ -36,7 +36,6 @@ impl Meter {
         Operation(Progress { meter: self.clone(), moved_at: Arc::new(AtomicU64::new(self.now())) })
     }
 
-    /// Bytes that have moved so far, either way.
     pub(in crate::edge::store) fn bytes(&self) -> u64 {
         self.0.bytes.load(Relaxed)
     }
@@ -48,7 +47,6 @@ impl Meter {
         if waits { self.since(&self.0.moved_at) } else { Duration::ZERO }
     }
 
-    /// Whether the last answer was "later".
     pub(in crate::edge::store) fn refuses(&self) -> bool {
         self.0.refuses.load(Relaxed)
     }

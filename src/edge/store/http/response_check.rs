@@ -89,7 +89,6 @@ pub(in crate::edge::store) fn secrets(request: &HttpRequest) -> Vec<String> {
     secrets
 }
 
-/// The text without these.
 pub(in crate::edge::store) fn without(secrets: &[String], text: String) -> String {
     secrets.iter().filter(|s| s.len() >= SHORTEST_SECRET).fold(text, |text, secret| text.replace(secret, "..."))
 }

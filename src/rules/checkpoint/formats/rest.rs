@@ -11,7 +11,6 @@ const TEXTS: &[&str] = &["txt", "csv", "tsv", "jsonl", "md", "yaml", "yml", "out
 /// Saves that lay there at the start are told apart by pauses between the times of their files.
 const APART_NS: i64 = 1_000_000_000;
 
-/// Whether a file of this name is a text.
 pub(in crate::checkpoint) fn is_text_name(name: &str) -> bool {
     TEXTS.contains(&extension_of(name).to_ascii_lowercase().as_str())
 }

@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// A recorded save.
 struct Recorded {
     name: &'static str,
     unit: &'static str,

@@ -46,7 +46,6 @@ fn name_of_archives(home: &str, entries: &[&Entry]) -> String {
     name
 }
 
-/// The files that go out as one object.
 pub(crate) fn files_of<'a>(load: &Load<'a>) -> Vec<&'a Entry> {
     match load {
         Load::Alone(entry) => vec![entry],

@@ -6,7 +6,6 @@ use std::collections::HashMap;
 use crate::rules::checkpoint::Entry;
 use crate::rules::store::manifest::{Item, ItemKind};
 
-/// A file of a commit.
 #[derive(Debug, Clone)]
 pub(crate) struct Sent {
     /// As the walk saw it.

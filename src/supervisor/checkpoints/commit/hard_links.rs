@@ -25,7 +25,6 @@ pub(crate) enum Held {
 }
 
 impl Held {
-    /// By its own name.
     pub(crate) fn loosely(entry: &Entry) -> Held {
         entry.through.clone().map_or_else(|| Held::Here(entry.path.clone()), Held::Elsewhere)
     }
@@ -52,7 +51,6 @@ pub(crate) struct HardLinks {
 }
 
 impl HardLinks {
-    /// Lets go of the second names.
     pub(crate) fn remove(self, dir: &Beneath, within: &str) -> io::Result<()> {
         self.under.map_or(Ok(()), |scratch| scratch.remove(dir))?;
         unlink(dir, within)
@@ -70,7 +68,6 @@ pub(crate) fn unlink(dir: &Beneath, within: &str) -> io::Result<()> {
     dir.remove_empty(HARD_LINKS)
 }
 
-/// Gives every file a second name.
 pub(crate) async fn link(dir: &Arc<Beneath>, within: &str, entries: &[&Entry]) -> io::Result<HardLinks> {
     let (dir, within) = (Arc::clone(dir), within.to_owned());
     let files = entries.iter().filter(|e| e.kind == Kind::File);

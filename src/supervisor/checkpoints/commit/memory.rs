@@ -41,7 +41,6 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// By what is free now.
     pub(crate) fn now() -> Memory {
         Memory::of(memory_room())
     }

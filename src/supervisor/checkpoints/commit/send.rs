@@ -69,12 +69,10 @@ impl<'a> Sending<'a> {
         Sending { store, dir, pace, strong: false, sizes, memory, lanes, clock, told, uncommitted }
     }
 
-    /// Waits until its threads have ended.
     pub(crate) async fn end(self) {
         self.lanes.close().await;
     }
 
-    /// Copies one file to its key.
     pub(crate) async fn send(&self, entry: &Entry, from: Held, key: String) -> Result<Sent, Stop> {
         let dir = Arc::clone(self.dir);
         let unreadable = |error: io::Error| unread(entry, &error);
@@ -135,7 +133,6 @@ impl<'a> Sending<'a> {
         Ok((parts, all.take()))
     }
 
-    /// Copies what goes out as one object.
     pub(crate) async fn send_load(
         &self,
         load: Load<'_>,
@@ -171,7 +168,6 @@ impl<'a> Sending<'a> {
         Ok(sent)
     }
 
-    /// Reads them all into one archive.
     async fn gather(&self, members: &[Member<'_>], held: impl Fn(&Entry) -> Held) -> Result<(Bytes, Vec<Sums>), Stop> {
         let (dir, strong, pool) = (Arc::clone(self.dir), self.strong, self.memory.archives.clone());
         let length = members.iter().map(Member::length).sum::<u64>() + END.len() as u64;

@@ -253,14 +253,12 @@ impl Mirror {
         Ok(manifest.total_bytes)
     }
 
-    /// Deletes our own commit again.
     async fn take_down(&self, remote: &Remote, name: &CommitName, manifest: &Manifest) -> Result<(), Stop> {
         let kept: Vec<&str> = shared(name, manifest).collect();
         let keys = data_of(name, Some(manifest), |key| kept.contains(&key));
         Ok(self.retiring.delete(&remote.store, name, keys).await?)
     }
 
-    /// The stamp of the commit under way.
     pub(crate) fn stamp(&self, remote: &Remote) -> Result<Stamp, Stop> {
         let attempt = remote.attempt().ok_or_else(|| Stop::Failed("no --checkpoint-store is set".to_owned()))?;
         Ok(Stamp { attempt: attempt.clone(), seq: self.sender.seq })

@@ -14,7 +14,6 @@ use crate::rules::store::address::Address;
 use crate::rules::store::names::{Attempt, OWN, Stamp};
 use crate::supervisor::checkpoints::directory::disk::RECORD_LIMIT;
 
-/// Begins the names of all nodes' records.
 const RECORD: &str = "committed";
 /// Is there while a restore puts files in place.
 const RESTORING: &str = ".trainit/restoring";
@@ -37,7 +36,6 @@ pub(crate) struct Record {
 /// Files by path, as far as stat tells one from another: size, modification time, inode.
 pub(crate) type Beside = BTreeMap<String, (u64, i64, u64)>;
 
-/// The files of a listing.
 pub(crate) fn beside(listing: &Listing) -> Beside {
     listing.files().map(|file| (file.path.clone(), signature(file))).collect()
 }

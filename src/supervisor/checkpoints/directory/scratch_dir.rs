@@ -83,7 +83,6 @@ impl ScratchDir {
         let _ = blocking(move || self.remove(&dir)).await;
     }
 
-    /// Where files are put.
     pub(crate) fn files(&self) -> String {
         format!("{}/files", self.path)
     }

@@ -124,7 +124,6 @@ impl Mirror {
         self.resume_here().await
     }
 
-    /// Brings a commit into place.
     async fn bring_agreed(&mut self, remote: &Remote, name: &CommitName) -> Result<(), Failure> {
         let cannot = |why: String| Failure::store(format!("the agreed commit {name} cannot be restored: {why}"));
         self.in_gang.directory_counts = false;

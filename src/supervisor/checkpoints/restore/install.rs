@@ -142,7 +142,6 @@ impl Mirror {
         Ok(Some(brought))
     }
 
-    /// The directory's listing, no link followed.
     pub(crate) async fn unfollowed(&self) -> io::Result<Listing> {
         let dir = self.config.dir.clone();
         blocking(move || walk::walk(&dir)).await

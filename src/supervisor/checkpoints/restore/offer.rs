@@ -151,7 +151,6 @@ impl Mirror {
         Ok(Offer { steps, has_own_checkpoints, sees_leaders_file })
     }
 
-    /// Whether this is node 0.
     pub(crate) fn is_chief(&self) -> bool {
         self.config.gang.is_none_or(|gang| gang.is_chief)
     }

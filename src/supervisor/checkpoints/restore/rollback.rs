@@ -116,7 +116,6 @@ impl Mirror {
     }
 }
 
-/// A rollback under way.
 struct RollingBack {
     dir: Arc<Beneath>,
     rollback: Rollback,
@@ -125,7 +124,6 @@ struct RollingBack {
     attempt: String,
 }
 
-/// What came of it.
 struct Moved {
     /// Where it was moved to.
     place: String,

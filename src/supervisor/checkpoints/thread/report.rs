@@ -48,7 +48,6 @@ impl Report {
         self.teller.tell(event);
     }
 
-    /// Makes this run's number in the store known.
     pub(super) fn incarnation(&self, number: u64) {
         self.teller.incarnation(number);
     }

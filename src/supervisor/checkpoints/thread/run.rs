@@ -270,7 +270,6 @@ impl CheckpointThread {
         }
     }
 
-    /// Where the next attempt goes on.
     async fn find_next(&mut self) {
         let how = self.how();
         let found = match &mut self.mirror {

@@ -68,12 +68,10 @@ struct Known {
     first: First,
 }
 
-/// When the run in this directory began.
 fn began(dir: &Path) -> SystemTime {
     dir.join(KEPT).metadata().and_then(|kept| kept.modified()).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// What the run in this directory keeps.
 fn kept_in(dir: &Path) -> Option<Kept> {
     let text = small_file::read_small(&dir.join(KEPT).to_string_lossy(), KEPT_BYTES).ok().flatten()?;
     Kept::parse(&text)
