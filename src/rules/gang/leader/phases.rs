@@ -340,3 +340,33 @@ impl Leader {
         actions.push(Action::Done);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::message::ToLeader;
+    use super::super::Event;
+    use super::super::tests::{join, leader, says, step};
+    use super::*;
+
+    #[test]
+    fn the_member_that_is_the_least_far_in_its_restore_is_named_now_and_then() {
+        let mut leader = leader(|_| {});
+        join(&mut leader, 0);
+        let beat =
+            |done| ToLeader::Beat { clock: 0, step: None, restoring: Some((done, 8 << 30)), committed: Vec::new() };
+        let named = |actions: Vec<Action>| {
+            actions.into_iter().find_map(|action| if let Action::LogSlowest(line) = action { Some(line) } else { None })
+        };
+        for (ms, at) in [(15_000, 1), (29_000, 2)] {
+            says(&mut leader, ms, 0, beat(at << 31));
+            says(&mut leader, ms, 1, beat(at << 30));
+        }
+        let line = named(step(&mut leader, 30_000, Event::Tick));
+        assert!(
+            line.as_ref()
+                .is_some_and(|line| line.starts_with("worker/0 on host-1 is the slowest to restore: 2.0 of 8.0 GiB")),
+            "{line:?}"
+        );
+        assert_eq!(named(step(&mut leader, 31_000, Event::Tick)), None, "once in 30 s");
+    }
+}

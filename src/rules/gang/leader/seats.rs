@@ -52,6 +52,11 @@ impl Leader {
         if self.phase == Phase::Yielded {
             return actions.extend(refuse("another agent leads this job".to_owned()));
         }
+        // A leader that read the newest number from the store knows no more than the number. An agent that is refused the seat
+        // below may be the one that knows.
+        if hello.newest == self.generation && self.record == Record::default() {
+            self.learn(hello.record.clone());
+        }
         let two_beats = self.config.timing.beat * 2;
         if let Some(holder) = self.holders.get(&seat).filter(|holder| holder.incarnation != hello.incarnation) {
             if holder.link.is_some() && now < holder.heard + two_beats {
@@ -68,10 +73,8 @@ impl Leader {
         self.fences.remove(&seat);
         let is_new = !self.holders.contains_key(&seat);
         let came_from = self.judge_former(now, seat, hello.former).map(|leader| (leader, hello.newest));
-        // A leader that read the newest number from the store knows no more than the number.
-        let knows_nothing = hello.newest == self.generation && self.record == Record::default();
         let is_newer = hello.record.agreed > self.record.agreed;
-        if hello.newest > self.generation || is_new && (is_newer || knows_nothing) {
+        if hello.newest > self.generation || is_new && is_newer {
             self.learn(hello.record);
         }
         let resumes = !is_new && hello.busy == Some(self.generation);
@@ -197,5 +200,23 @@ impl Leader {
         }
         let next = self.holders.values().map(ends).min();
         self.next_loss = next.unwrap_or(now + timing.lease).min(now + timing.lease);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::message::ToLeader;
+    use super::super::tests::{claim_of, hello, leader, says, sent};
+    use super::*;
+
+    #[test]
+    fn what_a_replica_knows_that_is_refused_its_seat_is_learnt_by_a_leader_that_knows_nothing() {
+        let mut leader = leader(|config| config.newest_claim = Some(claim_of(4)));
+        says(&mut leader, 0, 1, ToLeader::Hello(hello(1)));
+        let record = Record { has_started: true, from_nothing: true, ..Record::default() };
+        let second = Hello { incarnation: Incarnation(50), newest: 4, record: record.clone(), ..hello(1) };
+        let actions = says(&mut leader, 1, 5, ToLeader::Hello(second));
+        assert!(matches!(sent(&actions, 5)[..], [ToMember::Refused { .. }]), "{actions:?}");
+        assert_eq!(leader.record(), &record);
     }
 }

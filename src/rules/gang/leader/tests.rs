@@ -21,7 +21,7 @@ pub(super) fn seat(number: u64) -> Seat {
     if number == 0 { Seat::new(Role::Chief, 0) } else { Seat::new(Role::Worker, number as u32 - 1) }
 }
 
-fn leader(change: impl FnOnce(&mut Config)) -> Leader {
+pub(super) fn leader(change: impl FnOnce(&mut Config)) -> Leader {
     let mut config = Config {
         roster: BTreeSet::from([seat(0), seat(1)]),
         own: seat(0),
@@ -41,7 +41,7 @@ fn leader(change: impl FnOnce(&mut Config)) -> Leader {
 }
 
 /// A claim of another leader.
-fn claim_of(generation: Generation) -> Claim {
+pub(super) fn claim_of(generation: Generation) -> Claim {
     Claim { generation, leader: Incarnation(99), host: "old".to_owned() }
 }
 
@@ -56,7 +56,7 @@ pub(super) fn step(leader: &mut Leader, ms: u64, event: Event) -> Vec<Action> {
     actions
 }
 
-fn hello(number: u64) -> Hello {
+pub(super) fn hello(number: u64) -> Hello {
     Hello {
         seat: seat(number),
         incarnation: Incarnation(u128::from(number)),
@@ -90,7 +90,7 @@ fn starts(actions: &[Action]) -> bool {
 }
 
 /// Both have joined and offered; the last actions.
-fn join(leader: &mut Leader, ms: u64) -> Vec<Action> {
+pub(super) fn join(leader: &mut Leader, ms: u64) -> Vec<Action> {
     for number in [0, 1] {
         says(leader, ms, number, ToLeader::Hello(hello(number)));
     }
@@ -121,27 +121,6 @@ fn a_generation_starts_when_all_have_offered_and_all_are_armed() {
     assert!(sent(&actions, 0).contains(&&agreed) && sent(&actions, 1).contains(&&agreed), "{actions:?}");
     assert!(!says(&mut leader, 1, 0, ToLeader::Armed { generation: 1 }).contains(&Action::Started(1)));
     assert!(says(&mut leader, 2, 1, ToLeader::Armed { generation: 1 }).contains(&Action::Started(1)));
-}
-
-#[test]
-fn the_member_that_is_the_least_far_in_its_restore_is_named_now_and_then() {
-    let mut leader = leader(|_| {});
-    join(&mut leader, 0);
-    let beat = |done| ToLeader::Beat { clock: 0, step: None, restoring: Some((done, 8 << 30)), committed: Vec::new() };
-    let named = |actions: Vec<Action>| {
-        actions.into_iter().find_map(|action| if let Action::LogSlowest(line) = action { Some(line) } else { None })
-    };
-    for (ms, at) in [(15_000, 1), (29_000, 2)] {
-        says(&mut leader, ms, 0, beat(at << 31));
-        says(&mut leader, ms, 1, beat(at << 30));
-    }
-    let line = named(step(&mut leader, 30_000, Event::Tick));
-    assert!(
-        line.as_ref()
-            .is_some_and(|line| line.starts_with("worker/0 on host-1 is the slowest to restore: 2.0 of 8.0 GiB")),
-        "{line:?}"
-    );
-    assert_eq!(named(step(&mut leader, 31_000, Event::Tick)), None, "once in 30 s");
 }
 
 #[test]
