@@ -74,6 +74,8 @@ impl World {
         }
         // Beats may be as late as a lease.
         let found = HANG.as_millis() as u64 + 20 * SECOND;
+        // Until then a death does not end all within a second: a trainer that hangs has time for its stacks.
+        self.disturbed = self.disturbed.max(now + found);
         self.at(now + found + 20 * SECOND, Happening::Judge { generation, since: now, soft: false });
     }
 
