@@ -36,10 +36,9 @@ impl Leader {
                 }
                 let gave_back = matches!(holder.state, State::Restoring | State::Armed | State::Training);
                 (holder.state, holder.offered) = (State::Offered(offer), now);
-                if gave_back {
+                // A member that offers after the agreement missed it: its connection was away, or it is another agent.
+                if gave_back || phase == Phase::Arming {
                     self.halt(now, false, actions);
-                } else if phase == Phase::Arming && !self.awaits_chief() {
-                    self.send_agreement(|other| other == seat, actions);
                 }
             }
             ToLeader::Armed { generation: of } => {
