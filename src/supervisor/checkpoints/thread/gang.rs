@@ -40,8 +40,9 @@ impl CheckpointThread {
     async fn open_in_gang(&mut self, checkpoints: Checkpoints) -> Result<bool, Failure> {
         let watchdog = Watchdog::new(&checkpoints.config, self.clock, &self.is_pressed);
         let opened = async {
-            let mut mirror = self.open(checkpoints.config).await?;
+            let (mut mirror, unmade) = self.open(checkpoints.config).await?;
             mirror.begin_in_gang().await?;
+            unmade.into_iter().for_each(|line| mirror.note(line));
             Ok::<Mirror, Failure>(mirror)
         };
         let mirror = watchdog.watch("start", None, opened).await.map_err(given_up)??;

@@ -230,21 +230,21 @@ impl CheckpointThread {
             self.report.tell(Event::KeptBeside);
         }
         let watchdog = Watchdog::new(&config, self.clock, &self.is_pressed);
-        let mut mirror = watchdog.watch("start", None, self.open(config)).await.map_err(given_up)??;
+        let (mut mirror, unmade) = watchdog.watch("start", None, self.open(config)).await.map_err(given_up)??;
         let from = first.map_or(From::Newest, |(_, from)| from);
         let resume = watchdog.watch("restore", None, mirror.restore_like(&from)).await.map_err(given_up)??;
+        unmade.into_iter().for_each(|line| mirror.note(line));
         Ok((mirror, resume))
     }
 
-    /// Opens both sides, and listens to what it does.
-    pub(super) async fn open(&self, config: Config) -> Result<Mirror, Failure> {
+    /// Opens both sides, and listens to what it does. Without a store it also returns why the checkpoint directory cannot be
+    /// made, if so: a warning where nothing worse follows.
+    pub(super) async fn open(&self, config: Config) -> Result<(Mirror, Option<String>), Failure> {
         let mut mirror = Mirror::open(config).await?;
         mirror.listeners.hear_restore(self.report.restores());
         mirror.listeners.tell = Some(self.report.listener());
-        if mirror.config.store.is_none() {
-            mirror.make_directory().await.into_iter().for_each(|line| mirror.note(line));
-        }
-        Ok(mirror)
+        let unmade = if mirror.config.store.is_none() { mirror.make_directory().await } else { None };
+        Ok((mirror, unmade))
     }
 
     /// The tree is empty after a death: what is ready is committed. False: there is no going on.
