@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn another_users_run_is_not_our_own_even_for_root() {
         if own_uid() != 0 {
-            eprintln!("skipped: nobody but root sees another user's runs");
+            eprintln!("skipped: only root sees another user's runs");
             return;
         }
         let place = tempfile::tempdir().expect("a directory");

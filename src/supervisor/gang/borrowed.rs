@@ -1,4 +1,4 @@
-//! The rendezvous port while the leader has it: whoever proves itself there learns where the leader itself listens.
+//! The rendezvous port while the leader has it: a caller that proves itself there learns where the leader itself listens.
 
 use std::future::pending;
 use std::io;
