@@ -131,9 +131,11 @@ impl Leader {
         }
     }
 
-    /// Looks for a newer claim, from this leader's first claim on.
+    /// Looks for a newer claim, from this leader's first claim on. The answer to a claim says the same, and a look that is
+    /// asked for before it would replace it.
     pub(super) fn look(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        if !self.claims.has_claimed || self.is_over() || now < self.claims.next_look {
+        let is_claiming = matches!(self.claims.next, Next::Asked(_));
+        if !self.claims.has_claimed || is_claiming || self.is_over() || now < self.claims.next_look {
             return;
         }
         self.claims.next_look = now + self.look_interval();
@@ -181,5 +183,26 @@ impl Leader {
             actions.extend(holder.link.map(|link| Action::Send(link, halt)));
         }
         asked
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::message::{Class, Offer, ToLeader};
+    use super::super::Event;
+    use super::super::tests::{at, fell, says, training};
+    use super::*;
+
+    #[test]
+    fn a_claim_that_has_no_answer_is_not_replaced_by_a_look() {
+        let mut leader = training();
+        let looks = |actions: &[Action]| actions.iter().any(|action| matches!(action, Action::LookForClaim(_)));
+        says(&mut leader, 3_000, 1, fell(Class::Code, None));
+        let offer = || ToLeader::Offer { after: 1, offer: Offer::default() };
+        leader.step(at(3_100), Event::Heard(0, offer()));
+        let actions = leader.step(at(4_000), Event::Heard(1, offer()));
+        assert!(actions.contains(&Action::Claim(2)) && !looks(&actions), "{actions:?}");
+        assert!(!looks(&leader.step(at(9_000), Event::Tick)));
+        assert!(looks(&leader.step(at(9_100), Event::Claimed(2))), "it was due meanwhile");
     }
 }

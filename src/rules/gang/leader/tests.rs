@@ -12,7 +12,7 @@ use crate::cluster::spec::Role;
 
 const OWN: Incarnation = Incarnation(100);
 
-fn at(ms: u64) -> Duration {
+pub(super) fn at(ms: u64) -> Duration {
     Duration::from_millis(1_000_000 + ms)
 }
 

@@ -135,6 +135,8 @@ impl World {
                 leader::Action::Close(link) => self.close(link, 0),
                 leader::Action::Claim(generation) => self.agents[agent].claims = Some(generation),
                 leader::Action::LookForClaim(generation) => {
+                    // It replaces the request before.
+                    self.agents[agent].claims = None;
                     let newest = self.store.last_key_value().map(|(generation, leader)| claim(*generation, *leader));
                     let own = Incarnation(agent as u128);
                     if let Some(claim) = newest.filter(|c| c.generation >= generation && c.leader != own) {

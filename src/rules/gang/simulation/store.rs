@@ -52,6 +52,8 @@ impl World {
 
     /// The request of a leader to read whether a generation is claimed. One that fails is not tried again.
     pub(super) fn look(&mut self, agent: usize, generation: Generation) {
+        // It replaces the request before.
+        self.agents[agent].claim += 1;
         if !self.plan.store {
             return;
         }
