@@ -12,10 +12,6 @@
 
 mod answer_line;
 #[cfg(all(target_env = "gnu", not(target_feature = "crt-static")))]
-mod calls;
-#[cfg(all(target_env = "gnu", not(target_feature = "crt-static")))]
-mod library;
-#[cfg(all(target_env = "gnu", not(target_feature = "crt-static")))]
 mod nvml;
 pub mod probe;
 pub mod probe_exec;
