@@ -1,7 +1,7 @@
 //! `host:port`: what is read is written back the same.
 #![no_main]
 
-use trainit::rules::cluster::parse::address::Address;
+use trainit_rules::cluster::parse::address::Address;
 
 libfuzzer_sys::fuzz_target!(|text: &str| {
     if let Ok(address) = Address::parse(text) {

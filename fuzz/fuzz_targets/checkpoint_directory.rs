@@ -5,8 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use trainit::rules::checkpoint::{Entry, Exclusions, Facts, Format, Kind, Listing, Options, Peek, PlanFile, Scan, Tracker, Writer, explain, format_names, partition, resume};
-use trainit::rules::checkpoint::listing::parent_of;
+use trainit_rules::checkpoint::listing::parent_of;
+use trainit_rules::checkpoint::{
+    Entry, Exclusions, Facts, Format, Kind, Listing, Options, Peek, PlanFile, Scan, Tracker, Writer, explain,
+    format_names, partition, resume,
+};
 
 struct Memory(BTreeMap<String, Vec<u8>>);
 
@@ -19,7 +22,17 @@ impl Peek for Memory {
 
 fn entry(path: &str, kind: Kind, size: usize, time: i64) -> Entry {
     let path = path.to_owned();
-    Entry { path, kind, size: size as u64, mtime_ns: time, ctime_ns: 0, inode: 1, device: 1, mode: 0o644, through: None }
+    Entry {
+        path,
+        kind,
+        size: size as u64,
+        mtime_ns: time,
+        ctime_ns: 0,
+        inode: 1,
+        device: 1,
+        mode: 0o644,
+        through: None,
+    }
 }
 
 fn plain(path: &str) -> bool {
@@ -85,7 +98,8 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let owned = || units().flat_map(|unit| &unit.members).chain(&found.rest).map(|entry| &entry.path);
     assert_eq!(owned().count(), owned().collect::<BTreeSet<_>>().len(), "each path has one owner");
     if let Some(plan) = tracker.look(&facts(100, Writer::Finished)).plan {
-        let is_there = |file: &PlanFile| matches!(file, PlanFile::Here { entry, .. } if listing.get(&entry.path).is_some());
+        let is_there =
+            |file: &PlanFile| matches!(file, PlanFile::Here { entry, .. } if listing.get(&entry.path).is_some());
         assert!(plan.files.iter().all(is_there), "{plan:?}");
         tracker.committed(&plan);
         assert!(tracker.look(&facts(101, Writer::Finished)).plan.is_none(), "nothing is new after a commit");

@@ -2,7 +2,7 @@
 //! first byte says which.
 #![no_main]
 
-use trainit::rules::checkpoint::{Entry, Kind, Peek, ends};
+use trainit_rules::checkpoint::{Entry, Kind, Peek, ends};
 
 const ENDINGS: [&str; 8] = ["pt", "bin", "npz", "safetensors", "h5", "json", "pkl", "npy"];
 

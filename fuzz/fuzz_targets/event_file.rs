@@ -2,8 +2,8 @@
 //! checksum is seldom guessed. However the file is cut, the records are the same.
 #![no_main]
 
-use trainit::rules::metric::files::event::scalars;
-use trainit::rules::metric::files::tfrecord::{Record, Records};
+use trainit_rules::metric::files::event::scalars;
+use trainit_rules::metric::files::tfrecord::{Record, Records};
 
 fn read(file: &[u8], size: usize) -> Vec<Option<Vec<u8>>> {
     let mut records = Records::default();

@@ -1,8 +1,8 @@
 //! What a gang's connection brings, in both directions: frames cut anywhere, from a peer with and without the key.
 #![no_main]
 
-use trainit::rules::gang::message::{ToLeader, ToMember};
-use trainit::rules::gang::wire::{Channel, Direction, LEADER_LIMIT};
+use trainit_rules::gang::message::{ToLeader, ToMember};
+use trainit_rules::gang::wire::{Channel, Direction, LEADER_LIMIT};
 
 fn take_all<T: serde::de::DeserializeOwned>(direction: Direction, bytes: &[u8]) {
     let mut channel = Channel::new([7; 32], direction);

@@ -1,7 +1,7 @@
 //! Slurm's compressed host lists.
 #![no_main]
 
-use trainit::rules::cluster::parse::hostlist::expand;
+use trainit_rules::cluster::parse::hostlist::expand;
 
 libfuzzer_sys::fuzz_target!(|text: &str| {
     if let Ok(hosts) = expand(text) {

@@ -1,9 +1,9 @@
 //! A manifest whose name fits it: whatever is accepted stays beneath the checkpoint directory and reads back the same.
 #![no_main]
 
-use trainit::rules::store::archive::runs;
-use trainit::rules::store::manifest::{Manifest, WHOLE};
-use trainit::rules::store::names::{Attempt, CommitName, Stamp};
+use trainit_rules::store::archive::runs;
+use trainit_rules::store::manifest::{Manifest, WHOLE};
+use trainit_rules::store::names::{Attempt, CommitName, Stamp};
 
 fn stays_beneath(path: &str) {
     assert!(!path.is_empty() && !path.starts_with('/') && !path.contains('\0'), "{path:?}");

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use trainit::rules::process::env::Env;
-use trainit::rules::preempt::{Answer, Leads, SOURCES};
+use trainit_rules::preempt::{Answer, Leads, SOURCES};
+use trainit_rules::process::env::Env;
 
 libfuzzer_sys::fuzz_target!(|answers: Vec<(u16, &str, &str, &str, bool)>| {
     for source in SOURCES {
@@ -18,7 +18,8 @@ libfuzzer_sys::fuzz_target!(|answers: Vec<(u16, &str, &str, &str, bool)>| {
                     ("metadata-flavor".to_owned(), "Google".to_owned()),
                     ("etag".to_owned(), (*value).to_owned()),
                 ];
-                let answer = Answer { status: *status, headers, body: (*body).to_owned(), received_unix: 1_800_000_000 };
+                let answer =
+                    Answer { status: *status, headers, body: (*body).to_owned(), received_unix: 1_800_000_000 };
                 let heard = watch.heard(came.then_some(&answer), Duration::ZERO, 0.5);
                 assert!(heard.pause <= Duration::from_secs(3600), "{:?}", heard.pause);
             }

@@ -1,18 +1,26 @@
 //! The trainer's output, searched with the patterns that users give: the same is found however it comes in pieces.
 #![no_main]
 
-use trainit::rules::metric::output::pattern::Pattern;
-use trainit::rules::metric::output::scrape::{Hit, Scraper};
+use std::sync::LazyLock;
 
-libfuzzer_sys::fuzz_target!(|output: &[u8]| {
+use trainit_rules::metric::output::pattern::Pattern;
+use trainit_rules::metric::output::scrape::{Hit, Scraper};
+
+// Compiled once, because compiling takes most of a run.
+static PATTERNS: LazyLock<Vec<Pattern>> = LazyLock::new(|| {
     let mut patterns = vec![Pattern::step("epoch").expect("a name")];
     patterns.extend(Pattern::parse_all("loss=loss[:= ]*([0-9.]+)").expect("a pattern"));
     patterns.extend(Pattern::parse_all("acc=^acc (\\S+)( at (?<step>\\S+))?$").expect("a pattern"));
     patterns.push(Pattern::filter(r"([\w|-]+)\s*=\s*([+-]?\d*(\.\d+)?([Ee][+-]?\d+)?)").expect("a filter"));
+    patterns
+});
+
+libfuzzer_sys::fuzz_target!(|output: &[u8]| {
+    let patterns = PATTERNS.as_slice();
     let found = |size: usize| -> Vec<String> {
         let (mut scraper, mut hits): (Scraper, Vec<Hit>) = (Scraper::default(), Vec::new());
-        output.chunks(size).for_each(|piece| scraper.feed(&patterns, piece, &mut hits));
-        scraper.finish(&patterns, &mut hits);
+        output.chunks(size).for_each(|piece| scraper.feed(patterns, piece, &mut hits));
+        scraper.finish(patterns, &mut hits);
         assert!(std::iter::from_fn(|| scraper.complaint()).count() <= 10);
         hits.iter().map(|hit| format!("{hit:?}")).collect()
     };

@@ -1,7 +1,7 @@
 //! The file that `--metric-file` follows: lines, then measurements in each (JSON objects, tables, text).
 #![no_main]
 
-use trainit::rules::metric::files::records::{Lines, Reader};
+use trainit_rules::metric::files::records::{Lines, Reader};
 
 libfuzzer_sys::fuzz_target!(|file: &[u8]| {
     for step in [None, Some("epoch")] {

@@ -1,9 +1,9 @@
 //! What every target on the cluster does with its input.
 
-use trainit::rules::cluster::parse::input::Input;
-use trainit::rules::cluster::spec::ClusterOptions;
-use trainit::rules::process::env::Env;
-use trainit::rules::framework::resolve;
+use trainit_rules::cluster::parse::input::Input;
+use trainit_rules::cluster::spec::ClusterOptions;
+use trainit_rules::framework::resolve;
+use trainit_rules::process::env::Env;
 
 /// Resolves with all defaults; an error must be short, coded, and quote no line break.
 pub fn resolved(pairs: &[(&str, &str)], file: Option<&str>) {

@@ -4,7 +4,7 @@
 mod shared;
 
 libfuzzer_sys::fuzz_target!(|text: &str| {
-    let _ = trainit::rules::cluster::unread::signs::count(text);
+    let _ = trainit_rules::cluster::unread::signs::count(text);
     for name in ["SKYPILOT_NODE_IPS", "SLURM_JOB_NODELIST", "SM_HOSTS", "TPU_WORKER_HOSTNAMES", "PET_NNODES"] {
         shared::resolved(&[(name, text)], None);
     }

@@ -2,8 +2,8 @@
 //! holds nothing that leads outside, and has no part that a file system would not take.
 #![no_main]
 
-use trainit::rules::store::manifest::{key as allowed, path};
-use trainit::rules::store::names::{Attempt, CommitName, Stamp, data_key, stamp_of_data};
+use trainit_rules::store::manifest::{key as allowed, path};
+use trainit_rules::store::names::{Attempt, CommitName, Stamp, data_key, stamp_of_data};
 
 libfuzzer_sys::fuzz_target!(|text: &str| {
     if let Some(name) = CommitName::from_key(text) {

@@ -6,10 +6,14 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::text::safe_text::printable;
+
 /// Longest frame of a member, bytes.
 pub const MEMBER_LIMIT: usize = 64 << 10;
 /// Longest frame of the leader, bytes.
 pub const LEADER_LIMIT: usize = 1 << 20;
+/// Longest part of an error about a frame that is logged, characters.
+const LONGEST_QUOTE: usize = 200;
 const LENGTH: usize = 4;
 const TAG: usize = 16;
 
@@ -103,10 +107,15 @@ impl Channel {
         if !equal(&ours, tag) {
             return Err(WireError::Tag);
         }
-        let message = serde_json::from_slice(json).map_err(|error| WireError::Content(error.to_string()))?;
+        let message = serde_json::from_slice(json).map_err(|error| not_understood(&error))?;
         received.drain(..LENGTH + length);
         Ok(Some(message))
     }
+}
+
+/// serde's message quotes the peer's words, which may be long or contain line breaks.
+fn not_understood(error: &serde_json::Error) -> WireError {
+    WireError::Content(printable(&error.to_string().chars().take(LONGEST_QUOTE).collect::<String>()))
 }
 
 /// Compares in a time that does not depend on where they differ.
@@ -122,6 +131,17 @@ mod tests {
 
     fn channels(direction: Direction) -> (Channel, Channel) {
         (Channel::new([7; 32], direction), Channel::new([7; 32], direction))
+    }
+
+    #[test]
+    fn an_error_about_a_foreign_message_is_one_short_line() {
+        let (mut from, mut to) = channels(Direction::ToLeader);
+        for foreign in ["\nkind".to_owned(), "x".repeat(10_000)] {
+            let mut received = from.frame(&foreign).unwrap();
+            let error = to.take::<ToLeader>(&mut received).expect_err("no message of ours").to_string();
+            assert!(!error.contains('\n') && error.len() < 300, "{error}");
+            (from, to) = channels(Direction::ToLeader);
+        }
     }
 
     #[test]
