@@ -94,7 +94,7 @@ fn parse_with_clap(mut argv: Vec<OsString>) -> Result<Parsed, Refusal> {
     }
 }
 
-/// Removes values after switches, which would be read as the command (`--strong-hash true -- python` ran `true`), and
+/// Removes values after switches, which would be read as the command (`--allow-http true -- python` ran `true`), and
 /// flags without a value, which would consume the next word (in `--checkpoint-dir $DIR -- python` with an empty DIR,
 /// the `--`).
 fn misplaced_values(sub: &Sub, argv: &mut Vec<OsString>) -> Vec<Complaint> {
@@ -349,18 +349,18 @@ mod tests {
 
     #[test]
     fn a_value_after_a_switch_is_not_the_command() {
-        let p = parsed("trainit run --strong-hash True --stop-grace 5s -- python x");
+        let p = parsed("trainit run --allow-http True --stop-grace 5s -- python x");
         let [mistake] = p.mistakes.as_slice() else { panic!("{p:?}") };
-        assert!(mistake.to_string().starts_with("--strong-hash: it takes no value, found \"True\""), "{mistake}");
+        assert!(mistake.to_string().starts_with("--allow-http: it takes no value, found \"True\""), "{mistake}");
         assert_eq!(p.operands, ["python", "x"]);
         for line in [
-            "run --strong-hash true",
-            "run --strong-hash -- true",
-            "run --strong-hash true x",
+            "run --allow-http true",
+            "run --allow-http -- true",
+            "run --allow-http true x",
             "run true -- x",
-            "run --config c -- true --strong-hash true -- x",
-            "run true --strong-hash true -- x",
-            "run --stop-grace 5s true --strong-hash true -- x",
+            "run --config c -- true --allow-http true -- x",
+            "run true --allow-http true -- x",
+            "run --stop-grace 5s true --allow-http true -- x",
         ] {
             let p = parsed(&format!("trainit {line}"));
             assert!(p.mistakes.is_empty() && p.operands[0] == "true", "{p:?}");

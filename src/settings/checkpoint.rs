@@ -44,8 +44,6 @@ pub struct Checkpoints {
     pub restore: Resuming,
     /// The step to restore.
     pub restore_step: Option<u64>,
-    /// Whether each file gets a strong hash in addition to its checksum.
-    pub strong_hashes: bool,
     /// Whether each file is an object of its own in a bucket, even if there are many small ones.
     pub one_object_per_file: bool,
 }
@@ -119,7 +117,6 @@ impl Checkpoints {
             },
             restore,
             restore_step,
-            strong_hashes: reader.switch("strong-hash"),
             one_object_per_file: reader.switch("one-object-per-file"),
         }
     }

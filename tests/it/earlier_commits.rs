@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde_json::json;
+
 use crate::support::Trainit;
-use crate::support::checkpoints::tree;
+use crate::support::checkpoints::{Place, tree};
 
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
@@ -95,4 +97,17 @@ fn a_run_goes_on_from_one_and_commits_the_next_beside_it() {
         run("echo $TRAINIT_RESUME_FROM $TRAINIT_RESUME_STEP").out(),
         format!("{}/global_step30 30\n", to.display())
     );
+}
+
+#[test]
+fn a_manifest_with_a_blake3_of_each_file_is_read_and_its_crc32c_decides() {
+    let place = Place::new();
+    place.save(1);
+    place.push();
+    let (_, mut manifest) = place.manifest();
+    manifest["files"].as_array_mut().unwrap().iter_mut().for_each(|file| file["blake3"] = json!("0".repeat(64)));
+    place.forge(manifest);
+    place.checkpoint("verify").output().expect_code(0);
+    let pulled = place.pull_afresh("elsewhere");
+    assert_eq!(tree(&pulled.join("step-1")), tree(&place.local().join("step-1")));
 }

@@ -12,7 +12,6 @@ mod checkpoint_by_hand;
 mod checkpoint_elsewhere;
 mod checkpoint_faults;
 mod checkpoint_fence;
-mod checkpoint_hashes;
 mod checkpoint_links;
 mod checkpoint_lives;
 mod checkpoint_odd_files;

@@ -315,7 +315,7 @@ pub(in crate::command) fn mirror_config(
         settle: settings.settle,
         retention: settings.retention,
         restoring,
-        sent: Sent { pace, strong: settings.strong_hashes, apart: settings.one_object_per_file },
+        sent: Sent { pace, apart: settings.one_object_per_file },
         job: cluster::fact_variable(Fact::Job, env).map(|(_, id)| id.to_owned()).unwrap_or_default(),
         node,
         faults: Faults::parse(env.given("TRAINIT_TEST_FAULT")),

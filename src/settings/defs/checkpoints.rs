@@ -131,13 +131,6 @@ pub(super) const SETTINGS: &[Setting] = &[
     )
     .needs(&["checkpoint-dir", "model-dir"]),
     switch(
-        "strong-hash",
-        TOPIC,
-        on::RUN | on::CHECKPOINT,
-        "Store a BLAKE3 hash of each file in the manifest in addition to its crc32c; verify and restore check it if it is there",
-    )
-    .needs(&["checkpoint-store"]),
-    switch(
         "one-object-per-file",
         TOPIC,
         on::RUN | on::CHECKPOINT,

@@ -225,10 +225,10 @@ mod tests {
     #[test]
     fn surrounding_blanks_and_the_case_of_a_word_do_not_matter() {
         let pairs =
-            [("TRAINIT_STRONG_HASH", "True\n"), ("TRAINIT_RESTORE", " NONE"), ("TRAINIT_CHECKPOINT_DIR", "/ck ")];
+            [("TRAINIT_ALLOW_HTTP", "True\n"), ("TRAINIT_RESTORE", " NONE"), ("TRAINIT_CHECKPOINT_DIR", "/ck ")];
         let (values, complaints) = gather(&[], &Env::from_pairs(pairs));
         let mut reader = Reader::new(&values, complaints);
-        assert!(reader.switch("strong-hash"));
+        assert!(reader.switch("allow-http"));
         assert_eq!(reader.choice("restore", &[("latest", 1), ("none", 2)]), Some(2));
         assert_eq!(reader.path("checkpoint-dir"), Some("/ck".into()));
         assert_eq!(reader.complaints, []);

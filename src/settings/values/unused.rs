@@ -51,6 +51,6 @@ mod tests {
         assert_eq!(warnings(&[]), [""; 0]);
         assert_eq!(warnings(&[("TRAINIT_PEERS", "all"), ("TRAINIT_WAIT_FOR_PEERS", "5m")]), [""; 0]);
         assert_eq!(warnings(&[("TRAINIT_RESTART_BACKOFF", "1s"), ("TRAINIT_CHECKPOINT_DIR", "/c")]), [""; 0]);
-        assert_eq!(warnings(&[("TRAINIT_STRONG_HASH", "false")]), [""; 0]);
+        assert_eq!(warnings(&[("TRAINIT_ALLOW_HTTP", "false")]), [""; 0]);
     }
 }

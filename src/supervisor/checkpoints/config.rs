@@ -62,8 +62,6 @@ pub struct GangNode {
 pub struct Sent {
     /// How fast commits may go while the trainer runs.
     pub pace: Arc<Mutex<Pace>>,
-    /// Whether manifests shall have a BLAKE3 of each file.
-    pub strong: bool,
     /// Whether each file shall be an object of its own, however many and small they are.
     pub apart: bool,
 }
@@ -122,7 +120,7 @@ impl Config {
             has_other_nodes: false,
             retention: Retention { last: 3, every: None, orphan_age: Duration::from_secs(86_400) },
             restoring: Restoring { what: Restore::Latest, step: None, dry: false },
-            sent: Sent { pace: Arc::new(Mutex::new(Pace::new(None))), strong: false, apart: false },
+            sent: Sent { pace: Arc::new(Mutex::new(Pace::new(None))), apart: false },
             job: String::new(),
             node: 0,
             heartbeat: Heartbeat::default(),

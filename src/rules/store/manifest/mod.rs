@@ -105,9 +105,6 @@ struct Head {
 /// One file or symbolic link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item {
-    /// BLAKE3 of the whole file, 64 lower-case hex digits, where it was asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub blake3: Option<String>,
     /// Of each chunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunks: Option<Chunks>,

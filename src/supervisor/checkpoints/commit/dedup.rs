@@ -29,7 +29,6 @@ impl Sent {
             offset: None,
             crc32c: String::new(),
             chunks: None,
-            blake3: None,
         };
         Sent { entry: entry.clone(), item }
     }

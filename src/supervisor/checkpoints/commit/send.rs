@@ -38,8 +38,6 @@ pub(crate) struct Sending<'a> {
     pub(crate) dir: &'a Arc<Beneath>,
     /// A cap, while the trainer runs.
     pub(crate) pace: Option<&'a Mutex<Pace>>,
-    /// Whether the manifest shall have a BLAKE3 of each file.
-    pub(crate) strong: bool,
     pub(crate) sizes: PartSizes,
     pub(crate) memory: Memory,
     /// For what is put.
@@ -66,7 +64,7 @@ impl<'a> Sending<'a> {
         let puts: u64 = lengths.map(|length| sizes.puts_of(length)).sum();
         let lanes = Lanes::open_several(sizes.at_once.min(puts as usize)).await;
         let clock = Clock::start();
-        Sending { store, dir, pace, strong: false, sizes, memory, lanes, clock, told, uncommitted }
+        Sending { store, dir, pace, sizes, memory, lanes, clock, told, uncommitted }
     }
 
     pub(crate) async fn end(self) {
@@ -80,7 +78,7 @@ impl<'a> Sending<'a> {
         if entry.size <= self.sizes.whole {
             self.take_turn(entry.size).await;
             let _held = self.memory.hold(entry.size).await;
-            let read = self.memory.read(move || from.open(&dir), 0, entry.size, Sums::new(self.strong), true);
+            let read = self.memory.read(move || from.open(&dir), 0, entry.size, Sums::default(), true);
             let (blocks, sums) = read.await.map_err(unreadable)?;
             let etag = self.put(&key, blocks, sums.whole()).await?;
             (self.told)(entry.size);
@@ -103,7 +101,7 @@ impl<'a> Sending<'a> {
     /// Reads in order, sends as many parts at once as memory allows.
     async fn send_parts(&self, upload: &mut Upload, file: File, entry: &Entry) -> Result<(Vec<Part>, Sums), Stop> {
         let (part, size, file) = (self.sizes.part_of(entry.size), entry.size, &file);
-        let all = Cell::new(Sums::new(self.strong));
+        let all = Cell::new(Sums::default());
         let all = &all;
         let reads = stream::try_unfold(0, |at| async move {
             if at == size {
@@ -169,7 +167,7 @@ impl<'a> Sending<'a> {
     }
 
     async fn gather(&self, members: &[Member<'_>], held: impl Fn(&Entry) -> Held) -> Result<(Bytes, Vec<Sums>), Stop> {
-        let (dir, strong, pool) = (Arc::clone(self.dir), self.strong, self.memory.archives.clone());
+        let (dir, pool) = (Arc::clone(self.dir), self.memory.archives.clone());
         let length = members.iter().map(Member::length).sum::<u64>() + END.len() as u64;
         // What may leave this thread.
         let owned = members.iter().map(|member| (held(member.entry), *member.header(), member.own(), member.length()));
@@ -184,7 +182,7 @@ impl<'a> Sending<'a> {
                     let (place, more) = mem::take(&mut rest).split_at_mut(length as usize);
                     rest = more;
                     place[..own.start as usize].copy_from_slice(&header);
-                    let (place, mut sums) = (&mut place[own.start as usize..own.end as usize], Sums::new(strong));
+                    let (place, mut sums) = (&mut place[own.start as usize..own.end as usize], Sums::default());
                     read_whole(&held.open(&dir)?, place, &mut sums)?;
                     all.push(sums);
                 }
@@ -233,8 +231,7 @@ impl<'a> Sending<'a> {
 
     fn sent(&self, entry: &Entry, key: String, etag: Option<String>, sums: Sums) -> Sent {
         let Sent { entry, item } = Sent::of(entry, ItemKind::File);
-        let (crc32c, blake3) = (hex(sums.whole()), sums.blake3());
-        Sent { entry, item: Item { key, etag, crc32c, blake3, chunks: Some(sums.chunks()), ..item } }
+        Sent { entry, item: Item { key, etag, crc32c: hex(sums.whole()), chunks: Some(sums.chunks()), ..item } }
     }
 }
 

@@ -73,8 +73,7 @@ impl Mirror {
         let loads = outgoing(&new, &stamp, gathers, |path| home_of(plan, path));
         // An archive is put in one go.
         let lengths = loads.iter().map(|(load, _)| if let Load::Alone(entry) = load { entry.size } else { 0 });
-        let mut sending = Sending::begin((&dir, store), pace, lengths, &told, uncommitted).await;
-        sending.strong = self.config.sent.strong;
+        let sending = Sending::begin((&dir, store), pace, lengths, &told, uncommitted).await;
         let all = loads.into_iter().map(|(load, key)| {
             let (sending, links) = (&sending, &links);
             let is_text = files_of(&load).iter().all(|entry| texts.contains(entry.path.as_str()));

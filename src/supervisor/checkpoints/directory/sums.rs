@@ -5,29 +5,15 @@ use crate::rules::store::manifest::{CHUNK, Chunks, Item, hex, joined};
 /// Checksums of a file as it goes by, in order.
 #[derive(Default)]
 pub(crate) struct Sums {
-    /// Of the chunks that are through.
+    /// Of the chunks that are complete.
     before: u32,
     chunk: u32,
     chunks: Vec<String>,
     seen: u64,
-    /// Only where it is wanted: it costs twice as much as all the rest.
-    strong: Option<Box<blake3::Hasher>>,
 }
 
 impl Sums {
-    pub(crate) fn new(strong: bool) -> Sums {
-        Sums { strong: strong.then(Box::default), ..Sums::default() }
-    }
-
-    /// What is needed to compare a file with an item of a manifest.
-    pub(crate) fn to_compare(item: &Item) -> Sums {
-        Sums::new(item.blake3.is_some())
-    }
-
     pub(crate) fn add(&mut self, bytes: &[u8]) {
-        if let Some(hasher) = &mut self.strong {
-            hasher.update(bytes);
-        }
         let mut rest = bytes;
         while !rest.is_empty() {
             let (now, later) = rest.split_at(rest.len().min((CHUNK - self.seen % CHUNK) as usize));
@@ -45,13 +31,9 @@ impl Sums {
         joined(self.before, self.chunk, self.seen % CHUNK)
     }
 
-    pub(crate) fn blake3(&self) -> Option<String> {
-        self.strong.as_ref().map(|hasher| hasher.finalize().to_hex().to_string())
-    }
-
     /// Whether these are the item's.
     pub(crate) fn are_of(&self, item: &Item) -> bool {
-        hex(self.whole()) == item.crc32c && self.blake3() == item.blake3
+        hex(self.whole()) == item.crc32c
     }
 
     pub(crate) fn chunks(mut self) -> Chunks {

@@ -50,9 +50,9 @@ fn is_equal_link(item: &Item, listing: &Listing) -> bool {
     matches!((now, &item.target), (Some(Kind::Symlink(now)), Some(target)) if now == target)
 }
 
-/// Whether a file has the checksum of the manifest, and its strong hash where there is one.
+/// Whether a file has the checksum of the manifest.
 fn is_equal(file: &File, item: &Item) -> io::Result<bool> {
-    let (mut sums, mut at) = (Sums::to_compare(item), 0);
+    let (mut sums, mut at) = (Sums::default(), 0);
     while at < item.size {
         let bytes = read_at(file, at, PART as usize)?;
         if bytes.is_empty() {
@@ -63,12 +63,6 @@ fn is_equal(file: &File, item: &Item) -> io::Result<bool> {
     }
     forget(file);
     Ok(sums.are_of(item))
-}
-
-/// Whether a file that was just written has the manifest's strong hash, if there is one. Its parts came in no order, so
-/// it is read once more, from memory.
-pub(crate) fn is_strongly_equal(file: &File, item: &Item) -> io::Result<bool> {
-    Ok(item.blake3.is_none() || is_equal(file, item)?)
 }
 
 /// Whether every file of the manifest lies in the directory with its size. Those that were not fetched get the manifest's
