@@ -44,8 +44,6 @@ pub struct Checkpoints {
     pub restore: Resuming,
     /// The step to restore.
     pub restore_step: Option<u64>,
-    /// Whether each file is an object of its own in a bucket, even if there are many small ones.
-    pub one_object_per_file: bool,
 }
 
 /// A name that is only a step.
@@ -117,7 +115,6 @@ impl Checkpoints {
             },
             restore,
             restore_step,
-            one_object_per_file: reader.switch("one-object-per-file"),
         }
     }
 

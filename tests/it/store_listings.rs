@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use crate::object_stores::{amazon, each, google};
 use crate::support::bucket::{Bucket, Fault, Request};
-use crate::support::checkpoints::{Place, tree};
+use crate::support::checkpoints::Place;
 use crate::support::{Finished, Trainit};
 
 fn is_listing_of(what: &'static str) -> impl Fn(&Request) -> bool {
@@ -74,33 +74,5 @@ fn commits_that_were_there_a_moment_ago_are_looked_for_again_and_their_absence_i
         let said = if expected == 0 { done.out() } else { done.err() };
         let word = if expected == 0 { "resumed from 7" } else { "showed commits when this run claimed it" };
         assert!(said.contains(word), "{said}");
-    }
-}
-
-/// Pages of what was committed, not of trainit's own.
-fn data_listings(bucket: &Bucket) -> Vec<Request> {
-    bucket.asked().into_iter().filter(|r| is_listing_of("/step-1/")(r)).collect()
-}
-
-#[test]
-fn a_restore_of_more_small_files_than_a_page_holds_waits_for_no_listing() {
-    for place in [google, amazon] {
-        let bucket = Bucket::start();
-        let place = place(&bucket);
-        let unit = place.local().join("step-1");
-        std::fs::create_dir(&unit).unwrap();
-        for number in 0..1001 {
-            std::fs::write(unit.join(format!("shard-{number:04}.bin")), number.to_string()).unwrap();
-        }
-        place.checkpoint("push").args(["--one-object-per-file"]).output().expect_code(0);
-        bucket.forget();
-        assert_eq!(tree(&place.pull_afresh("elsewhere").join("step-1")), tree(&unit));
-        assert!(data_listings(&bucket).is_empty());
-
-        let lost = "jobs/1/step-1/0000000001-000001/shard-0500.bin";
-        bucket.remove(lost);
-        let done = place.checkpoint_in("pull", &place.path("without")).output().expect_code(204);
-        assert!(done.err().contains("shard-0500.bin is missing from the store"), "{}", done.err());
-        assert!(!place.path("without").join("step-1").exists());
     }
 }

@@ -24,7 +24,7 @@ use crate::settings::Reader;
 use crate::settings::checkpoint::{Checkpoints, Resuming};
 use crate::settings::model::{self, Model};
 use crate::supervisor::Keep;
-use crate::supervisor::checkpoints::config::{Config, Restore, Restoring, Role, Sent};
+use crate::supervisor::checkpoints::config::{Config, Restore, Restoring, Role};
 use crate::supervisor::checkpoints::failure::Failure;
 use crate::supervisor::checkpoints::mirror::{Mirror, apart};
 use crate::supervisor::checkpoints::thread::sibling::{self, Others, Sibling};
@@ -307,7 +307,6 @@ pub(in crate::command) fn mirror_config(
         step: settings.restore_step,
         dry: false,
     };
-    let pace = Arc::new(Mutex::new(Pace::new(settings.bandwidth)));
     Config {
         role,
         access: Access::new(env.clone(), settings.allow_http, settings.store_timeout),
@@ -315,7 +314,7 @@ pub(in crate::command) fn mirror_config(
         settle: settings.settle,
         retention: settings.retention,
         restoring,
-        sent: Sent { pace, apart: settings.one_object_per_file },
+        pace: Arc::new(Mutex::new(Pace::new(settings.bandwidth))),
         job: cluster::fact_variable(Fact::Job, env).map(|(_, id)| id.to_owned()).unwrap_or_default(),
         node,
         faults: Faults::parse(env.given("TRAINIT_TEST_FAULT")),

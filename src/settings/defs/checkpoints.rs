@@ -130,13 +130,6 @@ pub(super) const SETTINGS: &[Setting] = &[
         "Copy the targets of symbolic links that point out of the checkpoint directory or the model; without this such a link is not committed, and such a model is not copied",
     )
     .needs(&["checkpoint-dir", "model-dir"]),
-    switch(
-        "one-object-per-file",
-        TOPIC,
-        on::RUN | on::CHECKPOINT,
-        "In a bucket, store each file as an object of its own; without this, more than 1000 files of at most 1 MiB are stored in tar archives",
-    )
-    .needs(&["checkpoint-store"]),
     one(
         "store-timeout",
         "DURATION",

@@ -57,15 +57,6 @@ pub struct GangNode {
     pub is_chief: bool,
 }
 
-/// How files are sent.
-#[derive(Debug, Clone)]
-pub struct Sent {
-    /// How fast commits may go while the trainer runs.
-    pub pace: Arc<Mutex<Pace>>,
-    /// Whether each file shall be an object of its own, however many and small they are.
-    pub apart: bool,
-}
-
 /// What the mirror is told.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -91,8 +82,8 @@ pub struct Config {
     pub retention: Retention,
     /// What to restore.
     pub restoring: Restoring,
-    /// How files are sent.
-    pub sent: Sent,
+    /// The limit for the rate of commits while the trainer runs.
+    pub pace: Arc<Mutex<Pace>>,
     /// The job's name, for the manifest.
     pub job: String,
     /// This node's rank, for the manifest.
@@ -120,7 +111,7 @@ impl Config {
             has_other_nodes: false,
             retention: Retention { last: 3, every: None, orphan_age: Duration::from_secs(86_400) },
             restoring: Restoring { what: Restore::Latest, step: None, dry: false },
-            sent: Sent { pace: Arc::new(Mutex::new(Pace::new(None))), apart: false },
+            pace: Arc::new(Mutex::new(Pace::new(None))),
             job: String::new(),
             node: 0,
             heartbeat: Heartbeat::default(),

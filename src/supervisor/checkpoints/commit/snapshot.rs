@@ -138,7 +138,7 @@ impl Mirror {
         self.sender.uncommitted.take();
         let total = self.name(&remote, &plan, sent, links).await?;
         let seconds = self.clock.now().saturating_sub(sending).as_secs_f64();
-        let is_capped = is_training && self.config.sent.pace.lock().is_ok_and(|pace| pace.is_capped());
+        let is_capped = is_training && self.config.pace.lock().is_ok_and(|pace| pace.is_capped());
         if bytes >= TELLING_BYTES && !is_capped {
             self.sender.throughput = Some(bytes as f64 / seconds.max(0.001));
         }

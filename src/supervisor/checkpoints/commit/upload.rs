@@ -68,9 +68,8 @@ impl Mirror {
             done.set(done.get() + more);
             progress(done.get(), bytes);
         };
-        let pace = is_training.then_some(&*self.config.sent.pace).filter(|p| p.lock().is_ok_and(|p| p.is_capped()));
-        let gathers = store.part_sizes().gathers && !self.config.sent.apart;
-        let loads = outgoing(&new, &stamp, gathers, |path| home_of(plan, path));
+        let pace = is_training.then_some(&*self.config.pace).filter(|p| p.lock().is_ok_and(|p| p.is_capped()));
+        let loads = outgoing(&new, &stamp, store.part_sizes().gathers, |path| home_of(plan, path));
         // An archive is put in one go.
         let lengths = loads.iter().map(|(load, _)| if let Load::Alone(entry) = load { entry.size } else { 0 });
         let sending = Sending::begin((&dir, store), pace, lengths, &told, uncommitted).await;

@@ -8,7 +8,6 @@ use crate::edge::fault::Faults;
 use crate::edge::fs::rooted_dir::Beneath;
 use crate::edge::fs::walk;
 use crate::edge::transfer::blocking::blocking;
-use crate::edge::transfer::ranges::BLOCK;
 use crate::rules::checkpoint::listing::{around, is_below, join};
 use crate::rules::checkpoint::{Exclusions, Kind, Listing};
 use crate::rules::store::manifest::{Item, ItemKind, Manifest};
@@ -26,8 +25,6 @@ use crate::supervisor::checkpoints::restore::local_files::{equal_files, has_othe
 use crate::supervisor::checkpoints::store::claim::Remote;
 use crate::supervisor::checkpoints::store::commits::lacks;
 
-/// Objects that a bucket lists at once.
-const PAGE: u64 = 1000;
 /// So often a restore that another process disturbs looks again at what lies there.
 const TRIES: u32 = 3;
 
@@ -83,16 +80,7 @@ impl Mirror {
             let temporary = scratch.files();
             let fetching =
                 Fetching { store: &remote.store, dir: &dir, config: &self.config, listeners: &self.listeners };
-            let objects = wanted.iter().map(|item| &item.key).collect::<HashSet<_>>().len() as u64;
-            let fetch = fetching.fetch(wanted, &temporary);
-            // What comes is proven as it comes. A listing only tells sooner what will not, and of many small objects takes as
-            // long as they do.
-            let fetched = if equal.is_empty() && objects > PAGE && needed / objects <= BLOCK {
-                fetch.await
-            } else {
-                futures_util::try_join!(whole(), fetch).map(|_| ())
-            };
-            if let Err(stop) = fetched {
+            if let Err(stop) = futures_util::try_join!(whole(), fetching.fetch(wanted, &temporary)) {
                 scratch.give_up(&dir).await;
                 // A file may be missed by either first; the listing says it better.
                 if matches!(stop, Refusal::Reject(_)) {

@@ -92,7 +92,7 @@ impl CheckpointThread {
 
     async fn work(mut self, mut orders: UnboundedReceiver<Order>) {
         let (mut pause, mut is_training) = (self.interval, false);
-        let pace = self.checkpoints.as_ref().map(|c| Arc::clone(&c.config.sent.pace));
+        let pace = self.checkpoints.as_ref().map(|c| Arc::clone(&c.config.pace));
         let mut queue = OrderQueue::new(self.clock, pace, Rc::clone(&self.is_pressed));
         loop {
             let order = if let Some(order) = queue.next() {
@@ -175,7 +175,7 @@ impl CheckpointThread {
     fn commit_soon(&mut self, notice: bool) {
         if notice {
             if let Some(mirror) = &self.mirror {
-                mirror.config.sent.pace.lock().unwrap_or_else(PoisonError::into_inner).lift();
+                mirror.config.pace.lock().unwrap_or_else(PoisonError::into_inner).lift();
             }
             self.settle = self.settle.min(NOTICE_SETTLE);
             self.interval = self.interval.min(NOTICE_INTERVAL);
