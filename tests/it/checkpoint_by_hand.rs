@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
 
-use crate::support::checkpoints::{Place, save_in, tree};
+use crate::support::checkpoints::Place;
 use crate::support::{Finished, Trainit};
 
 fn json_of(done: &Finished) -> Value {
@@ -214,41 +214,24 @@ fn files_in_the_newest_commit_are_not_pushed_again() {
 fn nothing_to_push_makes_nothing_and_says_why() {
     let place = Place::new();
     let nowhere = place.path("nowhere");
-    for args in [&[][..], &["--dry-run"]] {
-        let done = place.checkpoint_in("push", &nowhere).args(args).output().expect_code(125);
-        one_line(&done, &["/nowhere: No such file or directory", "give a --checkpoint-dir that can be read"]);
-    }
+    let done = place.checkpoint_in("push", &nowhere).output().expect_code(125);
+    one_line(&done, &["/nowhere: No such file or directory", "give a --checkpoint-dir that can be read"]);
     fs::create_dir_all(place.local().join("checkpoint-5")).unwrap();
     fs::write(place.local().join("checkpoint-5/model.safetensors"), "cut").unwrap();
-    for args in [&[][..], &["--dry-run"]] {
-        let done = place.checkpoint("push").args(args).output().expect_code(1);
-        one_line(&done, &["nothing was pushed: checkpoint-5/model.safetensors"]);
-    }
+    let done = place.checkpoint("push").output().expect_code(1);
+    one_line(&done, &["nothing was pushed: checkpoint-5/model.safetensors"]);
     assert!(!nowhere.exists() && !place.store().exists());
 }
 
 #[test]
-fn a_dry_pull_goes_as_far_as_the_real_one_would_and_writes_nothing() {
+fn a_dry_run_that_a_subcommand_does_not_have_is_refused() {
     let place = Place::new();
     place.save(1);
-    let there = place.path("there");
-    let dry = |args: &[&str]| place.checkpoint_in("pull", &there).args(["--dry-run"]).args(args).output();
-    place.push();
-    let done = dry(&[]).expect_code(0);
-    assert!(done.out().starts_with("would pull ") && done.out().contains(" bytes to fetch)"), "{}", done.out());
-    assert_eq!(json_of(&dry(&["--json"]))["would_pull"]["step"], 1);
-    assert!(!there.exists());
-    let real = place.checkpoint_in("pull", &there).args(["--restore-step", "9"]).output().expect_code(204).err();
-    assert_eq!(dry(&["--restore-step", "9"]).expect_code(204).err(), real);
-    assert!(real.contains("no complete checkpoint of step 9") && real.contains("committed are 1"), "{real}");
-    save_in(&there, 1);
-    fs::write(there.join("step-1/weights.bin"), "mine").unwrap();
-    let before = (census(&there), tree(&there));
-    let done = dry(&[]).expect_code(0);
-    assert!(done.err().contains("what lies at step-1/weights.bin would be moved aside"), "{}", done.err());
-    assert_eq!((census(&there), tree(&there)), before);
-    place.checkpoint_in("pull", &there).output().expect_code(0);
-    assert!(dry(&[]).expect_code(0).out().contains("is already in place"), "{}", dry(&[]).out());
+    for action in ["push", "pull"] {
+        let refused = place.checkpoint(action).env("TRAINIT_DRY_RUN", "1").output().expect_code(125);
+        assert!(refused.err().contains("only checkpoint prune"), "{}", refused.err());
+    }
+    assert!(!place.store().exists());
 }
 
 #[test]

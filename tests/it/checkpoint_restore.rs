@@ -295,21 +295,3 @@ fn a_file_that_need_not_be_fetched_gets_the_time_of_the_commit_so_that_the_marke
         fs::File::open(there.join("step-1/DONE")).unwrap().set_modified(UNIX_EPOCH).unwrap();
     }
 }
-
-#[test]
-fn a_dry_pull_says_what_it_would_fetch_and_touches_nothing() {
-    let place = Place::new();
-    for step in [1, 2] {
-        place.save(step);
-        place.push();
-    }
-    let there = place.path("another machine");
-    let dry = |more: &[&str]| {
-        let done = place.checkpoint_in("pull", &there).args(["--dry-run", "--json"]).args(more).output().expect_code(0);
-        let value: serde_json::Value = serde_json::from_str(&done.out()).unwrap();
-        value["would_pull"]["step"].clone()
-    };
-    assert_eq!((dry(&[]), dry(&["--restore-step", "1"])), (2.into(), 1.into()));
-    place.checkpoint_in("pull", &there).args(["--dry-run", "--restore-step", "9"]).output().expect_code(204);
-    assert!(!there.exists());
-}

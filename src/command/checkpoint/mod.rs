@@ -3,6 +3,7 @@
 //! `push` claims an attempt like a run, so it takes over the store from a run that still commits, which is then fenced.
 //! The store does not say whether there is one, but the runs on this machine do.
 
+mod directory;
 pub mod options;
 mod push;
 pub(super) mod shown;
@@ -67,6 +68,10 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
         let message = "checkpoint push ignores it, because it commits the present checkpoints".to_owned();
         complaints.push(Complaint { place: "--restore-step".to_owned(), message });
     }
+    if dry && matches!(action, "push" | "pull") {
+        let message = format!("checkpoint {action} has no dry run, only checkpoint prune has one");
+        complaints.push(Complaint { place: "--dry-run".to_owned(), message });
+    }
     let paths = explained_paths(parsed, action, settings.dir.as_deref(), &mut complaints);
     if !complaints.is_empty() {
         return refuse(&complaints);
@@ -79,21 +84,20 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     };
     let (settle, restore, has_dir) = (settings.settle, settings.restore, settings.dir.is_some());
     let config = |role| {
-        let mut config = mirror_config(settings.clone(), &Found::default(), 0, role, env);
-        config.restoring.dry = dry;
+        let config = mirror_config(settings.clone(), &Found::default(), 0, role, env);
         Config { note: |line| stdio::complain(&format!("trainit: {line}")), ..config }
     };
     let done = runtime.block_on(async {
         if let Some(held) = held {
             let tmp = env.given("TMPDIR").map(str::to_owned);
-            return push::push(config, PushOptions { settle, as_json, dry, take_over, tmp }, held).await;
+            return push::push(config, PushOptions { settle, as_json, take_over, tmp }, held).await;
         }
         if action == "explain" {
             return explain(&Mirror::open_to_look(config(Role::Looks)).await?, paths, as_json).await;
         }
         let mut mirror = Mirror::open(config(Role::Looks)).await?;
         match action {
-            "pull" => pull(&mut mirror, restore, as_json, dry).await,
+            "pull" => pull(&mut mirror, restore, as_json).await,
             "verify" => verify(&mirror, as_json).await,
             "prune" => prune(&mirror, as_json, dry).await,
             _ => list(&mirror, as_json, has_dir).await,
@@ -150,7 +154,7 @@ fn explained_paths(parsed: &Parsed, action: &str, dir: Option<&Path>, complaints
 }
 
 async fn explain(mirror: &Mirror, paths: Vec<String>, as_json: bool) -> Result<u8, Failure> {
-    let explained = mirror.explain(paths).await?;
+    let explained = directory::explain(mirror, paths).await?;
     let object = |of: &Explanation| json!({"path": of.path, "decided_by": of.decided_by, "detail": of.detail});
     let value = json!({ "paths": explained.iter().map(object).collect::<Vec<Value>>() });
     Ok(show(as_json, &value, &explained_text(&explained)))
@@ -171,32 +175,26 @@ fn show(as_json: bool, value: &Value, text: &str) -> u8 {
     u8::from(stdio::print(&line).is_err())
 }
 
-async fn pull(mirror: &mut Mirror, restore: Resuming, as_json: bool, dry: bool) -> Result<u8, Failure> {
+async fn pull(mirror: &mut Mirror, restore: Resuming, as_json: bool) -> Result<u8, Failure> {
     mirror.listeners.hear_restore(Box::new(|| shown("pulling")));
     let resume = mirror.restore().await?;
-    let brought = mirror.brought.get();
+    let fetched = mirror.fetched.unwrap_or(0);
     let object = resume.as_ref().map(|r| {
-        let fetched = brought.map(|b| b.fetched);
         json!({"from": r.from, "step": r.step, "commit": r.commit.as_ref().map(ToString::to_string), "fetched_bytes": fetched})
     });
-    let text = match (&resume, brought) {
-        (None, _) if restore == Resuming::None => "nothing was pulled: --restore is none\n".to_owned(),
-        (None, _) => "there is nothing to pull\n".to_owned(),
-        (Some(r), brought) => {
+    let text = match &resume {
+        None if restore == Resuming::None => "nothing was pulled: --restore is none\n".to_owned(),
+        None => "there is nothing to pull\n".to_owned(),
+        Some(r) => {
             let (place, step) = (printable(&r.from.to_string_lossy()), step_text(r.step));
-            let commit = r.commit.as_ref().map(ToString::to_string).unwrap_or_default();
-            match brought {
+            match &r.commit {
                 None => format!("{place} stays ({step}): there is no newer commit\n"),
-                Some(b) if b.was_there => format!("{place} is already in place ({step}, commit {commit})\n"),
-                Some(b) if dry => {
-                    format!("would pull {place} ({step}, commit {commit}, {} bytes to fetch)\n", b.fetched)
-                }
-                Some(b) => format!("{place} is in place ({step}, commit {commit}, {} bytes fetched)\n", b.fetched),
+                Some(commit) if fetched == 0 => format!("{place} is already in place ({step}, commit {commit})\n"),
+                Some(commit) => format!("{place} is in place ({step}, commit {commit}, {fetched} bytes fetched)\n"),
             }
         }
     };
-    let key = if dry { "would_pull" } else { "resume" };
-    Ok(show(as_json, &json!({ key: object }), &text))
+    Ok(show(as_json, &json!({ "resume": object }), &text))
 }
 
 /// The commits of the store and the content of the checkpoint directory, each if it was given. A missing directory
@@ -206,7 +204,7 @@ async fn list(mirror: &Mirror, as_json: bool, has_dir: bool) -> Result<u8, Failu
     let mut value = json!({ "commits": commits.iter().map(object).collect::<Vec<Value>>() });
     let mut table = mirror.config.store.as_ref().map_or(String::new(), |store| commits_table(&commits, store));
     if has_dir {
-        let local = mirror.survey().await?;
+        let local = directory::survey(mirror).await?;
         if let (Some(error), None) = (&local.absent, mirror.config.store.as_ref()) {
             return Err(Failure::no_directory(&mirror.config.dir, error));
         }

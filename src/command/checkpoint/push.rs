@@ -1,21 +1,29 @@
 //! `trainit checkpoint push`: commits the local checkpoints, and undoes an incomplete push that a signal stops.
 
+use std::collections::HashSet;
+use std::io;
 use std::time::Duration;
 
 use serde_json::json;
 
 use super::shown::step_text;
 use super::{log_left_out, print_failure, show};
+use crate::edge::clock::Clock;
 use crate::edge::io::stdio;
 use crate::edge::process::signals::HeldBack;
+use crate::edge::store::StoreError;
+use crate::rules::checkpoint::Plan;
 use crate::rules::process::exit;
 use crate::rules::process::signal::Signal;
-use crate::rules::text::safe_text::{counted, printable};
-use crate::supervisor::checkpoints::by_hand::Next;
-use crate::supervisor::checkpoints::commit::outcome::Outcome;
+use crate::rules::store::manifest::Manifest;
+use crate::rules::store::names::Stamp;
+use crate::rules::text::safe_text::printable;
+use crate::supervisor::checkpoints::commit::outcome::{Ask, Outcome, name_of_part};
 use crate::supervisor::checkpoints::config::{Config, Role};
+use crate::supervisor::checkpoints::directory::look::How;
 use crate::supervisor::checkpoints::failure::Failure;
 use crate::supervisor::checkpoints::mirror::Mirror;
+use crate::supervisor::checkpoints::store::commits::{commits, judge};
 use crate::supervisor::checkpoints::thread::progress::shown;
 use crate::supervisor::checkpoints::thread::sibling::committer;
 
@@ -23,6 +31,8 @@ use crate::supervisor::checkpoints::thread::sibling::committer;
 pub(super) const STOPPING: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
 /// The limit for undoing it.
 const UNDO_LIMIT: Duration = Duration::from_millis(1500);
+/// A push waits at most this many times the settle time until the files are unchanged.
+const SETTLE_TIMES: u32 = 4;
 /// The interval for checking whether a signal has arrived.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -30,8 +40,6 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 pub(super) struct PushOptions {
     pub(super) settle: Duration,
     pub(super) as_json: bool,
-    /// Only print what would be pushed.
-    pub(super) dry: bool,
     /// Take over the store from a live run.
     pub(super) take_over: bool,
     /// The user's TMPDIR, one of the places where runs are found.
@@ -40,27 +48,35 @@ pub(super) struct PushOptions {
 
 /// Commits what lies in the directory. Errors: as [`Mirror::open`].
 pub(super) async fn push(config: impl Fn(Role) -> Config, options: PushOptions, held: HeldBack) -> Result<u8, Failure> {
-    let PushOptions { settle, as_json, dry, take_over, tmp } = options;
+    let PushOptions { settle, as_json, take_over, tmp } = options;
     let mut pushing = None;
     let action = async {
         let mut looking = Mirror::open_to_look(config(Role::Looks)).await?;
-        let next = looking.next(settle).await?;
-        if next.as_ref().is_ok_and(|next| next.held.is_none())
-            && let Config { store: Some(store), dir, .. } = config(Role::Looks)
+        let how = if settle.is_zero() { How::AT_REST } else { How::running(settle) };
+        let plan = match planned(&mut looking, how).await? {
+            Ok(plan) => plan,
+            Err(why) => return Ok(nothing_pushed(&why)),
+        };
+        if let Some(newest) = newest_if_same(&looking, &plan).await.map_err(|error| Failure::asking(&error))? {
+            log_left_out(&looking);
+            let parts: Vec<String> = plan.parts.iter().map(|part| name_of_part(&part.record)).collect();
+            let value = json!({"up_to_date": {"parts": parts, "step": plan.step, "commit": newest.to_string()}});
+            let (parts, step) = (printable(&parts.join(", ")), step_text(plan.step));
+            let text = format!("nothing to push: the newest commit, {newest}, is already {parts} ({step})\n");
+            return Ok(show(as_json, &value, &text));
+        }
+        if let Config { store: Some(store), dir, .. } = config(Role::Looks)
             && !take_over
             && let Some(pid) = committer(&store, dir, tmp).await
         {
             return Ok(nothing_pushed(&beside_run(pid)));
         }
-        match next {
-            Ok(next) if next.held.is_none() && !dry => {
-                let mirror = pushing.insert(Mirror::open(config(Role::Pushes)).await?);
-                let outcome = mirror.push(settle, &*shown("pushing")).await;
-                mirror.retire(Duration::MAX, true).await;
-                Ok(pushed(mirror, outcome, as_json))
-            }
-            next => Ok(would_push(&looking, next, as_json)),
-        }
+        let mirror = pushing.insert(Mirror::open(config(Role::Pushes)).await?);
+        // It knows already how long the files have been unchanged.
+        mirror.watcher = looking.watcher.clone();
+        let outcome = mirror.commit(&Ask { how, limit: None }, &*shown("pushing")).await;
+        mirror.retire(Duration::MAX, true).await;
+        Ok(pushed(mirror, outcome, as_json))
     };
     let stop = async {
         loop {
@@ -79,6 +95,44 @@ pub(super) async fn push(config: impl Fn(Role) -> Config, options: PushOptions, 
     Ok(exit::End::Signal(signal).code())
 }
 
+/// What is to be committed, once it has been unchanged for the settle time; the inner error says why there is nothing.
+/// Errors: the directory cannot be read.
+async fn planned(mirror: &mut Mirror, how: How) -> Result<Result<Plan, String>, Failure> {
+    let unreadable = |error: io::Error| Failure::no_directory(&mirror.config.dir, &error);
+    mirror.in_dir(|_| Ok(())).await.map_err(unreadable)?;
+    mirror.watcher.begin_once().await.map_err(unreadable)?;
+    let (clock, limit) = (Clock::start(), how.settle * SETTLE_TIMES);
+    let look = loop {
+        let look = mirror.watcher.look(how).await.map_err(unreadable)?;
+        match look.again.filter(|_| look.plan.is_none() && clock.now() < limit) {
+            Some(again) => tokio::time::sleep(again).await,
+            None => break look,
+        }
+    };
+    let passed_over = mirror.watcher.passed_over().await.map_err(unreadable)?;
+    mirror.seen.parts = look.parts.into_iter().chain(passed_over).collect();
+    let nothing = || format!("there is nothing to commit in {}", mirror.config.dir.display());
+    Ok(look.plan.ok_or_else(|| mirror.left_out().into_iter().next().unwrap_or_else(nothing)))
+}
+
+/// The newest complete commit, if it has exactly the files of the plan. Only files that look the same by size and time
+/// are read.
+async fn newest_if_same(mirror: &Mirror, plan: &Plan) -> Result<Option<Stamp>, StoreError> {
+    let Some(remote) = &mirror.remote else { return Ok(None) };
+    for name in commits(&remote.store).await? {
+        let Ok(manifest) = judge(&remote.store, &name).await? else { continue };
+        let is_held = seems_same(&manifest, plan) && mirror.holds(&manifest).await;
+        return Ok(is_held.then_some(name.stamp));
+    }
+    Ok(None)
+}
+
+fn seems_same(manifest: &Manifest, plan: &Plan) -> bool {
+    let theirs: HashSet<(&str, u64, i64)> = manifest.regular().map(|f| (f.path.as_str(), f.size, f.mtime_ns)).collect();
+    let ours = plan.files_here().map(|entry| (entry.path.as_str(), entry.size, entry.mtime_ns));
+    ours.collect::<HashSet<_>>() == theirs
+}
+
 /// The result of a push that was stopped.
 async fn stopped(pushing: Option<&Mirror>) -> String {
     let Some(mirror) = pushing else { return "nothing was pushed; push again".to_owned() };
@@ -94,29 +148,6 @@ async fn stopped(pushing: Option<&Mirror>) -> String {
         Err(_) => "nothing was pushed, but sent parts may be left; push again, trainit checkpoint prune deletes them",
     };
     why.to_owned()
-}
-
-/// Prints what would be pushed.
-fn would_push(mirror: &Mirror, next: Result<Next, String>, as_json: bool) -> u8 {
-    match next {
-        Ok(next) => {
-            log_left_out(mirror);
-            let (parts, step) = (printable(&next.parts.join(", ")), step_text(next.step));
-            let value = json!({"parts": next.parts, "step": next.step, "files": next.files, "bytes": next.bytes, "commit": next.held.as_ref().map(ToString::to_string)});
-            match next.held {
-                Some(held) => {
-                    let text = format!("nothing to push: the newest commit, {held}, is already {parts} ({step})\n");
-                    show(as_json, &json!({ "up_to_date": value }), &text)
-                }
-                None => {
-                    let files = counted(next.files, "file");
-                    let text = format!("would push {parts} ({step}, {files}, {} bytes)\n", next.bytes);
-                    show(as_json, &json!({ "would_push": value }), &text)
-                }
-            }
-        }
-        Err(why) => nothing_pushed(&why),
-    }
 }
 
 /// Why a push is refused beside this process.

@@ -5,11 +5,11 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
+use crate::command::checkpoint::directory::Survey;
 use crate::rules::checkpoint::{Explanation, PartRecord, PartState, State};
 use crate::rules::store::address::Address;
 use crate::rules::store::manifest::Manifest;
 use crate::rules::text::safe_text::printable;
-use crate::supervisor::checkpoints::by_hand::Survey;
 use crate::supervisor::checkpoints::store::audit::Audited;
 use crate::supervisor::checkpoints::store::retention::Pruned;
 

@@ -163,5 +163,5 @@ pub(super) const SETTINGS: &[Setting] = &[
         on::CHECKPOINT,
         "Allow push to take over the store from a run on this machine that commits to it; that run then stops with 205",
     ),
-    switch("dry-run", TOPIC, on::CHECKPOINT, "Print what push, pull or prune would do, without doing it"),
+    switch("dry-run", TOPIC, on::CHECKPOINT, "Print what prune would delete, without deleting it"),
 ];

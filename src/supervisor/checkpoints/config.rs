@@ -44,8 +44,6 @@ pub struct Restoring {
     pub what: Restore,
     /// From which step, if not the newest.
     pub step: Option<u64>,
-    /// Whether to find out only what a restore would do.
-    pub dry: bool,
 }
 
 /// This node's part in a gang.
@@ -110,7 +108,7 @@ impl Config {
             settle: Duration::from_secs(2),
             has_other_nodes: false,
             retention: Retention { last: 3, every: None, orphan_age: Duration::from_secs(86_400) },
-            restoring: Restoring { what: Restore::Latest, step: None, dry: false },
+            restoring: Restoring { what: Restore::Latest, step: None },
             pace: Arc::new(Mutex::new(Pace::new(None))),
             job: String::new(),
             node: 0,

@@ -4,7 +4,7 @@
 //! Everything here runs on the background thread's runtime and reports outcomes; when to commit, how often, and what an
 //! outcome means for the job is decided elsewhere.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -101,15 +101,6 @@ pub(crate) struct Seen {
     pub(crate) unfit: BTreeSet<String>,
 }
 
-/// What a restore did, or would do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Brought {
-    /// Bytes that came from the store.
-    pub fetched: u64,
-    /// It was in place already.
-    pub was_there: bool,
-}
-
 /// The mirror of one run.
 pub struct Mirror {
     pub(crate) config: Config,
@@ -122,10 +113,8 @@ pub struct Mirror {
     pub(crate) history: History,
     pub(crate) seen: Seen,
     pub(crate) listeners: Listeners,
-    /// What the last restore did, or would do.
-    pub(crate) brought: Cell<Option<Brought>>,
-    /// What a dry restore would resume from.
-    pub(crate) foreseen: Option<Resume>,
+    /// Bytes that the last restore fetched; `None`: it put no commit in place.
+    pub(crate) fetched: Option<u64>,
     /// With `--restore none`: what lay there at the start, which no attempt goes on from.
     pub(crate) passed_by: Option<Listing>,
     pub(crate) in_gang: GangProgress,
@@ -148,8 +137,7 @@ impl Mirror {
             history: History::default(),
             seen: Seen::default(),
             listeners: Listeners::default(),
-            brought: Cell::new(None),
-            foreseen: None,
+            fetched: None,
             passed_by: None,
             in_gang: GangProgress::default(),
         };

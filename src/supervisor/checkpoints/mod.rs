@@ -2,9 +2,8 @@
 //! All of it runs on the background thread. The job machine decides what the events mean for the job.
 //!
 //! `mirror` joins the directory (`directory/`) and the store (`store/`). `commit/` copies to the store, `restore/` back.
-//! `thread/` executes the supervisor's orders; `by_hand` answers `trainit checkpoint`.
+//! `thread/` executes the supervisor's orders.
 
-pub mod by_hand;
 pub mod commit;
 pub mod config;
 pub(crate) mod directory;

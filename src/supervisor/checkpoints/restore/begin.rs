@@ -22,7 +22,7 @@ impl Mirror {
     /// of the trainer, when no process writes. `None`: there is nothing to resume. Errors: 204 for a needed restore that cannot be
     /// done; nothing local is deleted then.
     pub async fn restore(&mut self) -> Result<Option<Resume>, Failure> {
-        let Restoring { what, step, dry } = self.config.restoring;
+        let Restoring { what, step } = self.config.restoring;
         let record = self.read_record().await.map_err(|error| self.config.unusable(&error))?;
         let never = what == Restore::Never;
         match self.remote.clone().filter(|_| !never) {
@@ -32,23 +32,22 @@ impl Mirror {
             }
             None => self.begin_with_what_lies_here(record).await?,
         }
-        if !dry && !never {
+        if !never {
             self.settle_after_death().await?;
         }
         if never {
             self.passed_by = self.followed().await.ok();
         }
-        let resume = match self.foreseen.take() {
-            // What this restore has found whole is, whatever another one does there by now.
-            _ if never || self.brought.get().is_none() && self.is_half_restored().await => None,
-            Some(foreseen) => Some(foreseen),
-            None => self.resume_here().await?,
+        // The commit that this restore put in place is complete, whatever another restore does there by now.
+        let resume = match never || self.fetched.is_none() && self.is_half_restored().await {
+            true => None,
+            false => self.resume_here().await?,
         };
         let is_it = |resume: &Resume| step.is_none_or(|step| resume.step == Some(step));
         if !resume.as_ref().is_some_and(is_it) && (what == Restore::Required || step.is_some()) {
             return Err(self.nothing_there(step).await);
         }
-        if !dry && self.config.role != Role::Watches && (self.config.claims() || resume.is_some()) {
+        if self.config.role != Role::Watches && (self.config.claims() || resume.is_some()) {
             self.config.faults.point(28);
             self.write_record().await;
             self.config.faults.point(29);

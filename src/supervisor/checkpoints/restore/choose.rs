@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::edge::transfer::blocking::blocking;
 use crate::rules::checkpoint::{Committed, Entry, Listing};
 use crate::rules::job::Event;
-use crate::rules::store::manifest::{Manifest, WHOLE};
+use crate::rules::store::manifest::Manifest;
 use crate::rules::store::names::CommitName;
 use crate::rules::store::plan::Standing;
 use crate::rules::text::safe_text::named;
@@ -15,7 +15,7 @@ use crate::supervisor::checkpoints::commit::dedup::{Known, Sent};
 use crate::supervisor::checkpoints::directory::look::walked;
 use crate::supervisor::checkpoints::directory::record::{self, Record};
 use crate::supervisor::checkpoints::failure::{Failure, Refusal};
-use crate::supervisor::checkpoints::mirror::{Brought, LastCommit, Mirror, Resume};
+use crate::supervisor::checkpoints::mirror::{LastCommit, Mirror};
 use crate::supervisor::checkpoints::store::claim::{Remote, still_shown};
 use crate::supervisor::checkpoints::store::commits::{commits, judge, read};
 
@@ -99,7 +99,7 @@ impl Mirror {
         name: &CommitName,
     ) -> Result<Considered, Failure> {
         let seen = record.filter(|record| has_seen(record, which, name));
-        let judged = match seen.is_some() || self.config.restoring.dry {
+        let judged = match seen.is_some() {
             true => judge(&remote.store, name).await,
             false => read(&remote.store, name).await,
         };
@@ -118,18 +118,10 @@ impl Mirror {
             self.go_on_here(which, name, &manifest, record).await?;
             return Ok(Considered::Chosen);
         }
-        let brought = match self.config.restoring.dry {
-            false => self.bring(remote, &manifest).await,
-            true => self.foresee(&manifest).await,
-        };
-        match brought {
-            Ok(brought) => {
+        match self.bring(remote, &manifest).await {
+            Ok(fetched) => {
                 self.go_from(which, name, &manifest);
-                self.brought.set(Some(brought));
-                if self.config.restoring.dry {
-                    self.foreseen = Some(self.resume_of(name, &manifest));
-                    return Ok(Considered::Chosen);
-                }
+                self.fetched = Some(fetched);
                 self.remember(&manifest).await?;
                 Ok(Considered::Chosen)
             }
@@ -154,10 +146,7 @@ impl Mirror {
             return self.begin(None).await;
         }
         self.sender.known = known(manifest, &record.committed.entries);
-        self.begin(Some(record.committed.clone())).await?;
-        let was_there = self.config.is_by_hand() && self.is_as_committed().await;
-        self.brought.set(was_there.then_some(Brought { fetched: 0, was_there }));
-        Ok(())
+        self.begin(Some(record.committed.clone())).await
     }
 
     /// Whether what lies there is at least as new as the commit that the record is of.
@@ -173,13 +162,6 @@ impl Mirror {
     pub(crate) async fn followed(&self) -> io::Result<Listing> {
         let (dir, options) = (self.config.dir.clone(), Arc::clone(&self.config.options));
         blocking(move || walked(&dir, &options)).await
-    }
-
-    /// What a commit would be resumed from.
-    fn resume_of(&self, name: &CommitName, manifest: &Manifest) -> Resume {
-        let home = self.config.home();
-        let from = if manifest.unit == WHOLE { home } else { home.join(&manifest.unit) };
-        Resume { from, step: manifest.step, commit: Some(name.stamp.clone()) }
     }
 
     /// From now on the run may go back to this commit and what is older, if another made it.

@@ -18,7 +18,7 @@ use crate::supervisor::checkpoints::directory::disk::{ASIDE, TEMPORARY, free_pla
 use crate::supervisor::checkpoints::directory::record;
 use crate::supervisor::checkpoints::directory::scratch_dir::{ScratchDir, turn};
 use crate::supervisor::checkpoints::failure::{Failure, Refusal};
-use crate::supervisor::checkpoints::mirror::{Brought, Mirror};
+use crate::supervisor::checkpoints::mirror::Mirror;
 use crate::supervisor::checkpoints::restore::earlier::put_names;
 use crate::supervisor::checkpoints::restore::fetch::Fetching;
 use crate::supervisor::checkpoints::restore::local_files::{equal_files, has_others, settle};
@@ -29,11 +29,11 @@ use crate::supervisor::checkpoints::store::commits::lacks;
 const TRIES: u32 = 3;
 
 impl Mirror {
-    /// Brings one commit into place.
-    pub(crate) async fn bring(&self, remote: &Remote, manifest: &Manifest) -> Result<Brought, Refusal> {
+    /// Puts one commit in place. Returns how many bytes came from the store.
+    pub(crate) async fn bring(&self, remote: &Remote, manifest: &Manifest) -> Result<u64, Refusal> {
         for _ in 0..TRIES {
-            if let Some(brought) = self.try_to_bring(remote, manifest).await? {
-                return Ok(brought);
+            if let Some(fetched) = self.try_to_bring(remote, manifest).await? {
+                return Ok(fetched);
             }
         }
         Err(Refusal::Fatal(Failure::store(format!(
@@ -44,7 +44,7 @@ impl Mirror {
     }
 
     /// `None`: another process put something in place or took something away meanwhile.
-    async fn try_to_bring(&self, remote: &Remote, manifest: &Manifest) -> Result<Option<Brought>, Refusal> {
+    async fn try_to_bring(&self, remote: &Remote, manifest: &Manifest) -> Result<Option<u64>, Refusal> {
         // Errors: the store does not hold it whole.
         let whole = async || match lacks(&remote.store, manifest).await {
             Ok(None) => Ok(()),
@@ -59,16 +59,16 @@ impl Mirror {
         self.sweep(&dir).await;
         if self.config.options.follow && self.holds(manifest).await {
             whole().await?;
-            return Ok(Some(Brought { fetched: 0, was_there: true }));
+            return Ok(Some(0));
         }
         let listing = self.unfollowed().await.map_err(local)?;
         let equal = equal_files(&dir, manifest, &listing).await.map_err(local)?;
         let moves = self.moves(&listing, manifest, &equal);
         let wanted: Vec<&Item> = manifest.regular().filter(|item| !equal.contains(&item.path)).collect();
         let turn = turn(&dir);
-        let (brought, _turn) = if wanted.is_empty() && moves.is_empty() && has_others(manifest, &listing) {
+        let (fetched, _turn) = if wanted.is_empty() && moves.is_empty() && has_others(manifest, &listing) {
             whole().await?;
-            (Brought { fetched: 0, was_there: true }, turn.await)
+            (0, turn.await)
         } else {
             let needed = wanted.iter().map(|item| item.size).sum();
             if let Err(stop) = self.check_space(&dir, needed).await {
@@ -115,7 +115,7 @@ impl Mirror {
                 Err((Some(path), error)) => return Err(Refusal::Fatal(self.config.unmovable(&path, &error))),
                 Err((None, error)) => return Err(local(error)),
             }
-            (Brought { fetched: needed, was_there: false }, turn)
+            (needed, turn)
         };
         if !settle(&dir, manifest, &equal).await.map_err(local)? {
             return Ok(None);
@@ -127,7 +127,7 @@ impl Mirror {
         faults.point(27);
         let done = Arc::clone(&dir);
         blocking(move || record::end_restore(&done)).await.map_err(local)?;
-        Ok(Some(brought))
+        Ok(Some(fetched))
     }
 
     pub(crate) async fn unfollowed(&self) -> io::Result<Listing> {

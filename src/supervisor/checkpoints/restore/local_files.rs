@@ -12,6 +12,7 @@ use crate::edge::transfer::blocking::blocking;
 use crate::rules::checkpoint::{Kind, Listing};
 use crate::rules::store::manifest::{Item, ItemKind, Manifest};
 use crate::supervisor::checkpoints::directory::sums::Sums;
+use crate::supervisor::checkpoints::mirror::Mirror;
 
 /// Bytes read at a time.
 const PART: u64 = 8 << 20;
@@ -43,6 +44,16 @@ pub(crate) async fn equal_files(
     });
     equal.extend(files.await?);
     Ok(equal)
+}
+
+impl Mirror {
+    /// Whether the directory holds the commit byte for byte; a file that cannot be read counts as different.
+    pub(crate) async fn holds(&self, manifest: &Manifest) -> bool {
+        let Ok(dir) = self.in_dir(Ok).await else { return false };
+        let Ok(listing) = self.followed().await else { return false };
+        let equal = equal_files(&dir, manifest, &listing).await.unwrap_or_default();
+        manifest.regular().all(|item| equal.contains(&item.path)) && has_others(manifest, &listing)
+    }
 }
 
 fn is_equal_link(item: &Item, listing: &Listing) -> bool {
