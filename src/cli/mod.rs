@@ -336,7 +336,7 @@ mod tests {
 
     #[test]
     fn an_unknown_flag_sets_nothing_and_is_one_line_with_the_nearest_one() {
-        for line in ["run --stop-grac 1 -- true", "run --stop_grace=2 true", "run --strong-has -- true"] {
+        for line in ["run --stop-grac 1 -- true", "run --stop_grace=2 true", "run --stop-gracee -- true"] {
             let parsed = parsed(&format!("trainit {line}"));
             let [mistake] = parsed.mistakes.as_slice() else { panic!("{parsed:?}") };
             assert!(mistake.message.contains("has no such flag; did you mean --st"), "{mistake}");

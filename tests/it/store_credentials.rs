@@ -1,7 +1,6 @@
 //! Credentials that change while they are used: those that a store no longer believes, and those that are late.
 
 use std::fs;
-use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -54,13 +53,6 @@ fn bearer(number: u32) -> Reply {
     ok(format!(r#"{{"access_token":"{}","expires_in":3600,"expires_on":"4070908800"}}"#, called(number)))
 }
 
-fn profile(file: &Path, number: u32) {
-    let keys = format!("aws_access_key_id = {}\naws_secret_access_key = secretsecret\n", called(number));
-    let mut fresh = NamedTempFile::new().unwrap();
-    write!(fresh, "[default]\n{keys}aws_session_token = of-the-session{number}\n").unwrap();
-    fresh.persist(file).unwrap();
-}
-
 /// Who gives out credentials, with what a bucket says of those that do not hold.
 struct Way {
     name: &'static str,
@@ -78,7 +70,7 @@ fn as_amazon(bucket: &Bucket) -> Env {
 const EXPIRED: (&str, &str) = ("400 Bad Request", "ExpiredToken");
 const FOREVER: &str = "2099-01-01T00:00:00Z";
 
-static WAYS: [Way; 6] = [
+static WAYS: [Way; 5] = [
     Way {
         name: "the instance",
         refusal: EXPIRED,
@@ -108,15 +100,6 @@ static WAYS: [Way; 6] = [
             [as_amazon(bucket), ours].concat()
         },
         reply: |_, number| token_service(number),
-    },
-    Way {
-        name: "the shared file",
-        refusal: EXPIRED,
-        env: |bucket, _, file| {
-            profile(file, 1);
-            [as_amazon(bucket), vec![("AWS_SHARED_CREDENTIALS_FILE", file.to_str().unwrap().to_owned())]].concat()
-        },
-        reply: |_, _| status("404 Not Found"),
     },
     Way {
         name: "Google's metadata server",
@@ -191,14 +174,11 @@ fn is_data(request: &Request) -> bool {
 fn credentials_that_a_store_refuses_are_requested_again() {
     for way in &WAYS {
         let now = Now::new(1.into());
-        let (bucket, place, keys) = way.start(&now);
-        let (saved, file) = (place.save(1), keys.to_path_buf());
+        let (bucket, place, _keys) = way.start(&now);
+        let saved = place.save(1);
         bucket.misbehave(move |r| {
             // In the middle of a commit.
             if is_data(r) && now.load(SeqCst) == 1 {
-                if way.name == "the shared file" {
-                    profile(&file, 2);
-                }
                 now.store(2, SeqCst);
             }
             (!signed_by(r, now.load(SeqCst))).then(|| way.refuse())
@@ -212,27 +192,24 @@ fn credentials_that_a_store_refuses_are_requested_again() {
 
 #[test]
 fn the_last_commit_waits_for_credentials_that_are_late() {
-    for way in [&WAYS[0], &WAYS[3]] {
-        let now = Now::new(1.into());
-        let (bucket, place, keys) = way.start(&now);
-        let (file, refused) = (keys.to_path_buf(), AtomicU32::new(0));
-        bucket.misbehave(move |r| {
-            if !is_data(r) || signed_by(r, 2) {
-                return None;
-            }
-            if refused.fetch_add(1, SeqCst) == 8 {
-                now.store(2, SeqCst);
-                profile(&file, 2);
-            }
-            Some(way.refuse())
-        });
-        let local = place.local();
-        let script = format!("mkdir {0}/tmp; echo w > {0}/tmp/w.bin; mv {0}/tmp {0}/step-1", local.display());
-        let run = ["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()];
-        let run = Trainit::new(run).args(["--preemption", "off", "--", "sh", "-c", &script]);
-        place.env().iter().fold(run, |run, (name, value)| run.env(name, value)).output().expect_code(0);
-        assert_eq!(place.steps(), [1], "{}", way.name);
-    }
+    let (way, now) = (&WAYS[0], Now::new(1.into()));
+    let (bucket, place, _keys) = way.start(&now);
+    let refused = AtomicU32::new(0);
+    bucket.misbehave(move |r| {
+        if !is_data(r) || signed_by(r, 2) {
+            return None;
+        }
+        if refused.fetch_add(1, SeqCst) == 8 {
+            now.store(2, SeqCst);
+        }
+        Some(way.refuse())
+    });
+    let local = place.local();
+    let script = format!("mkdir {0}/tmp; echo w > {0}/tmp/w.bin; mv {0}/tmp {0}/step-1", local.display());
+    let run = ["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()];
+    let run = Trainit::new(run).args(["--preemption", "off", "--", "sh", "-c", &script]);
+    place.env().iter().fold(run, |run, (name, value)| run.env(name, value)).output().expect_code(0);
+    assert_eq!(place.steps(), [1]);
 }
 
 #[test]

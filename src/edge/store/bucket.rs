@@ -37,8 +37,6 @@ pub(super) struct Opened {
     pub(super) client: Arc<dyn Client>,
     /// Whether to open it again may bring other credentials.
     pub(super) renews: bool,
-    /// Whether the keys are those of a profile.
-    pub(super) is_of_profile: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -129,10 +127,6 @@ impl Bucket {
             return Ok(now);
         }
         let fresh = Arc::new(Box::pin(open(&self.bucket, &self.access)).await?);
-        if fresh.is_of_profile != stale.is_of_profile {
-            // Never another identity in the place of a profile that was named.
-            return Err(Failed::new(Trouble::NoCredentials, "the profile gives no keys now".to_owned()));
-        }
         *self.opened.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&fresh);
         Ok(fresh)
     }

@@ -19,7 +19,6 @@ const SECRETS: &[&str] = &[
     "AZURE_CLIENT_SECRET",
     "AZURE_STORAGE_ACCESS_KEY",
     "AZURE_STORAGE_ACCOUNT_KEY",
-    "AZURE_STORAGE_CONNECTION_STRING",
     "AZURE_STORAGE_KEY",
     "AZURE_STORAGE_SAS_KEY",
     "AZURE_STORAGE_SAS_TOKEN",
@@ -142,8 +141,8 @@ impl Access {
     /// The text without any secret that the environment holds: what a server echoes is not ours to trust.
     pub(in crate::edge::store) fn censored(&self, mut text: String) -> String {
         for secret in SECRETS.iter().filter_map(|name| self.given(name)) {
-            // A SAS token or a connection string is a list; each value of it may be echoed alone.
-            let parts = secret.split(['&', ';']).map(|p| p.split_once('=').map_or(p, |(_, value)| value));
+            // A SAS token is a list; each value of it may be echoed alone.
+            let parts = secret.split('&').map(|p| p.split_once('=').map_or(p, |(_, value)| value));
             for part in parts.chain([secret]).filter(|p| p.len() >= SHORTEST_SECRET) {
                 text = text.replace(part, "...");
             }

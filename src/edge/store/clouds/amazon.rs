@@ -1,7 +1,7 @@
 //! S3, and what speaks like it (`AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, `AWS_ENDPOINT`; plain http where the address
 //! says so).
-//! Credentials, the first that is there: the environment, the shared files' profile (`AWS_PROFILE`), a web identity
-//! token, the container's, the instance's (IMDSv2).
+//! Credentials, the first that is there: the environment, a web identity token, the container's, the
+//! instance's (IMDSv2). The files that AWS's tools share (`~/.aws`) are not read.
 //! <https://docs.aws.amazon.com/sdkref/latest/guide/standardized-credentials.html>
 //!
 //! Bodies are sent unsigned with a CRC-64/NVME that the server checks: TLS proves the sender, and hashing them for the
@@ -14,7 +14,7 @@ use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, Checksum, S3Conditio
 use crate::edge::store::bucket::Opened;
 use crate::edge::store::clouds::access::Access;
 use crate::edge::store::clouds::credentials::Kept;
-use crate::edge::store::clouds::{profile, values};
+use crate::edge::store::clouds::values;
 use crate::edge::store::error::Failed;
 use crate::edge::store::http::connect::{self, Connector};
 use crate::rules::store::address::Bucket;
@@ -22,6 +22,9 @@ use crate::rules::store::address::Bucket;
 pub(super) const WAY_OUT: &str =
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine, container or pod a role";
 
+const PROFILE: &str = "AWS_PROFILE";
+const WAY_OUT_OF_PROFILE: &str =
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or unset AWS_PROFILE if the role of the machine is to sign";
 const ID: &str = "AWS_ACCESS_KEY_ID";
 const SECRET: &str = "AWS_SECRET_ACCESS_KEY";
 const REGIONS: &[&str] = &["AWS_REGION", "AWS_DEFAULT_REGION"];
@@ -47,9 +50,7 @@ pub(in crate::edge::store) async fn open(bucket: &Bucket, access: &Access) -> Re
     check(access, &settings)?;
     let has_keys = access.given(ID).is_some();
     let is_signed = !access.is_on("AWS_SKIP_SIGNATURE");
-    let profile = profile::read(access, is_signed && !has_keys)?;
-    let is_of_profile = !has_keys && profile.keys.is_some();
-    if is_signed && !has_keys && !is_of_profile {
+    if is_signed && !has_keys {
         check_source(access)?;
     }
     let bundle = access.given("AWS_CA_BUNDLE").map(str::to_owned);
@@ -62,20 +63,11 @@ pub(in crate::edge::store) async fn open(bucket: &Bucket, access: &Access) -> Re
         // What every server knows, one by one.
         .with_disable_bulk_delete(true)
         .with_checksum_algorithm(Checksum::CRC64NVME);
-    if let (true, Some((id, secret))) = (is_of_profile, profile.keys) {
-        builder = builder.with_access_key_id(id).with_secret_access_key(secret);
-    }
-    if let (true, Some(token)) = (is_of_profile, profile.token) {
-        builder = builder.with_token(token);
-    }
     for (key, _, value) in settings {
         // A token belongs to the keys beside it.
         if has_keys || key != AmazonS3ConfigKey::Token {
             builder = builder.with_config(key, value);
         }
-    }
-    if let (None, Some(region)) = (access.first(REGIONS), profile.region) {
-        builder = builder.with_region(region);
     }
     builder = with_metadata_servers(builder, access).with_conditional_put(S3ConditionalPut::ETagMatch);
     // A session of S3 Express is the crate's to renew.
@@ -88,7 +80,7 @@ pub(in crate::edge::store) async fn open(bucket: &Bucket, access: &Access) -> Re
     if is_signed {
         store.credentials().get_credential().await.map_err(|error| Failed::no_credentials(&error, WAY_OUT))?;
     }
-    Ok(Opened { client: Arc::new(store), renews, is_of_profile })
+    Ok(Opened { client: Arc::new(store), renews })
 }
 
 /// What the variables say that the crate knows, but for the bucket and how it is asked.
@@ -98,8 +90,12 @@ fn settings(access: &Access) -> Vec<(AmazonS3ConfigKey, &str, &str)> {
     known.filter(|(key, ..)| !matches!(key, AmazonS3ConfigKey::Client(_) | AmazonS3ConfigKey::Bucket)).collect()
 }
 
-/// Errors: without keys, no other source may be asked, or one is named by half.
+/// Errors: without keys, no other source may be asked, one is named by half, or a profile is named, in whose place the
+/// machine's identity must not be used.
 fn check_source(access: &Access) -> Result<(), Failed> {
+    if access.given(PROFILE).is_some() {
+        return Err(values::unusable(PROFILE, "trainit does not read AWS's files of profiles", WAY_OUT_OF_PROFILE));
+    }
     let is_pod = access.given(WEB_IDENTITY).is_some();
     if is_pod && access.given("AWS_ROLE_ARN").is_none() {
         return Err(Failed::of_credentials(format!(

@@ -1,5 +1,5 @@
 //! Blob Storage. The account: the URL's, else `AZURE_STORAGE_ACCOUNT` or `AZURE_STORAGE_ACCOUNT_NAME`. Credentials, the
-//! first that is there: a connection string, an account key, a workload identity's token file, a client secret, a SAS
+//! first that is there: an account key, a workload identity's token file, a client secret, a SAS
 //! token, the managed identity (`IDENTITY_ENDPOINT`, else the instance metadata).
 //! <https://learn.microsoft.com/azure/storage/blobs/authorize-data-operations-cli>
 
@@ -46,6 +46,7 @@ const VARIABLES: &[(&str, AzureConfigKey)] = &[
 
 /// Where the crate finds the emulator.
 const EMULATOR: &str = "AZURITE_BLOB_STORAGE_URL";
+/// Not read. In its place the machine's identity must not be used.
 const CONNECTION: &str = "AZURE_STORAGE_CONNECTION_STRING";
 const ADDRESSES: &[&str] = &[
     "AZURE_ENDPOINT",
@@ -60,13 +61,17 @@ const ADDRESSES: &[&str] = &[
 const FIXED: [AzureConfigKey; 3] = [AzureConfigKey::AccessKey, AzureConfigKey::SasKey, AzureConfigKey::Token];
 
 pub(in crate::edge::store) async fn open(bucket: &Bucket, access: &Access) -> Result<Opened, Failed> {
-    let connection = access.given(CONNECTION).map(connection).unwrap_or_default();
     let given = VARIABLES.iter().filter_map(|(name, key)| Some((*key, access.given(name)?)));
-    let pairs: Vec<(AzureConfigKey, &str)> = connection.into_iter().chain(given).collect();
+    let pairs: Vec<(AzureConfigKey, &str)> = given.collect();
     check(access, &pairs)?;
     let has = |wanted: &[AzureConfigKey]| pairs.iter().any(|(key, _)| wanted.contains(key));
     let is_emulated = access.is_on("AZURE_STORAGE_USE_EMULATOR");
     let (is_named, renews) = (has(&[AzureConfigKey::AccountName]), !is_emulated && !has(&FIXED));
+    if access.given(CONNECTION).is_some() && renews {
+        let way_out =
+            "set AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_KEY, or unset it if the machine's identity is to sign";
+        return Err(values::unusable(CONNECTION, "trainit does not read it", way_out));
+    }
     let endpoint = pairs.iter().rev().find(|(key, _)| *key == AzureConfigKey::Endpoint);
     let told = endpoint.and_then(|(_, url)| account_of(url)).filter(|_| !is_named && !is_emulated);
     let account = bucket.account.clone().or(told);
@@ -90,12 +95,12 @@ pub(in crate::edge::store) async fn open(bucket: &Bucket, access: &Access) -> Re
     }
     let store = builder.build().map_err(|error| Failed::no_credentials(&error, COPIED_WHOLE))?;
     store.credentials().get_credential().await.map_err(|error| Failed::no_credentials(&error, WAY_OUT))?;
-    Ok(Opened { client: Arc::new(store), renews, is_of_profile: false })
+    Ok(Opened { client: Arc::new(store), renews })
 }
 
 /// Errors: a value that the crate would panic at.
 fn check(access: &Access, pairs: &[(AzureConfigKey, &str)]) -> Result<(), Failed> {
-    let names: Vec<&str> = VARIABLES.iter().map(|(name, _)| *name).chain([CONNECTION, "IDENTITY_HEADER"]).collect();
+    let names: Vec<&str> = VARIABLES.iter().map(|(name, _)| *name).chain(["IDENTITY_HEADER"]).collect();
     values::each(access, &names, values::text)?;
     values::each(access, ADDRESSES, values::address)?;
     values::each(access, &["AZURE_FEDERATED_TOKEN_FILE"], values::is_ours)?;
@@ -113,33 +118,12 @@ fn account_of(endpoint: &str) -> Option<String> {
     url.host_str()?.split_once(".blob.").map(|(account, _)| account.to_owned())
 }
 
-/// `DefaultEndpointsProtocol=https;AccountName=a;AccountKey=k==;BlobEndpoint=http://...`
-fn connection(text: &str) -> Vec<(AzureConfigKey, &str)> {
-    let pairs = text.split(';').filter_map(|pair| pair.split_once('='));
-    let known = pairs.filter_map(|(name, value)| match name.trim() {
-        "AccountName" => Some((AzureConfigKey::AccountName, value)),
-        "AccountKey" => Some((AzureConfigKey::AccessKey, value)),
-        "SharedAccessSignature" => Some((AzureConfigKey::SasKey, value)),
-        "BlobEndpoint" => Some((AzureConfigKey::Endpoint, value.trim_end_matches('/'))),
-        _ => None,
-    });
-    known.collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_string_names_account_key_and_endpoint() {
-        let found =
-            connection("DefaultEndpointsProtocol=https;AccountName=a;AccountKey=k+/==;BlobEndpoint=http://h:1/a/;");
-        let expected = [
-            (AzureConfigKey::AccountName, "a"),
-            (AzureConfigKey::AccessKey, "k+/=="),
-            (AzureConfigKey::Endpoint, "http://h:1/a"),
-        ];
-        assert_eq!(found, expected);
+    fn the_account_is_read_from_the_address() {
         assert_eq!(account_of("https://acct.blob.core.windows.net/").as_deref(), Some("acct"));
         assert_eq!(account_of("http://127.0.0.1:10000/acct"), None);
     }

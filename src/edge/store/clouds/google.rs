@@ -87,7 +87,7 @@ pub(in crate::edge::store) async fn open(bucket: &Bucket, access: &Access) -> Re
     }
     let store = builder.build().map_err(no_credentials)?;
     store.credentials().get_credential().await.map_err(no_credentials)?;
-    Ok(Opened { client: Arc::new(store), renews, is_of_profile: false })
+    Ok(Opened { client: Arc::new(store), renews })
 }
 
 /// A service account or an authorised user that the environment names.

@@ -5,5 +5,4 @@ pub(super) mod amazon;
 pub(super) mod azure;
 pub(super) mod credentials;
 pub(super) mod google;
-pub(super) mod profile;
 pub(super) mod values;
