@@ -59,6 +59,19 @@ def _built(profile):
     return os.path.join(TARGET_DIR, profile, "trainit")
 
 
+def packages(venv, mark, *wanted):
+    """Installs them once in a virtual environment of .cache, as `packages` of lib.sh: its Python, or None where they cannot be had."""
+    folder = os.path.join(ROOT, ".cache", venv)
+    python, mark = os.path.join(folder, "bin", "python"), os.path.join(folder, mark)
+    if os.path.exists(mark):
+        return python
+    made = os.path.exists(python) or subprocess.run([sys.executable, "-m", "venv", folder], check=False).returncode == 0
+    if not made or subprocess.run([python, "-m", "pip", "install", "--quiet", *wanted], check=False).returncode != 0:
+        return None
+    open(mark, "w", encoding="utf-8").close()
+    return python
+
+
 def compile_c(source, output, *flags):
     """Compiles a C file, named from the root of the repository."""
     subprocess.run(["cc", "-O2", "-o", output, *flags, os.path.join(ROOT, source)], check=True)
