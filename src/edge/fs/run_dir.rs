@@ -39,6 +39,8 @@ const TRIES: usize = 8;
 const SETTLED: Duration = Duration::from_secs(5);
 /// The most entries that are read in one place.
 const LOOKED_AT: usize = 4096;
+/// The most directories that one run looks at to remove them.
+const CLEARED: usize = 64;
 /// More bytes than any file of ours has.
 const RESERVED_BYTES: usize = 64;
 
@@ -52,6 +54,8 @@ pub struct RunDir {
     published: Vec<(String, String)>,
     /// Keeps the lock.
     lock: Option<File>,
+    /// It has looked for directories of killed runs.
+    has_cleared: bool,
 }
 
 /// Candidate places in order; `tmp` is the user's TMPDIR.
@@ -69,7 +73,7 @@ impl RunDir {
 
     fn hold(path: PathBuf) -> Option<RunDir> {
         let lock = take(&path).ok()?;
-        Some(RunDir { path, open: None, published: Vec::new(), lock })
+        Some(RunDir { path, open: None, published: Vec::new(), lock, has_cleared: false })
     }
 
     /// Creates it again if it was removed, as trainers do that clear `/dev/shm`. Names and published files stay the same,
@@ -142,13 +146,17 @@ impl RunDir {
         let _ = file.and_then(|mut file| file.write_all(&[b'\n'; RESERVED_BYTES]));
     }
 
-    /// Removes the directories of killed runs beside it.
-    pub fn clear_others(&self) {
-        if let Some(place) = self.path.parent() {
-            ours_in(place).iter().for_each(|path| {
-                clear_if_left(path);
-            });
-        }
+    /// Removes directories of killed runs beside it, the first time it is called. On a machine with many runs each looks at a few
+    /// of them, from a random one on: its cost does not grow with their number.
+    pub fn clear_others(&mut self) {
+        let Some(place) = self.path.parent().filter(|_| !self.has_cleared) else { return };
+        let mut found = named_in(place);
+        self.has_cleared = true;
+        let first = random() as usize % found.len().max(1);
+        found.rotate_left(first);
+        found.iter().take(CLEARED).for_each(|path| {
+            clear_if_left(path);
+        });
     }
 }
 
@@ -178,6 +186,15 @@ pub fn all(tmp: Option<&str>) -> Vec<PathBuf> {
 }
 
 fn ours_in(place: &Path) -> Vec<PathBuf> {
+    let own = own_uid();
+    let is_ours = |path: &PathBuf| {
+        fs::symlink_metadata(path).is_ok_and(|found| found.is_dir() && (found.uid() == own || own == 0))
+    };
+    named_in(place).into_iter().filter(is_ours).collect()
+}
+
+/// What is called like the directory of a run.
+fn named_in(place: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(place) else { return Vec::new() };
     let is_name = |name: &str| {
         let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
@@ -187,11 +204,7 @@ fn ours_in(place: &Path) -> Vec<PathBuf> {
         })
     };
     let named = entries.take(LOOKED_AT).flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_name));
-    let own = own_uid();
-    let is_ours = |path: &PathBuf| {
-        fs::symlink_metadata(path).is_ok_and(|found| found.is_dir() && (found.uid() == own || own == 0))
-    };
-    named.map(|entry| entry.path()).filter(is_ours).collect()
+    named.map(|entry| entry.path()).collect()
 }
 
 /// Removes the directory of a run of our user that has ended; whether it was one. Foreign files stay.
@@ -280,8 +293,9 @@ mod tests {
         }
         fs::write(foreign.join("thesis.txt"), "x").expect("a file");
         [&alive, &dead, &foreign].into_iter().for_each(|path| age(path));
-        let held = RunDir::hold(alive.clone()).expect("a lock");
-        let mut dead_run = RunDir { path: dead.clone(), open: None, published: Vec::new(), lock: None };
+        let mut held = RunDir::hold(alive.clone()).expect("a lock");
+        let mut dead_run =
+            RunDir { path: dead.clone(), open: None, published: Vec::new(), lock: None, has_cleared: false };
         fs::write(dead_run.heartbeat(), "x").expect("a file");
         fs::write(dead.join(".heartbeat.7.7"), "x").expect("a file");
         std::mem::forget(dead_run);
@@ -293,6 +307,22 @@ mod tests {
         assert!(new.exists(), "it may be about to get its lock");
         drop(held);
         assert!(!alive.exists());
+    }
+
+    #[test]
+    fn of_many_directories_of_killed_runs_each_run_removes_a_few_once() {
+        let place = tempfile::tempdir().expect("a directory");
+        for pid in 0..3 * CLEARED {
+            let path = place.path().join(format!("trainit-{}-{pid}", own_uid()));
+            fs::create_dir(&path).expect("a directory");
+            age(&path);
+        }
+        let left = || fs::read_dir(place.path()).expect("a directory").count();
+        let mut held = RunDir::hold(place.path().join("own")).expect("a name");
+        held.clear_others();
+        assert_eq!(left(), 2 * CLEARED);
+        held.clear_others();
+        assert_eq!(left(), 2 * CLEARED, "once a run");
     }
 
     #[test]

@@ -220,7 +220,7 @@ impl Performer {
     /// Work that start-up postpones until the command runs.
     pub(super) fn do_postponed(&mut self) {
         self.status.mend(self.run_dir.as_mut());
-        if let Some(dir) = &self.run_dir {
+        if let Some(dir) = &mut self.run_dir {
             dir.reserve(PREEMPTION);
             dir.clear_others();
         }
