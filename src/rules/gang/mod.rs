@@ -22,6 +22,7 @@ pub mod member;
 pub mod message;
 pub mod place;
 pub mod seat;
+pub mod unproven;
 pub mod view;
 pub mod wire;
 

@@ -1,60 +1,42 @@
-//! The leader: listens for members, holds a connection to each, and steps the leader's machine. This replica's own member is
+//! The leader: holds a connection to each member and steps the leader's machine. This replica's own member is
 //! a link inside the process.
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpStream;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use super::borrowed::{BorrowedPort, next_refused, open};
+use super::borrowed::{BorrowedPort, next_refused};
 use super::claims::{self, Ask, Claimant};
+use super::door::{Arrival, Door, listening};
 use super::thread::{News, Order, Outbox};
 use super::{Gang, referral};
 use crate::edge::clock::Clock;
 use crate::edge::fs::rooted_dir::Beneath;
-use crate::edge::net::gang::{self, NoLink, greet};
+use crate::edge::net::gang::NoLink;
 use crate::edge::transfer::blocking::blocking;
 use crate::rules::gang::handshake::GangKey;
 use crate::rules::gang::leader::{Action, Config, Event, Leader, Link};
-use crate::rules::gang::message::{Referral, ToLeader, ToMember};
-use crate::rules::gang::place::Place;
+use crate::rules::gang::message::ToMember;
 use crate::rules::gang::seat::Incarnation;
 use crate::rules::store::names::OWN;
 use crate::supervisor::checkpoints::restore::offer::{LEADERS_FILE, leaders_file};
 
-/// Connections that have not proven themselves yet.
-const UNPROVEN: usize = 64;
 /// Messages on their way from all members to the leader's machine.
 const ARRIVALS: usize = 1024;
-/// Messages on their way to one member; one that takes no more is as good as gone.
-const QUEUE: usize = 256;
 /// A checkpoint directory that answers later than this is taken for one that is not shared.
 const TO_MARK: Duration = Duration::from_secs(5);
-/// Messages that go to one member in one write.
-const AT_ONCE: usize = 32;
 /// Where all leave, the members that are not through yet are waited for so long: the store is told of the gang's end then.
 const LAST_MEMBERS: Duration = Duration::from_secs(1);
 /// What the last words may take.
 const LAST_WORDS: Duration = Duration::from_millis(700);
-/// Before the next try where the port cannot be had, or no connection can be taken.
-const PAUSE: Duration = Duration::from_secs(1);
 /// Of so many callers that are no members it is remembered that they were told of.
 const STRANGERS: usize = 16;
-
-/// What the connections bring.
-enum Arrival {
-    Opened(Link, mpsc::Sender<ToMember>),
-    Heard(Link, Box<ToLeader>),
-    Closed(Link),
-    Refused(SocketAddr, NoLink),
-}
 
 /// The leader and its links.
 struct Hub<'a> {
@@ -120,7 +102,7 @@ pub(super) async fn run(
     };
     let (accepting, mut accepted) = mpsc::channel(1);
     let (telling, mut told) = mpsc::channel(1);
-    let listens = tokio::spawn(listening(gang.place.clone(), telling, accepting));
+    let listens = tokio::spawn(listening(gang.place.clone(), clock, telling, accepting));
     let (mut ends, mut writes): (Option<Duration>, Option<JoinHandle<()>>) = (None, None);
     loop {
         let now = clock.now();
@@ -183,110 +165,6 @@ async fn mark(dir: PathBuf, incarnation: Incarnation) {
         Ok(Err(error)) => tracing::debug!("the leader's file cannot be put into the checkpoint directory: {error}"),
         Err(_) => tracing::debug!("the checkpoint directory does not answer: the leader's file is not there"),
     }
-}
-
-/// Binds the port, however long that takes, and takes connections. Where the port is borrowed, it is another one, which is told.
-async fn listening(place: Place, bound: mpsc::Sender<Referral>, accepted: mpsc::Sender<(Unproven, SocketAddr)>) {
-    let permits = Arc::new(Semaphore::new(UNPROVEN));
-    let (port, mut is_told) = (place.port, false);
-    let (door, own) = loop {
-        match open(&place).await {
-            Ok(opened) => break opened,
-            Err(error) if !std::mem::replace(&mut is_told, true) => tracing::warn!(
-                code = "gang",
-                "the gang cannot meet at port {port} of its leader: {error}; it is tried again every second; see what listens \
-                 there, or give all replicas another --gang-port"
-            ),
-            Err(_) => {}
-        }
-        sleep(PAUSE).await;
-    };
-    match own {
-        None => tracing::info!("leads the gang, at port {port}"),
-        Some(own) => {
-            let at = SocketAddr::from((own.ip, own.port));
-            tracing::info!("leads the gang, at {at}, and at port {port} while no trainer runs");
-            let _ = bound.send(own).await;
-        }
-    }
-    loop {
-        match door.accept().await {
-            Ok((stream, from)) => {
-                // More than so many are hung up on: a member comes again.
-                if let Ok(permit) = Arc::clone(&permits).try_acquire_owned()
-                    && accepted.send((Unproven { stream, permit }, from)).await.is_err()
-                {
-                    return;
-                }
-            }
-            Err(_) => sleep(PAUSE).await,
-        }
-    }
-}
-
-/// A connection that has not proven itself.
-struct Unproven {
-    stream: TcpStream,
-    permit: OwnedSemaphorePermit,
-}
-
-/// Lets members in.
-struct Door {
-    key: Arc<GangKey>,
-    silence: Duration,
-    arrivals: mpsc::Sender<Arrival>,
-    tasks: JoinSet<()>,
-}
-
-impl Door {
-    fn answer(&mut self, unproven: Unproven, from: SocketAddr, link: Link) {
-        let (key, silence, arrivals) = (Arc::clone(&self.key), self.silence, self.arrivals.clone());
-        self.tasks.spawn(async move {
-            let greeted = greet(unproven.stream, &key, silence).await;
-            drop(unproven.permit);
-            match greeted {
-                Ok(proven) => converse(proven, link, &arrivals).await,
-                Err(why) => drop(arrivals.send(Arrival::Refused(from, why)).await),
-            }
-        });
-    }
-}
-
-/// Carries messages both ways until either side closes.
-async fn converse(proven: gang::Link, link: Link, arrivals: &mpsc::Sender<Arrival>) {
-    let gang::Link { mut reader, mut writer } = proven;
-    let (sender, mut queue) = mpsc::channel(QUEUE);
-    if arrivals.send(Arrival::Opened(link, sender)).await.is_err() {
-        return;
-    }
-    let is_ours = {
-        let write = async {
-            let mut batch = Vec::new();
-            while queue.recv_many(&mut batch, AT_ONCE).await > 0 {
-                if writer.send(&batch).await.is_err() {
-                    return false;
-                }
-                batch.clear();
-            }
-            true
-        };
-        let read = async {
-            while let Ok(message) = reader.next().await {
-                if arrivals.send(Arrival::Heard(link, Box::new(message))).await.is_err() {
-                    break;
-                }
-            }
-        };
-        tokio::select! {
-            is_ours = write => is_ours,
-            () = read => false,
-        }
-    };
-    if is_ours {
-        writer.close().await;
-        reader.drain().await;
-    }
-    let _ = arrivals.send(Arrival::Closed(link)).await;
 }
 
 impl Hub<'_> {

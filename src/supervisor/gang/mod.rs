@@ -7,6 +7,7 @@
 mod borrowed;
 mod claims;
 mod desk;
+mod door;
 mod follow;
 mod key;
 mod lead;
