@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::Generation;
 use super::message::{Choice, Class, First, Record};
 
 /// A generation that ended sooner than this looks like a crash loop.
@@ -38,8 +39,8 @@ impl Default for Limits {
 impl Record {
     /// A generation starts from this: a newer checkpoint than any before refills the budget. One without a step is newer if
     /// it is another.
-    pub fn agreed_on(&mut self, choice: Choice) {
-        self.has_started = true;
+    pub fn agreed_on(&mut self, generation: Generation, choice: Choice) {
+        self.generation = generation;
         self.from_nothing = choice == Choice::Start && self.kept.is_none();
         let (step, hash) = (choice.step(), choice.hash());
         let is_other = step.is_none() && hash.is_some() && hash != self.agreed_hash;
@@ -48,6 +49,11 @@ impl Record {
             self.agreed = self.agreed.max(step);
             (self.charged, self.quick, self.last) = (0, 0, None);
         }
+    }
+
+    /// All members that keep checkpoints have committed this step.
+    pub fn keep(&mut self, step: u64) {
+        (self.kept, self.from_nothing) = (self.kept.max(Some(step)), false);
     }
 
     /// A generation has ended `lasted` after its start. Preemptions and lost machines are not charged.
@@ -100,7 +106,7 @@ mod tests {
             assert_eq!(charges(&mut record, Class::Code, None, LONG), Answer::Again(Duration::from_secs(seconds)));
         }
         assert!(matches!(charges(&mut record, Class::Code, None, LONG), Answer::Stop(_)));
-        record.agreed_on(Choice::Own(10));
+        record.agreed_on(1, Choice::Own(10));
         assert_eq!(charges(&mut record, Class::Code, None, LONG), Answer::Again(Duration::from_secs(1)));
     }
 
@@ -108,11 +114,11 @@ mod tests {
     fn another_checkpoint_without_a_step_refills_the_budget_and_the_same_does_not() {
         let mut record = Record::default();
         let chiefs = |hash| Choice::Chiefs(Step { step: None, hash, is_stored: true });
-        record.agreed_on(chiefs(1));
+        record.agreed_on(1, chiefs(1));
         assert_eq!(charges(&mut record, Class::Code, None, LONG), Answer::Again(Duration::from_secs(1)));
-        record.agreed_on(chiefs(1));
+        record.agreed_on(1, chiefs(1));
         assert_eq!(charges(&mut record, Class::Code, None, LONG), Answer::Again(Duration::from_secs(2)));
-        record.agreed_on(chiefs(2));
+        record.agreed_on(1, chiefs(2));
         assert_eq!(charges(&mut record, Class::Code, None, LONG), Answer::Again(Duration::from_secs(1)));
     }
 
@@ -130,7 +136,7 @@ mod tests {
     fn the_same_failure_at_the_same_step_twice_ends_it_unless_a_newer_step_was_agreed_on() {
         let mut record = Record::default();
         assert!(matches!(charges(&mut record, Class::Code, Some(7), LONG), Answer::Again(_)));
-        record.agreed_on(Choice::Own(5));
+        record.agreed_on(1, Choice::Own(5));
         assert!(matches!(charges(&mut record, Class::Code, Some(7), LONG), Answer::Again(_)));
         assert!(matches!(charges(&mut record, Class::Code, Some(7), LONG), Answer::Stop(_)));
     }

@@ -119,9 +119,13 @@ pub struct First {
     pub failure: Failure,
 }
 
-/// What a new leader must know of the generations before it. Travels in `Go` and comes back in `Hello`.
+/// What a new leader must know of the generations before it. Travels in `Go` and comes back in `Hello`. Of two records the one
+/// of the later generation holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Record {
+    /// The newest generation that was agreed on; 0: none.
+    #[serde(default)]
+    pub generation: Generation,
     /// Restarts that were charged since the last newer agreed step.
     pub charged: u32,
     /// Generations in a row that ended soon after their start, without a newer agreed step.
@@ -135,9 +139,6 @@ pub struct Record {
     pub agreed_hash: Option<u64>,
     /// The newest step that all training members have committed.
     pub kept: Option<u64>,
-    /// A generation of this job has started.
-    #[serde(default)]
-    pub has_started: bool,
     /// Another node than 0 has had checkpoints of its own.
     #[serde(default)]
     pub each_has_own: bool,

@@ -27,7 +27,7 @@ impl Leader {
         newer.sort_unstable();
         let common = newer.into_iter().rev().find(|step| !self.any_seat(|leader, seat| lacks(leader, seat, *step)));
         if let Some(step) = common {
-            (self.record.kept, self.record.from_nothing) = (Some(step), false);
+            self.record.keep(step);
             self.tell_all(&ToMember::Kept { step }, actions);
         }
     }

@@ -180,7 +180,7 @@ impl Leader {
         let were_there =
             |seat: &Seat| self.holders.get(seat).is_some_and(|holder| self.last_started.contains(&holder.incarnation));
         let are_the_same = || offers.keys().all(were_there);
-        let beginning = if self.config.from_scratch && !self.record.has_started {
+        let beginning = if self.config.from_scratch && self.record.generation == 0 {
             Beginning::Asked
         } else if self.record.from_nothing && (self.config.has_store || are_the_same()) {
             Beginning::WithoutCommonStep
@@ -206,7 +206,7 @@ impl Leader {
             }
             Agreement::On(choice) => {
                 (self.generation, self.claims.next) = (generation, Next::Unclaimed);
-                self.record.agreed_on(choice);
+                self.record.agreed_on(generation, choice);
                 (self.phase, self.since, self.empty_since, self.pause) = (Phase::Arming, now, None, Duration::ZERO);
                 self.choice = Some(choice);
                 let chief = self.chief();

@@ -52,11 +52,8 @@ impl Leader {
         if self.phase == Phase::Yielded {
             return actions.extend(refuse("another agent leads this job".to_owned()));
         }
-        // A leader that read the newest number from the store knows no more than the number. An agent that is refused the seat
-        // below may be the one that knows.
-        if hello.newest == self.generation && self.record == Record::default() {
-            self.learn(hello.record.clone());
-        }
+        // An agent that is refused the seat below may be the one that knows.
+        self.learn(&hello.record);
         let two_beats = self.config.timing.beat * 2;
         if let Some(holder) = self.holders.get(&seat).filter(|holder| holder.incarnation != hello.incarnation) {
             if holder.link.is_some() && now < holder.heard + two_beats {
@@ -73,10 +70,6 @@ impl Leader {
         self.fences.remove(&seat);
         let is_new = !self.holders.contains_key(&seat);
         let came_from = self.judge_former(now, seat, hello.former).map(|leader| (leader, hello.newest));
-        let is_newer = hello.record.agreed > self.record.agreed;
-        if hello.newest > self.generation || is_new && is_newer {
-            self.learn(hello.record);
-        }
         let resumes = !is_new && hello.busy == Some(self.generation);
         self.generation = self.generation.max(hello.newest);
         self.forget_old_claim();
@@ -145,10 +138,14 @@ impl Leader {
     }
 
     /// What an earlier leader knew.
-    pub(super) fn learn(&mut self, record: Record) {
-        let kept = self.record.kept.max(record.kept);
+    fn learn(&mut self, record: &Record) {
         let each_has_own = self.record.each_has_own || record.each_has_own;
-        self.record = Record { kept, each_has_own, ..record };
+        let kept = self.record.kept.max(record.kept);
+        if record.generation > self.record.generation {
+            self.record = record.clone();
+        }
+        self.record.each_has_own = each_has_own;
+        kept.into_iter().for_each(|step| self.record.keep(step));
     }
 
     /// A seat's agent is gone.
@@ -213,10 +210,20 @@ mod tests {
     fn what_a_replica_knows_that_is_refused_its_seat_is_learnt_by_a_leader_that_knows_nothing() {
         let mut leader = leader(|config| config.newest_claim = Some(claim_of(4)));
         says(&mut leader, 0, 1, ToLeader::Hello(hello(1)));
-        let record = Record { has_started: true, from_nothing: true, ..Record::default() };
+        let record = Record { generation: 4, from_nothing: true, ..Record::default() };
         let second = Hello { incarnation: Incarnation(50), newest: 4, record: record.clone(), ..hello(1) };
         let actions = says(&mut leader, 1, 5, ToLeader::Hello(second));
         assert!(matches!(sent(&actions, 5)[..], [ToMember::Refused { .. }]), "{actions:?}");
         assert_eq!(leader.record(), &record);
+    }
+
+    #[test]
+    fn the_record_of_the_later_generation_holds_whatever_number_its_member_has_seen() {
+        let mut leader = leader(|_| {});
+        let record = Record { generation: 1, from_nothing: true, charged: 2, ..Record::default() };
+        says(&mut leader, 0, 1, ToLeader::Hello(Hello { newest: 1, record: record.clone(), ..hello(1) }));
+        // An earlier leader has told this member the newest number, and has started no trainer of it.
+        says(&mut leader, 1, 0, ToLeader::Hello(Hello { newest: 2, ..hello(0) }));
+        assert_eq!((leader.generation(), leader.record()), (2, &record));
     }
 }

@@ -45,7 +45,7 @@ impl Member {
             }
             ToMember::Kept { step } => {
                 if Some(step) > self.record.kept {
-                    self.record.kept = Some(step);
+                    self.record.keep(step);
                     actions.push(Action::Keep(step));
                 }
             }
@@ -131,7 +131,6 @@ impl Member {
                 self.send(ToLeader::Armed { generation }, actions);
             }
             _ => {
-                self.record.agreed = self.record.agreed.max(choice.step());
                 self.committed.retain(|step| Some(*step) <= choice.step());
                 self.phase = Phase::Restoring(generation);
                 actions.push(Action::Restore(choice));
@@ -143,8 +142,9 @@ impl Member {
         if self.phase != Phase::Armed(generation) {
             return;
         }
-        let kept = self.record.kept.max(record.kept);
-        self.record = Record { kept, ..record };
+        let kept = self.record.kept;
+        self.record = record;
+        kept.into_iter().for_each(|step| self.record.keep(step));
         // Without a living lease the leader counts this member as gone already.
         if self.lease.is_none_or(|until| now >= until) {
             self.phase = Phase::Surveying;
