@@ -30,6 +30,10 @@ pub struct Claim {
     pub leader: Incarnation,
     /// The leader's host, for people.
     pub host: String,
+    /// The job began without any checkpoint, and no step was common to all members since: a leader that finds no common step
+    /// begins anew.
+    #[serde(default)]
+    pub from_nothing: bool,
 }
 
 /// The object's name in [`FOLDER`]. Names sort as their numbers do.
@@ -40,6 +44,12 @@ pub fn name(generation: Generation) -> String {
 /// The object in [`FOLDER`] which says that the gang of this generation has ended, and none of its trainers runs.
 pub fn end_name(generation: Generation) -> String {
     format!("generation-{generation:010}.ended")
+}
+
+/// The object in [`FOLDER`] which says that all members have committed a step in this generation. From then on `from_nothing`
+/// of its claim does not hold.
+pub fn common_name(generation: Generation) -> String {
+    format!("generation-{generation:010}.common")
 }
 
 /// The generation of a name in [`FOLDER`]; `None`: the object is no claim.
@@ -77,9 +87,10 @@ mod tests {
 
     #[test]
     fn a_claim_is_read_back_and_one_of_another_generation_is_refused() {
-        let claim = Claim { generation: 3, leader: Incarnation(7), host: "a\nb".to_owned() };
+        let claim = Claim { generation: 3, leader: Incarnation(7), host: "a\nb".to_owned(), from_nothing: true };
         let bytes = serde_json::to_vec(&claim).unwrap();
-        assert_eq!(read(3, &bytes).unwrap().host, "a b", "a host's name is one line");
+        let expected = Claim { host: "a b".to_owned(), ..claim };
+        assert_eq!(read(3, &bytes), Ok(expected), "a host's name is one line");
         assert!(read(4, &bytes).unwrap_err().contains("claims generation 3"));
         assert!(read(3, b"{}").is_err());
         assert!(read(3, &vec![b' '; LIMIT + 1]).is_err());

@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 use super::SharedStore;
 use crate::edge::store::{Created, Store, StoreError, Trouble};
 use crate::rules::gang::Generation;
-use crate::rules::gang::claim::{Claim, FOLDER, LIMIT, end_name, generation_of, name, read};
+use crate::rules::gang::claim::{Claim, FOLDER, LIMIT, common_name, end_name, generation_of, name, read};
 use crate::rules::gang::leader::Event;
 use crate::rules::gang::seat::Incarnation;
 
@@ -20,8 +20,8 @@ const TO_LOOK_BACK: Duration = Duration::from_secs(10);
 /// What the leader asks of the store.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Ask {
-    /// Claim this generation, however long the store takes.
-    Claim(Generation),
+    /// Claim a generation, however long the store takes.
+    Claim { generation: Generation, from_nothing: bool },
     /// Look whether another leader has claimed it.
     Look(Generation),
 }
@@ -44,7 +44,9 @@ pub(super) async fn newest(shared: &SharedStore) -> Option<(Claim, bool)> {
             return Ok::<_, StoreError>(None);
         };
         let has_ended = names.contains(&end_name(generation).as_str());
-        Ok(read_claim(&store, generation).await?.map(|claim| (claim, has_ended)))
+        let is_common = names.contains(&common_name(generation).as_str());
+        let claim = read_claim(&store, generation).await?;
+        Ok(claim.map(|claim| (Claim { from_nothing: claim.from_nothing && !is_common, ..claim }, has_ended)))
     });
     match looked.await {
         Ok(Ok(found)) => found,
@@ -59,13 +61,24 @@ pub(super) async fn newest(shared: &SharedStore) -> Option<(Claim, bool)> {
 /// Says that the gang of this generation has ended, so that the next leader need not wait for it. A store that does not take it
 /// makes the next start slower.
 pub(super) async fn end(shared: &SharedStore, generation: Generation) {
-    let said = async {
-        let store = shared.open().await?;
-        store.create(&format!("{FOLDER}{}", end_name(generation)), b"{}".to_vec()).await
-    };
-    if let Err(error) = said.await {
+    if let Err(error) = put_mark(shared, &end_name(generation)).await {
         tracing::debug!("the end of generation {generation} is not in the store: {error}");
     }
+}
+
+/// Says that all members have committed a step of this generation, however long the store takes.
+pub(super) fn mark_common(shared: Option<SharedStore>, generation: Generation) {
+    let Some(shared) = shared else { return };
+    tokio::spawn(async move {
+        while let Err(error) = put_mark(&shared, &common_name(generation)).await {
+            tracing::debug!("the store does not know yet that generation {generation} has a common step: {error}");
+            sleep(PAUSE).await;
+        }
+    });
+}
+
+async fn put_mark(shared: &SharedStore, name: &str) -> Result<Created, StoreError> {
+    shared.open().await?.create(&format!("{FOLDER}{name}"), b"{}".to_vec()).await
 }
 
 /// Answers what is asked until the asking end is gone; a newer question replaces the one before.
@@ -100,16 +113,16 @@ pub(super) fn start(
 async fn answer(shared: Option<&SharedStore>, claimant: &Claimant, ask: Ask) -> Option<Event> {
     let Some(shared) = shared else {
         return match ask {
-            Ask::Claim(generation) => Some(Event::Claimed(generation)),
+            Ask::Claim { generation, .. } => Some(Event::Claimed(generation)),
             Ask::Look(_) => None,
         };
     };
     match ask {
         Ask::Look(generation) => look(shared, claimant, generation).await.ok().flatten(),
-        Ask::Claim(generation) => {
+        Ask::Claim { generation, from_nothing } => {
             let mut is_told = false;
             loop {
-                match claim(shared, claimant, generation).await {
+                match claim(shared, claimant, generation, from_nothing).await {
                     Ok(event) => return Some(event),
                     Err(error) if !std::mem::replace(&mut is_told, true) => tracing::warn!(
                         code = "gang",
@@ -124,10 +137,15 @@ async fn answer(shared: Option<&SharedStore>, claimant: &Claimant, ask: Ask) -> 
     }
 }
 
-async fn claim(shared: &SharedStore, claimant: &Claimant, generation: Generation) -> Result<Event, StoreError> {
+async fn claim(
+    shared: &SharedStore,
+    claimant: &Claimant,
+    generation: Generation,
+    from_nothing: bool,
+) -> Result<Event, StoreError> {
     let store = shared.open().await?;
     let Claimant { leader, host } = claimant.clone();
-    let body = serde_json::to_vec(&Claim { generation, leader, host }).unwrap_or_default();
+    let body = serde_json::to_vec(&Claim { generation, leader, host, from_nothing }).unwrap_or_default();
     if store.create(&key(generation), body).await? == Created::Ours {
         return Ok(Event::Claimed(generation));
     }
@@ -137,11 +155,20 @@ async fn claim(shared: &SharedStore, claimant: &Claimant, generation: Generation
 /// The newest claim from this number on, where that is another leader's.
 async fn look(shared: &SharedStore, claimant: &Claimant, generation: Generation) -> Result<Option<Event>, StoreError> {
     let store = shared.open().await?;
-    let (mut newest, mut next) = (None, generation);
+    let (mut newest, mut next): (Option<Claim>, _) = (None, generation);
     while let Some(found) = read_claim(&store, next).await? {
         (newest, next) = (Some(found), next + 1);
     }
-    Ok(newest.filter(|claim| claim.leader != claimant.leader).map(Event::Found))
+    let Some(mut newest) = newest.filter(|claim| claim.leader != claimant.leader) else { return Ok(None) };
+    if newest.from_nothing {
+        newest.from_nothing =
+            match store.get(&format!("{FOLDER}{}", common_name(newest.generation)), LIMIT as u64).await {
+                Ok(_) => false,
+                Err(error) if error.trouble == Trouble::Absent => true,
+                Err(error) => return Err(error),
+            };
+    }
+    Ok(Some(Event::Found(newest)))
 }
 
 async fn read_claim(store: &Store, generation: Generation) -> Result<Option<Claim>, StoreError> {
@@ -181,12 +208,12 @@ mod tests {
             assert_eq!(newest(&shared).await, None);
             let (old, new) = (claimant(1), claimant(2));
             for generation in [1, 2] {
-                assert_eq!(claim(&shared, &old, generation).await.ok(), Some(Event::Claimed(generation)));
+                assert_eq!(claim(&shared, &old, generation, true).await.ok(), Some(Event::Claimed(generation)));
             }
-            assert_eq!(claim(&shared, &old, 2).await.ok(), Some(Event::Claimed(2)), "its own, of an earlier try");
-            let Ok(Event::Found(found)) = claim(&shared, &new, 1).await else { panic!("it is taken") };
+            assert_eq!(claim(&shared, &old, 2, true).await.ok(), Some(Event::Claimed(2)), "its own, of an earlier try");
+            let Ok(Event::Found(found)) = claim(&shared, &new, 1, false).await else { panic!("it is taken") };
             assert_eq!((found.generation, found.leader), (2, old.leader));
-            assert_eq!(claim(&shared, &new, 3).await.ok(), Some(Event::Claimed(3)));
+            assert_eq!(claim(&shared, &new, 3, false).await.ok(), Some(Event::Claimed(3)));
             let seen = look(&shared, &old, 2).await.ok().flatten();
             assert!(matches!(seen, Some(Event::Found(claim)) if claim.leader == new.leader));
             let seen = async || newest(&shared).await.map(|(claim, has_ended)| (claim.generation, has_ended));
@@ -197,11 +224,30 @@ mod tests {
     }
 
     #[test]
+    fn a_claim_says_that_the_job_began_with_nothing_until_a_step_is_common() {
+        let place = tempfile::tempdir().expect("a directory");
+        let address = Address::Directory(place.path().join("store"));
+        let shared = SharedStore { address, access: Access::default() };
+        block_on(async {
+            let found = async || {
+                let Ok(Some(Event::Found(found))) = look(&shared, &claimant(2), 1).await else { panic!("it is there") };
+                let newest = newest(&shared).await.map(|(claim, _)| claim.from_nothing);
+                assert_eq!(newest, Some(found.from_nothing));
+                found.from_nothing
+            };
+            claim(&shared, &claimant(1), 1, true).await.expect("claimed");
+            assert!(found().await);
+            put_mark(&shared, &common_name(1)).await.expect("marked");
+            assert!(!found().await);
+        });
+    }
+
+    #[test]
     fn without_a_store_each_claim_is_granted() {
         block_on(async {
             let (asks, mut answers) = start(None, claimant(1));
             asks.send(Ask::Look(4)).expect("asked");
-            asks.send(Ask::Claim(5)).expect("asked");
+            asks.send(Ask::Claim { generation: 5, from_nothing: false }).expect("asked");
             assert_eq!(answers.recv().await, Some(Event::Claimed(5)));
         });
     }

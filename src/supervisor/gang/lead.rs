@@ -15,7 +15,7 @@ use super::borrowed::{BorrowedPort, next_refused};
 use super::claims::{self, Ask, Claimant};
 use super::door::{Arrival, Door, listening};
 use super::thread::{News, Order, Outbox};
-use super::{Gang, referral};
+use super::{Gang, SharedStore, referral};
 use crate::edge::clock::Clock;
 use crate::edge::fs::rooted_dir::Beneath;
 use crate::edge::net::gang::NoLink;
@@ -46,6 +46,7 @@ struct Hub<'a> {
     own: Option<Link>,
     outbox: &'a Outbox,
     asks: UnboundedSender<Ask>,
+    store: Option<SharedStore>,
     borrowed: Option<BorrowedPort>,
     clock: Clock,
     wake: Duration,
@@ -89,6 +90,7 @@ pub(super) async fn run(
         own: None,
         outbox,
         asks,
+        store: gang.store.clone(),
         borrowed: None,
         clock,
         wake: clock.now(),
@@ -226,7 +228,10 @@ impl Hub<'_> {
                     self.outbox.tell(News::Unlinked { silent: false });
                 }
                 Action::Close(link) => drop(self.links.remove(&link)),
-                Action::Claim(generation) => drop(self.asks.send(Ask::Claim(generation))),
+                Action::Claim { generation, from_nothing } => {
+                    let _ = self.asks.send(Ask::Claim { generation, from_nothing });
+                }
+                Action::MarkCommon(generation) => claims::mark_common(self.store.clone(), generation),
                 Action::LookForClaim(generation) => drop(self.asks.send(Ask::Look(generation))),
                 Action::LogSlowest(line) => tracing::info!("{line}"),
                 Action::LogHang(lines) => {

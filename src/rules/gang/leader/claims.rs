@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::super::Generation;
+use super::super::agreement::Agreement;
 use super::super::claim::Claim;
-use super::super::message::ToMember;
+use super::super::message::{Choice, ToMember};
 use super::super::seat::{Incarnation, Seat};
 use super::{Action, Holder, Leader, Link, Phase, State};
 
@@ -45,7 +46,9 @@ impl Leader {
             Next::Unclaimed => {
                 let generation = self.generation + 1;
                 self.claims.next = Next::Asked(generation);
-                actions.push(Action::Claim(generation));
+                let (_, agreement) = self.agreement();
+                let from_nothing = agreement == Agreement::On(Choice::Start) && self.record.kept.is_none();
+                actions.push(Action::Claim { generation, from_nothing });
                 None
             }
             Next::Asked(_) => None,
@@ -92,6 +95,9 @@ impl Leader {
         }
         if self.claims.has_claimed {
             return self.yield_to(&claim, actions);
+        }
+        if claim.generation > self.record.generation {
+            self.record.from_nothing = claim.from_nothing;
         }
         // What was surveyed may be older than what that generation commits until it ends.
         (self.generation, self.old_generation) = (claim.generation, true);
@@ -188,9 +194,9 @@ impl Leader {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::message::{Class, Offer, ToLeader};
+    use super::super::super::message::{Class, Offer, Step, ToLeader};
     use super::super::Event;
-    use super::super::tests::{at, fell, says, training};
+    use super::super::tests::{at, claim_of, fell, hello, leader, says, sent, step, training};
     use super::*;
 
     #[test]
@@ -201,8 +207,47 @@ mod tests {
         let offer = || ToLeader::Offer { after: 1, offer: Offer::default() };
         leader.step(at(3_100), Event::Heard(0, offer()));
         let actions = leader.step(at(4_000), Event::Heard(1, offer()));
-        assert!(actions.contains(&Action::Claim(2)) && !looks(&actions), "{actions:?}");
+        assert!(
+            actions.contains(&Action::Claim { generation: 2, from_nothing: true }) && !looks(&actions),
+            "{actions:?}"
+        );
         assert!(!looks(&leader.step(at(9_000), Event::Tick)));
         assert!(looks(&leader.step(at(9_100), Event::Claimed(2))), "it was due meanwhile");
+    }
+
+    /// The chief has a checkpoint and the worker has none; what the members are told once the former gang is gone.
+    fn words_without_a_common_step(leader: &mut Leader) -> Vec<ToMember> {
+        let mut words = Vec::new();
+        for ms in (0..60_000).step_by(1_000) {
+            for number in [0, 1] {
+                let steps =
+                    if number == 0 { vec![Step { step: Some(50), hash: 50, is_stored: true }] } else { Vec::new() };
+                if ms == 0 {
+                    says(leader, ms, number, ToLeader::Hello(hello(number)));
+                }
+                let offer = Offer { steps, has_own_checkpoints: true, ..Offer::default() };
+                let actions = says(leader, ms, number, ToLeader::Offer { after: leader.generation(), offer });
+                words.extend(sent(&actions, 1).into_iter().cloned());
+            }
+        }
+        words
+    }
+
+    fn begins_anew(words: &[ToMember]) -> bool {
+        words.iter().any(|word| matches!(word, ToMember::Agreed { choice: Choice::Start, .. }))
+    }
+
+    #[test]
+    fn a_leader_without_any_member_of_before_learns_from_the_claim_that_the_job_began_with_nothing() {
+        let claim = Claim { from_nothing: true, ..claim_of(4) };
+        assert!(begins_anew(&words_without_a_common_step(&mut leader(
+            |config| config.newest_claim = Some(claim.clone())
+        ))));
+        // It was not read in time: the store answers the own claim with it.
+        let mut late = leader(|_| {});
+        step(&mut late, 0, Event::Found(claim));
+        assert!(begins_anew(&words_without_a_common_step(&mut late)));
+        let words = words_without_a_common_step(&mut leader(|config| config.newest_claim = Some(claim_of(4))));
+        assert!(words.iter().any(|word| matches!(word, ToMember::GiveUp { no_common_step: true, .. })), "{words:?}");
     }
 }

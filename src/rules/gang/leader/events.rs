@@ -74,11 +74,19 @@ pub enum Action {
     Send(Link, ToMember),
     /// Close the link once all is sent.
     Close(Link),
-    /// Claim this generation: put the object [`claim::name`](super::super::claim::name) only where there is none, and try until
+    /// Claim a generation: put the object [`claim::name`](super::super::claim::name) only where there is none, and try until
     /// the store has answered. Answer with [`Event::Claimed`] where it is put, or where it is there and names this leader:
     /// an earlier try has put it. Where it names another leader, read on from number to number, and answer with
     /// [`Event::Found`] and the newest. Without a store answer with `Claimed` at once. A new request replaces the one before.
-    Claim(Generation),
+    Claim {
+        /// The number.
+        generation: Generation,
+        /// What the claim says of the job's beginning.
+        from_nothing: bool,
+    },
+    /// Put the object [`claim::common_name`](super::super::claim::common_name) of this generation, and try until the store has
+    /// answered. Without a store do nothing.
+    MarkCommon(Generation),
     /// Read the claim on this generation. Where there is one of another leader, read on as for [`Action::Claim`] and answer
     /// with [`Event::Found`]. Where there is none, or no store, do nothing; a read that fails is not tried again. A new
     /// request replaces the one before; no look is asked for while a claim has no answer.

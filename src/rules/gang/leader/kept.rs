@@ -27,8 +27,36 @@ impl Leader {
         newer.sort_unstable();
         let common = newer.into_iter().rev().find(|step| !self.any_seat(|leader, seat| lacks(leader, seat, *step)));
         if let Some(step) = common {
+            if self.record.from_nothing {
+                actions.push(Action::MarkCommon(self.generation));
+            }
             self.record.keep(step);
             self.tell_all(&ToMember::Kept { step }, actions);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::message::{Offer, ToLeader};
+    use super::super::tests::{hello, leader, says};
+    use super::*;
+
+    #[test]
+    fn the_first_step_that_all_have_is_marked_in_the_store_where_the_claim_says_that_there_was_none() {
+        let mut leader = leader(|_| {});
+        for number in [0, 1] {
+            says(&mut leader, 0, number, ToLeader::Hello(hello(number)));
+            says(&mut leader, 0, number, ToLeader::Offer { after: 0, offer: Offer::default() });
+        }
+        for number in [0, 1] {
+            says(&mut leader, 1, number, ToLeader::Armed { generation: 1 });
+        }
+        let beat = |step| ToLeader::Beat { clock: 0, step: None, restoring: None, committed: vec![step] };
+        let mark = Action::MarkCommon(1);
+        assert!(!says(&mut leader, 2, 0, beat(10)).contains(&mark), "the other has not committed it");
+        assert!(says(&mut leader, 3, 1, beat(10)).contains(&mark));
+        says(&mut leader, 4, 0, beat(20));
+        assert!(!says(&mut leader, 5, 1, beat(20)).contains(&mark), "once is enough");
     }
 }

@@ -152,6 +152,7 @@ impl Leader {
     pub fn new(now: Duration, config: Config) -> Leader {
         let Timing { lease, .. } = config.timing;
         let floor = config.newest_claim.as_ref().map_or(0, |claim| claim.generation);
+        let from_nothing = config.newest_claim.as_ref().is_some_and(|claim| claim.from_nothing);
         let former = config.newest_claim.clone().filter(|_| !config.former_has_ended);
         let old_lease = former.as_ref().map(|_| now + lease + lease / 50 + MARGIN);
         Leader {
@@ -167,7 +168,7 @@ impl Leader {
             claims: Claims::new(now, former),
             holders: BTreeMap::new(),
             fences: BTreeMap::new(),
-            record: Record::default(),
+            record: Record { from_nothing, ..Record::default() },
             choice: None,
             last_started: BTreeSet::new(),
             failed_restores: 0,

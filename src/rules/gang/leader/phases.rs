@@ -160,22 +160,16 @@ impl Leader {
         if std::mem::take(&mut self.old_generation) && self.survey_newcomers(generation, actions) {
             return;
         }
+        self.agree(now, generation, actions);
+    }
+
+    /// What the offers of all members come to, and in which mode.
+    pub(super) fn agreement(&self) -> (Mode, Agreement) {
         let offer_of = |seat: Seat| match &self.holders.get(&seat)?.state {
             State::Offered(offer) => Some((seat, offer.clone())),
             _ => None,
         };
-        let offers = self.required().filter(|seat| seat.trains()).filter_map(offer_of).collect();
-        self.agree(now, generation, &offers, actions);
-    }
-
-    /// Agrees on what all members have offered.
-    fn agree(
-        &mut self,
-        now: Duration,
-        generation: Generation,
-        offers: &BTreeMap<Seat, Offer>,
-        actions: &mut Vec<Action>,
-    ) {
+        let offers: BTreeMap<Seat, Offer> = self.required().filter(|seat| seat.trains()).filter_map(offer_of).collect();
         // Without a store a member that has come since may have lost a step that was common.
         let were_there =
             |seat: &Seat| self.holders.get(seat).is_some_and(|holder| self.last_started.contains(&holder.incarnation));
@@ -188,11 +182,17 @@ impl Leader {
             Beginning::Never
         };
         let mode = match self.config.mode {
-            Mode::Auto => agreement::mode_of(offers, self.record.each_has_own),
+            Mode::Auto => agreement::mode_of(&offers, self.record.each_has_own),
             mode => mode,
         };
+        (mode, agreement::agree(mode, beginning, &offers))
+    }
+
+    /// Agrees on what all members have offered.
+    fn agree(&mut self, now: Duration, generation: Generation, actions: &mut Vec<Action>) {
+        let (mode, agreement) = self.agreement();
         self.record.each_has_own |= mode == Mode::Each;
-        match agreement::agree(mode, beginning, offers) {
+        match agreement {
             Agreement::NoCommonStep(table) => {
                 // An offer that waited long may be older than what another agent of its seat committed since.
                 let lease = self.config.timing.lease;

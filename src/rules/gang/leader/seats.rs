@@ -98,6 +98,7 @@ impl Leader {
         self.left.remove(&seat);
         (holder.heard, holder.closed) = (now, None);
         let goes_on = resumes && matches!(holder.state, State::Restoring | State::Armed | State::Training);
+        let gave_back = !goes_on && matches!(holder.state, State::Restoring | State::Armed | State::Training);
         if !goes_on && holder.state != State::Finished {
             holder.state = if hello.busy.is_some() { State::Stopping } else { State::Joined };
         }
@@ -114,6 +115,12 @@ impl Leader {
         }
         if let Some(word) = &self.last_word {
             actions.push(Action::Send(link, word.clone()));
+        }
+        if gave_back && matches!(self.phase, Phase::Arming | Phase::Training) {
+            // What it said of its trainer's end may have been lost with the connection. It says so again.
+            let detail = "its agent came back without its trainer".to_owned();
+            let failure = Failure { class: Class::Lost, code: None, signal: None, step: None, detail };
+            self.fell(now, Fall::new(now, 0, seat, &hello.host, failure), actions);
         }
     }
 
@@ -203,7 +210,8 @@ impl Leader {
 #[cfg(test)]
 mod tests {
     use super::super::super::message::ToLeader;
-    use super::super::tests::{claim_of, hello, leader, says, sent};
+    use super::super::Event;
+    use super::super::tests::{claim_of, fell, hello, leader, says, sent, step, training};
     use super::*;
 
     #[test]
@@ -215,6 +223,17 @@ mod tests {
         let actions = says(&mut leader, 1, 5, ToLeader::Hello(second));
         assert!(matches!(sent(&actions, 5)[..], [ToMember::Refused { .. }]), "{actions:?}");
         assert_eq!(leader.record(), &record);
+    }
+
+    #[test]
+    fn a_member_that_comes_back_without_its_trainer_halts_all_and_what_it_says_then_is_the_first_failure() {
+        let mut leader = training();
+        says(&mut leader, 5_000, 7, ToLeader::Hello(Hello { newest: 1, ..hello(1) }));
+        assert_eq!(leader.state(), "collecting");
+        says(&mut leader, 5_010, 7, fell(Class::Code, Some(7)));
+        step(&mut leader, 5_500, Event::Tick);
+        assert_eq!(leader.first().map(|first| first.failure.class), Some(Class::Code));
+        assert_eq!(leader.record().charged, 1);
     }
 
     #[test]

@@ -42,13 +42,13 @@ pub(super) fn leader(change: impl FnOnce(&mut Config)) -> Leader {
 
 /// A claim of another leader.
 pub(super) fn claim_of(generation: Generation) -> Claim {
-    Claim { generation, leader: Incarnation(99), host: "old".to_owned() }
+    Claim { generation, leader: Incarnation(99), host: "old".to_owned(), from_nothing: false }
 }
 
 /// Takes an event; the store takes each claim at once.
 pub(super) fn step(leader: &mut Leader, ms: u64, event: Event) -> Vec<Action> {
     let mut actions = leader.step(at(ms), event);
-    let asked = |action: &Action| if let Action::Claim(generation) = action { Some(*generation) } else { None };
+    let asked = |action: &Action| if let Action::Claim { generation, .. } = action { Some(*generation) } else { None };
     while let Some(generation) = actions.iter().find_map(asked) {
         actions.retain(|action| asked(action).is_none());
         actions.extend(leader.step(at(ms), Event::Claimed(generation)));
@@ -334,7 +334,7 @@ fn nothing_is_agreed_on_before_the_store_has_the_claim() {
     let offer = |number| Event::Heard(number, ToLeader::Offer { after: 0, offer: Offer::default() });
     leader.step(at(0), offer(0));
     let actions = leader.step(at(0), offer(1));
-    assert!(actions.contains(&Action::Claim(1)) && !starts(&actions), "{actions:?}");
+    assert!(actions.contains(&Action::Claim { generation: 1, from_nothing: true }) && !starts(&actions), "{actions:?}");
     assert!(!starts(&leader.step(at(9_000), Event::Tick)));
     assert!(!starts(&leader.step(at(9_000), Event::Claimed(2))), "a claim that was not asked for");
     assert!(starts(&leader.step(at(9_000), Event::Claimed(1))));
@@ -349,7 +349,7 @@ fn a_leader_that_never_claimed_takes_the_number_after_the_one_that_is_taken() {
         leader.step(at(0), Event::Heard(number, offer));
     }
     let actions = leader.step(at(100), Event::Found(claim_of(3)));
-    assert!(actions.contains(&Action::Claim(4)), "{actions:?}");
+    assert!(actions.contains(&Action::Claim { generation: 4, from_nothing: true }), "{actions:?}");
     leader.step(at(100), Event::Claimed(4));
     let beat = || ToLeader::Beat { clock: 0, step: None, restoring: None, committed: Vec::new() };
     for ms in (200..40_000).step_by(100) {

@@ -157,6 +157,7 @@ impl Member {
 
     fn halt(&mut self, generation: Generation, hung: bool, actions: &mut Vec<Action>) {
         let is_old = generation > self.newest;
+        self.fall = self.fall.take().filter(|(_, of, _)| *of > generation);
         self.newest = self.newest.max(generation);
         match self.phase.clone() {
             Phase::Training(own) if hung && own <= generation => {

@@ -69,7 +69,8 @@ pub struct Member {
     record: Record,
     /// The generation whose trainer hangs and got SIGABRT. Until its tree is empty it may train.
     aborting: Option<Generation>,
-    /// A death that the leader has not heard of: when, in which generation, how.
+    /// A death that the leader may not have heard of: when, in which generation, how. It is said on each new connection
+    /// until the leader halts that generation.
     fall: Option<(Duration, Generation, Failure)>,
     /// When the last survey was done; `None`: none has been asked for.
     surveyed: Option<Duration>,
@@ -322,7 +323,7 @@ impl Member {
 
     fn tell_fall(&mut self, now: Duration, actions: &mut Vec<Action>) {
         if self.link == Link::Welcomed
-            && let Some((died, generation, failure)) = self.fall.take()
+            && let Some((died, generation, failure)) = self.fall.clone()
         {
             let age = millis(now.saturating_sub(died));
             actions.push(Action::Send(ToLeader::Fell { generation, age, failure }));

@@ -263,3 +263,18 @@ fn what_the_processes_do_is_told_before_the_hang_of_its_own() {
     member.step(at(4), Event::Fell(Failure { class: Class::Hung, ..failure() }));
     assert!(member.step(at(20_000), Event::Tick).contains(&Action::Kill), "it may train until then");
 }
+
+#[test]
+fn a_death_is_said_again_on_a_new_connection_until_the_leader_halts_the_generation() {
+    let mut member = training();
+    member.step(at(10), Event::Fell(failure()));
+    let again = |ms, member: &mut Member| {
+        member.step(at(ms), Event::Unlinked { silent: false });
+        member.step(at(ms), Event::Linked);
+        let said = hear(member, ms, welcome(1));
+        said.iter().any(|action| matches!(action, Action::Send(ToLeader::Fell { generation: 1, .. })))
+    };
+    assert!(again(20, &mut member), "the first may have been lost");
+    hear(&mut member, 30, ToMember::Halt { generation: 1, hung: false });
+    assert!(!again(40, &mut member));
+}

@@ -99,7 +99,7 @@ enum Happens {
 }
 
 fn claim(generation: Generation, leader: Incarnation) -> Claim {
-    Claim { generation, leader, host: "host".to_owned() }
+    Claim { generation, leader, host: "host".to_owned(), from_nothing: false }
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -133,7 +133,7 @@ impl World {
             match action {
                 leader::Action::Send(link, message) => self.send(link, 1, Item::Down(message)),
                 leader::Action::Close(link) => self.close(link, 0),
-                leader::Action::Claim(generation) => self.agents[agent].claims = Some(generation),
+                leader::Action::Claim { generation, .. } => self.agents[agent].claims = Some(generation),
                 leader::Action::LookForClaim(generation) => {
                     // It replaces the request before.
                     self.agents[agent].claims = None;
@@ -151,7 +151,10 @@ impl World {
                         self.wrong = Some("a generation starts without a claim");
                     }
                 }
-                leader::Action::Done | leader::Action::LogHang(_) | leader::Action::LogSlowest(_) => {}
+                leader::Action::Done
+                | leader::Action::MarkCommon(_)
+                | leader::Action::LogHang(_)
+                | leader::Action::LogSlowest(_) => {}
                 leader::Action::Wake(at) => self.agents[agent].wakes[1] = Some(at),
             }
         }

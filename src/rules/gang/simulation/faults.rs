@@ -129,11 +129,23 @@ impl World {
                 if let Some(agent) = self.holder(seat).filter(|agent| self.agents[*agent].frozen.is_none()) {
                     self.member(agent, member::Event::Noticed(Duration::from_millis(lead)));
                     let when = self.now + lead;
-                    let after = Some(self.random.between(5 * SECOND, 60 * SECOND));
-                    self.at(when, Happening::Fault(Fault::AgentDies { seat, after }));
+                    let after = self.random.between(5 * SECOND, 60 * SECOND);
+                    self.at(when, Happening::MachineGoes { agent, after });
                 }
             }
         }
+    }
+
+    /// The machine of this agent goes. Another agent may have its seat by then.
+    pub(super) fn machine_goes(&mut self, agent: usize, after: Millis) {
+        if !self.agents[agent].alive {
+            return;
+        }
+        self.milestone(|| format!("the machine of agent {agent} goes"));
+        self.disturbed = self.disturbed.max(self.now + SECOND);
+        self.kill_agent(agent);
+        let (seat, when) = (self.agents[agent].seat, self.now + after);
+        self.at(when, Happening::Replaces { seat });
     }
 
     /// Whether each required seat would have two agents. Without a store two whole gangs never hear of each other.

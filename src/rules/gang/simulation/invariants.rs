@@ -11,10 +11,13 @@ impl World {
         if choice != Choice::Start && restores_own && !is_offered {
             self.wrong(format!("agent {agent} restores {choice:?}, which it did not offer"));
         }
-        // What was committed later is of a generation that is given up.
+        // What the agent offered beyond the choice is of a generation that is given up. What another agent of its seat has
+        // committed since is not: an agent that wakes late passes over nothing of it.
         if choice.step().is_none() || restores_own {
+            let newer = self.agents[agent].offered.iter().filter(|offered| offered.step > choice.step());
+            let given_up: BTreeSet<u64> = newer.map(|offered| offered.hash).collect();
             let commits = self.commits.entry(self.agents[agent].seat).or_default();
-            commits.retain(|step, _| Some(*step) <= choice.step());
+            commits.retain(|step, of| !given_up.contains(&hash_of(*step, *of)));
         }
         // An agent that was frozen may hear of an agreement that is over; it will not start.
         let is_over = self.started.range(self.agents[agent].member.newest() + 1..).next().is_some();
@@ -38,6 +41,7 @@ impl World {
         if !self.plan.store {
             // Where every agent is new, the numbers begin anew.
             self.started.split_off(&generation);
+            self.timelines.split_off(&generation);
         }
         if self.started.insert(generation, (None, self.now)).is_some() {
             self.wrong(format!("generation {generation} starts twice"));
@@ -150,6 +154,15 @@ impl World {
 
     /// A death empties every tree: soon while nothing else is wrong, after the lease in any case.
     pub(super) fn judge_halt(&mut self, generation: Generation, since: Millis, soft: bool) {
+        // Without a store another generation may have the number by now.
+        if self.started.get(&generation).is_some_and(|(_, start)| *start > since) {
+            return;
+        }
+        // Trainers that hang have time for their stacks, however the leader learns of the death.
+        let late = since + 34 * SECOND;
+        if !soft && self.now < late && self.hung.contains(&generation) {
+            return self.at(late, Happening::Judge { generation, since, soft });
+        }
         // Whose machine goes trains until its deadline.
         if self.saving > self.now || soft && self.disturbed + 25 * SECOND > since {
             return;

@@ -49,7 +49,9 @@ mod tests {
                 for event in tick.into_iter().chain([Event::Heard(link, word(link))]) {
                     for action in self.leader.step(self.now, event) {
                         match action {
-                            Action::Claim(generation) => drop(self.leader.step(self.now, Event::Claimed(generation))),
+                            Action::Claim { generation, .. } => {
+                                drop(self.leader.step(self.now, Event::Claimed(generation)))
+                            }
                             Action::Wake(at) => wake = at,
                             _ => {}
                         }

@@ -1,6 +1,5 @@
 //! The store of the claims: slow at times, and away at times. A put that was sent takes effect even if its agent dies.
 
-use super::super::claim::Claim;
 use super::*;
 
 /// A look that takes longer than this is later than a new leader counts on.
@@ -10,6 +9,8 @@ const LATE: Millis = 4 * SECOND;
 #[derive(Default)]
 pub(super) struct Store {
     pub(super) claims: BTreeMap<Generation, Claim>,
+    /// Generations in which all members have committed a step.
+    pub(super) common: BTreeSet<Generation>,
     away_until: Millis,
     /// Until when a leader may know of a newer claim later than is promised.
     pub(super) late_until: Millis,
@@ -26,20 +27,21 @@ impl World {
     }
 
     /// The request of a leader to claim a generation. Its caller tries until the store has answered.
-    pub(super) fn claim(&mut self, agent: usize, generation: Generation) {
+    pub(super) fn claim(&mut self, agent: usize, generation: Generation, from_nothing: bool) {
         self.agents[agent].claim += 1;
         let claim = self.agents[agent].claim;
         if !self.plan.store {
             return self.at(self.now, Happening::ToLeader { agent, claim, event: leader::Event::Claimed(generation) });
         }
         let when = self.now.max(self.store.away_until) + self.latency();
-        self.at(when, Happening::Put { agent, claim, generation });
+        let leader = self.agents[agent].incarnation;
+        let object = Claim { generation, leader, host: format!("host-{agent}"), from_nothing };
+        self.at(when, Happening::Put { agent, claim, object });
     }
 
-    pub(super) fn put(&mut self, agent: usize, claim: u64, generation: Generation) {
-        let leader = self.agents[agent].incarnation;
-        let own = Claim { generation, leader, host: format!("host-{agent}") };
-        let there = self.store.claims.entry(generation).or_insert(own);
+    pub(super) fn put(&mut self, agent: usize, claim: u64, object: Claim) {
+        let (generation, leader) = (object.generation, object.leader);
+        let there = self.store.claims.entry(generation).or_insert(object);
         let event = if there.leader == leader {
             leader::Event::Claimed(generation)
         } else {
@@ -48,6 +50,13 @@ impl World {
         self.milestone(|| format!("the store answers agent {agent}: {event:?}"));
         let when = self.now + self.latency();
         self.at(when, Happening::ToLeader { agent, claim, event });
+    }
+
+    pub(super) fn mark_common(&mut self, generation: Generation) {
+        if self.plan.store {
+            let when = self.now.max(self.store.away_until) + self.latency();
+            self.at(when, Happening::MarksCommon(generation));
+        }
     }
 
     /// The request of a leader to read whether a generation is claimed. One that fails is not tried again.
@@ -79,7 +88,9 @@ impl World {
     }
 
     pub(super) fn newest_claim(&self) -> Option<Claim> {
-        self.store.claims.values().next_back().cloned()
+        let newest = self.store.claims.values().next_back().cloned()?;
+        let is_common = self.store.common.contains(&newest.generation);
+        Some(Claim { from_nothing: newest.from_nothing && !is_common, ..newest })
     }
 
     /// Whether what is promised of two complete gangs is not promised now: the store answers late.

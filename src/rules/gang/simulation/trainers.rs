@@ -63,20 +63,32 @@ impl World {
     pub(super) fn hang(&mut self, agent: usize, is_reported: bool) {
         let Some(run) = &mut self.agents[agent].run else { return };
         run.hangs = true;
-        let (generation, now) = (run.generation, self.now);
+        let (run, generation, step, now) = (run.id, run.generation, run.step, self.now);
         self.deaths += 1;
+        self.hung.insert(generation);
+        // The leader judges steps: a trainer that has named none is found by its own agent alone.
+        let first = self.started.get(&generation).and_then(|(step, _)| *step).unwrap_or(0);
         if is_reported {
-            self.report_tree(agent);
-            let failure =
-                Failure { class: Class::Hung, code: None, signal: None, step: None, detail: "hung".to_owned() };
-            self.member(agent, member::Event::Fell(failure));
-            self.stop(agent, 10 * SECOND);
+            self.find_hang(agent, run);
+        } else if step <= first {
+            self.at(now + HANG.as_millis() as u64, Happening::FindsHang { agent, run });
         }
         // Beats may be as late as a lease.
         let found = HANG.as_millis() as u64 + 20 * SECOND;
         // Until then a death does not end all within a second: a trainer that hangs has time for its stacks.
         self.disturbed = self.disturbed.max(now + found);
         self.at(now + found + 20 * SECOND, Happening::Judge { generation, since: now, soft: false });
+    }
+
+    /// The agent finds that its trainer hangs.
+    pub(super) fn find_hang(&mut self, agent: usize, id: u64) {
+        if self.agents[agent].run.as_ref().is_none_or(|run| run.id != id || run.stopping) {
+            return;
+        }
+        self.report_tree(agent);
+        let failure = Failure { class: Class::Hung, code: None, signal: None, step: None, detail: "hung".to_owned() };
+        self.member(agent, member::Event::Fell(failure));
+        self.stop(agent, 10 * SECOND);
     }
 
     /// A trainer ends by itself, or is stopped at the end of its grace.
