@@ -1,4 +1,5 @@
-//! `trainit simulate`: reads the flags, runs the job, and once more without faults if asked to, and shows the report.
+//! `trainit simulate`: reads the flags, runs the job, runs it again without faults if `--compare` asks for it, and shows
+//! the report.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, Write};
@@ -25,12 +26,12 @@ use crate::settings::Complaint;
 use crate::settings::simulate::{self as settings, SimulateSettings};
 use crate::supervisor::simulate::{self, Stage};
 
-/// The platform would not call the job succeeded.
+/// The exit code if the platform would report the job as failed.
 const FAILED: u8 = 1;
-/// A schedule is no larger.
+/// The size limit of a schedule.
 const SCHEDULE_BYTES: usize = 1 << 20;
 
-/// Runs the simulation. Exits with 0 if the platform would call the job succeeded.
+/// Runs the simulation. Exits with 0 if the platform would report the job as succeeded.
 pub fn main(parsed: &Parsed, env: Env, mask: Mask) -> u8 {
     let settings = settings::read(&parsed.flags, read_schedule);
     let missing = missing_command(parsed, &env);
@@ -74,7 +75,7 @@ fn simulated(parsed: &Parsed, env: Env, mask: Mask, settings: &SimulateSettings,
     Ok(report)
 }
 
-/// Shows the report. A file that cannot be written does not change what the platform would say of the job.
+/// Shows the report. A file that cannot be written does not change the exit code.
 fn finish(report: &Report, settings: &SimulateSettings) -> u8 {
     let json = serde_json::to_string_pretty(report).unwrap_or_default() + "\n";
     for (path, text) in [(&settings.json, json), (&settings.page, report.page())] {
@@ -93,7 +94,7 @@ fn finish(report: &Report, settings: &SimulateSettings) -> u8 {
     }
 }
 
-/// A file of the report that cannot be written, before the job has run in vain.
+/// Checks before the job runs that the files of the report can be written.
 fn unwritable(settings: &SimulateSettings) -> Option<Complaint> {
     [("--json", &settings.json), ("--run-report", &settings.page)].into_iter().find_map(|(place, path)| {
         let path = path.as_ref()?;
@@ -103,7 +104,7 @@ fn unwritable(settings: &SimulateSettings) -> Option<Complaint> {
     })
 }
 
-/// Opens it, empty.
+/// Opens the file and empties it.
 fn report_file(path: &Path) -> io::Result<fs::File> {
     trusted_open::open(path, OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_TRUNC)
 }

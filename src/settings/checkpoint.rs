@@ -118,7 +118,7 @@ impl Checkpoints {
         }
     }
 
-    /// What a start would resume from, as far as that is known without the store. `local` is the checkpoint in the
+    /// What a start would resume from, if this is known without the store. `local` is the checkpoint in the
     /// directory that would be used, with the requested step if there is one.
     pub fn resume_forecast(&self, has_store: bool, local: Option<&str>) -> String {
         let of_step = self.restore_step.map_or(String::new(), |step| format!(" of step {step}"));

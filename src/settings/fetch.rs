@@ -11,13 +11,13 @@ use crate::rules::store::fetch::source::Source;
 /// A source of training data, and the directory for them.
 #[derive(Debug, Clone)]
 pub struct Fetching {
-    /// Where they are.
+    /// The source.
     pub source: Source,
-    /// Where they go; absolute.
+    /// The directory; absolute.
     pub dir: PathBuf,
 }
 
-/// Reads every one. Mistakes are collected in the reader.
+/// Reads all sources. Mistakes are collected in the reader.
 pub fn read(reader: &mut Reader<'_>, env: &Env) -> Vec<Fetching> {
     let fetches = reader.each("fetch", |text| pair(text, env));
     let dirs: Vec<&Path> = fetches.iter().map(|fetch| fetch.dir.as_path()).collect();
@@ -25,7 +25,7 @@ pub fn read(reader: &mut Reader<'_>, env: &Env) -> Vec<Fetching> {
     for (at, dir) in dirs.iter().enumerate() {
         if let Some(other) = dirs[..at].iter().find(|other| within(other, dir)) {
             let message = format!(
-                "{} and {} lie in each other, so files of one fetch would replace those of the other; choose directories apart",
+                "{} and {} lie in each other, so files of one fetch would replace those of the other; choose separate directories",
                 other.display(),
                 dir.display()
             );
@@ -34,7 +34,7 @@ pub fn read(reader: &mut Reader<'_>, env: &Env) -> Vec<Fetching> {
         let checkpoints = reader.text("checkpoint-dir").map(PathBuf::from);
         if let Some(checkpoints) = checkpoints.filter(|checkpoints| within(checkpoints, dir)) {
             let message = format!(
-                "{} and the checkpoint directory {} lie in each other, so the data would be committed as checkpoints; choose directories apart",
+                "{} and the checkpoint directory {} lie in each other, so the data would be committed as checkpoints; choose separate directories",
                 dir.display(),
                 checkpoints.display()
             );
@@ -44,7 +44,7 @@ pub fn read(reader: &mut Reader<'_>, env: &Env) -> Vec<Fetching> {
     fetches
 }
 
-/// The last `=/` divides the two: `=` is common in names of partitions (`year=2026`). Errors: what was expected, without
+/// Splits the pair at the last `=/`, because `=` is common in names of partitions (`year=2026`). Errors: what was expected, without
 /// secrets.
 fn pair(text: &str, env: &Env) -> Result<Fetching, String> {
     let Some(at) = unquoted(text)?.trim().rfind("=/") else {

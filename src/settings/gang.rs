@@ -1,4 +1,4 @@
-//! What was asked for about the gang.
+//! The settings of the gang.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,40 +9,40 @@ use crate::rules::gang::agreement::Mode;
 use crate::rules::gang::leader::OnNotice;
 use crate::rules::text::duration;
 
-/// Whether the replicas form one.
+/// Whether the replicas form a gang.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wish {
-    /// Where they can.
+    /// If the cluster allows it.
     Auto,
-    /// They must.
+    /// Always; a cluster that does not allow it is a mistake.
     On,
-    /// Each is supervised alone.
+    /// Never: each replica is supervised alone.
     Off,
 }
 
-/// What was said about it.
+/// The values as given.
 #[derive(Debug, Clone)]
 pub struct GangSettings {
-    /// Whether to form one.
+    /// Whether to form a gang.
     pub wish: Wish,
-    /// The leader's port, over what follows from the cluster.
+    /// The leader's port, instead of the one derived from the cluster.
     pub port: Option<u16>,
-    /// Where the secret is.
+    /// The file with the shared secret.
     pub token_file: Option<PathBuf>,
-    /// What the others do after a notice to one; `None`: what suits the platform.
+    /// What the other replicas do after a notice to one; `None`: the platform's default.
     pub on_notice: Option<OnNotice>,
-    /// How the nodes keep their checkpoints.
+    /// Where the nodes keep their checkpoints.
     pub mode: Mode,
-    /// Whether the job begins anew although there are steps.
+    /// Whether the job starts from the beginning although checkpoints exist.
     pub from_scratch: bool,
-    /// The times.
+    /// The times of the protocol.
     pub timing: Timing,
 }
 
-/// More beats than this fit into the time-out.
+/// The minimum number of heartbeats within the time-out.
 const BEATS: u32 = 6;
 
-/// Reads them; mistakes are noted in the reader.
+/// Reads the settings. Mistakes are collected in the reader.
 pub fn read(reader: &mut Reader<'_>) -> GangSettings {
     let default = Timing::default();
     let lease = reader.parse("gang-timeout", at_least_a_second).unwrap_or(default.lease);

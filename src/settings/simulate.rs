@@ -13,20 +13,20 @@ use crate::rules::simulate::fault::{self, Fault};
 use crate::rules::simulate::{CLOUDS, Plan, platforms, seats};
 use crate::rules::text::duration;
 
-/// What was asked for.
+/// The plan of a simulation.
 #[derive(Debug)]
 pub struct SimulateSettings {
     /// The job.
     pub plan: Plan,
-    /// Where its directories are; `None`: in a temporary one.
+    /// The parent of its directories; `None`: a temporary directory.
     pub dir: Option<PathBuf>,
-    /// The replicas get a checkpoint directory.
+    /// Whether the replicas get a checkpoint directory.
     pub has_checkpoint_dir: bool,
-    /// Run it again without faults.
+    /// Whether to run the job again without faults.
     pub compare: bool,
-    /// The report as JSON.
+    /// The file for the report as JSON.
     pub json: Option<PathBuf>,
-    /// The report as a page.
+    /// The file for the report as a page.
     pub page: Option<PathBuf>,
 }
 

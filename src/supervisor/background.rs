@@ -37,11 +37,11 @@ pub(super) enum Order {
     Restore,
     Refresh,
     FallBack,
-    /// Find out what can be restored; the leader's agent, where the directory may be its directory.
+    /// Find out which checkpoints can be restored. The argument is the leader's agent, because all may share one directory.
     Survey(Option<Incarnation>),
-    /// Put this in place, exactly.
+    /// Restore exactly this step.
     RestoreAgreed(Choice),
-    /// All members of the gang have this step: it and what is newer stays.
+    /// All members of the gang have this step: keep it and newer ones.
     Keep(u64),
     /// The trainer was killed this long ago, maybe in the middle of a save.
     MarkUnsure(Duration),

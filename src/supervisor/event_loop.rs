@@ -207,7 +207,7 @@ impl Supervisor {
         eventfd::wait_readable(&fds, [timeout, postponed].into_iter().flatten().min());
 
         let now = self.now();
-        // First: a lease that has ended is judged before anything that came meanwhile.
+        // First, because an expired lease must be handled before messages that arrived in the meantime.
         self.queue.extend(self.performer.hear_gang(now));
         self.queue.extend(self.performer.gpus.news(now));
         self.performer.liveness.look(now);

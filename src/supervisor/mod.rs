@@ -78,11 +78,11 @@ pub struct Job {
     pub gpus: Option<(GpuWatch, String)>,
     /// The metrics to search for in the output.
     pub metrics: Option<Metrics>,
-    /// The gang that it is part of.
+    /// The gang that this replica is part of.
     pub gang: Option<Gang>,
     /// The file for the page about the run.
     pub report: Option<PathBuf>,
-    /// Where the flight recorder's dumps go.
+    /// The directory for the flight recorder's dumps.
     pub hang_forensics: Option<PathBuf>,
 }
 
@@ -97,7 +97,7 @@ pub struct Ended {
     pub metrics: Ledger,
     /// The XIDs seen while GPUs were watched; `None` if none were watched.
     pub xids: Option<Vec<XidCount>>,
-    /// What is known of the gang, if the job was part of one.
+    /// Facts about the gang, if the job was part of one.
     pub gang: Option<Summary>,
     /// Processes older than the job die with trainit, because it is PID 1.
     pub takes_others_along: bool,

@@ -30,26 +30,26 @@ pub struct Work {
 }
 
 impl Work {
-    /// Whether there is none.
+    /// Whether there is no work.
     pub(super) fn is_none(&self) -> bool {
         let Work { fetches, keep, preemption_watch, peers, page } = self;
         let has_one = keep.is_some() || preemption_watch.is_some() || peers.is_some() || page.is_some();
         fetches.is_empty() && !has_one
     }
 
-    /// Whether it needs a thread for files.
+    /// Whether the work needs a thread for files.
     pub(super) fn has_files(&self) -> bool {
         self.keep.is_some() || !self.fetches.is_empty()
     }
 }
 
-/// What tells the thread to begin.
+/// The notifications that start parts of the work.
 pub(super) struct Begins {
     pub(super) fetch: Arc<Notify>,
     pub(super) gather: Arc<Notify>,
 }
 
-/// Does all of it, until the thread has no order to wait for.
+/// Does all the work, until there are no more orders.
 pub(super) async fn carry_out(
     work: Work,
     orders: orders::UnboundedReceiver<Order>,

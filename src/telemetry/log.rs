@@ -66,7 +66,7 @@ pub fn last_line(level: Level, message: String, fields: Map<String, Value>, verd
     BACKLOG.put_last(line.whole(format(), level), DRAIN_LIMIT);
 }
 
-/// Has another thread write to what is standard error too, between our lines; `is_begun`: that leaves a line without its end,
+/// Lets another thread write to standard error between log lines; `is_begun`: its output leaves a line without its end,
 /// as a progress bar does.
 pub fn beside<T>(is_begun: bool, write: impl FnOnce() -> T) -> T {
     BACKLOG.beside(is_begun, write)

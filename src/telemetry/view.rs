@@ -129,9 +129,8 @@ pub fn log_before(command: &str, machine: &Machine, actions: &[Action]) {
     }
 }
 
-/// Whether the last line, which follows immediately, has the same content as an error. If the job was told to stop, the
+/// Whether the last line, which follows immediately, repeats this error. If the job was asked to stop, the
 /// last line is not an error, and a loss needs its own line.
-/// what is lost then needs a line of its own.
 fn is_last_line(actions: &[Action], why: &str) -> bool {
     actions.iter().any(|action| match action {
         Action::Exit(end) => end.reason.is_failure() && end.detail.contains(why),

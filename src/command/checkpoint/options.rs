@@ -65,12 +65,12 @@ impl Keeping {
         self.checkpoints.dir.clone()
     }
 
-    /// The store that all replicas of the job share, and what it takes to open it.
+    /// The store that all replicas of the job share, and the options to open it.
     pub(in crate::command) fn shared_store(&self, env: &Env) -> Option<SharedStore> {
         Some(SharedStore { address: self.checkpoints.store.clone()?, access: self.access(env) })
     }
 
-    /// What it takes to open a store.
+    /// The options to open a store.
     pub(in crate::command) fn access(&self, env: &Env) -> Access {
         Access::new(env.clone(), self.checkpoints.allow_http, self.checkpoints.store_timeout)
     }
@@ -288,7 +288,7 @@ fn model_within(settings: &Checkpoints, places: &Found) -> Option<String> {
     (!within.is_empty()).then(|| within.to_owned())
 }
 
-/// What the mirror is told, from the settings and the node's rank. `claim`: to commit, not only to look.
+/// The mirror's configuration, from the settings and the node's rank. `claim`: it will commit, not only read.
 pub(in crate::command) fn mirror_config(
     settings: Checkpoints,
     places: &Found,

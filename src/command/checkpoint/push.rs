@@ -46,7 +46,7 @@ pub(super) struct PushOptions {
     pub(super) tmp: Option<String>,
 }
 
-/// Commits what lies in the directory. Errors: as [`Mirror::open`].
+/// Commits the content of the directory. Errors: as [`Mirror::open`].
 pub(super) async fn push(config: impl Fn(Role) -> Config, options: PushOptions, held: HeldBack) -> Result<u8, Failure> {
     let PushOptions { settle, as_json, take_over, tmp } = options;
     let mut pushing = None;
@@ -150,7 +150,7 @@ async fn stopped(pushing: Option<&Mirror>) -> String {
     why.to_owned()
 }
 
-/// Why a push is refused beside this process.
+/// Why a push is refused while this process runs.
 fn beside_run(pid: i32) -> String {
     let run = if pid > 0 { format!("pid {pid}") } else { "a process of another container".to_owned() };
     format!(

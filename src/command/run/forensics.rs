@@ -1,4 +1,4 @@
-//! `--hang-forensics`: PyTorch's flight recorder is on, and the directory of its dumps is there.
+//! `--hang-forensics`: turns PyTorch's flight recorder on and creates the directory for its dumps.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use crate::edge::process::signals;
 use crate::rules::framework::{Launch, flight_recorder};
 use crate::rules::process::env::Env;
 
-/// The directory's file system may hang.
+/// The time limit for creating the directory, because its file system may hang.
 const TO_MAKE: Duration = Duration::from_secs(5);
 
-/// Sets the variables, and makes the directory, which PyTorch does not.
+/// Sets the variables, and creates the directory, because PyTorch does not.
 pub(super) fn prepare(dir: &Path, env: &Env, launches: &mut [Launch]) {
     let shown = dir.to_string_lossy();
     for launch in launches {

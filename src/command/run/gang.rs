@@ -1,4 +1,4 @@
-//! Whether this replica is part of a gang: settings, cluster and store cut into what the supervisor is told of it.
+//! Whether this replica is part of a gang, and the supervisor's configuration of it, from settings, cluster and store.
 
 use std::path::{Path, PathBuf};
 
@@ -18,12 +18,12 @@ use crate::rules::process::env::Env;
 use crate::settings::gang::{GangSettings, Wish};
 use crate::supervisor::gang::{Gang, KeySource, SharedStore};
 
-/// The secret itself. It has no flag, since a command line can be read by every process of the machine.
+/// The variable with the secret. There is no flag, because every process of the machine can read a command line.
 pub(in crate::command) const TOKEN: &str = "TRAINIT_GANG_TOKEN";
-/// Longest secret, bytes.
+/// The longest secret, in bytes.
 const TOKEN_BYTES: usize = 4096;
 
-/// The place in the gang; `None`: there is none. Errors: there must be one, and why there is none.
+/// The place in the gang; `None`: no gang forms. Errors: why a required gang cannot form.
 pub(in crate::command) fn placed(settings: &GangSettings, resolved: &Resolved) -> Result<Option<Place>, ClusterError> {
     if settings.wish == Wish::Off {
         return Ok(None);
@@ -66,7 +66,7 @@ pub(in crate::command) fn seen(
         "port_is_borrowed": place.is_borrowed, "key": key })
 }
 
-/// What the supervisor is told. Errors: the token cannot be read.
+/// The supervisor's configuration. Errors: the token cannot be read.
 pub(in crate::command) fn gang(
     settings: &GangSettings,
     place: Place,
@@ -95,7 +95,7 @@ pub(in crate::command) fn gang(
     })
 }
 
-/// The key that all replicas of the job come to: of a token, else of the store, else of what the cluster says of itself.
+/// The key that all replicas of the job derive: from a token, else from the store, else from the cluster's description.
 fn key(settings: &GangSettings, place: &Place, has_store: bool, env: &Env) -> Result<KeySource, ClusterError> {
     if let Some(token) = env.given(TOKEN) {
         return Ok(KeySource::Known(GangKey::derive("token", token.trim().as_bytes())));

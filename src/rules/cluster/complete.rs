@@ -172,7 +172,7 @@ fn leader(reading: &Reading, input: &Input<'_>) -> Result<Option<Address>, Clust
 }
 
 /// The rendezvous port of a launch on one node. Each process must find it independently, and two launches should get
-/// different ones. The range is outside the kernel's ephemeral ports and beside Slurm's ports.
+/// different ones. The range contains neither the kernel's ephemeral ports nor Slurm's ports.
 fn port_of_launch(name: &str) -> u16 {
     let hash = name.bytes().fold(0u32, |hash, byte| hash.wrapping_mul(31).wrapping_add(u32::from(byte)));
     FIRST_PORT_OF_LAUNCHES + (hash % PORTS_OF_LAUNCHES) as u16

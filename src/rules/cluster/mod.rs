@@ -75,7 +75,7 @@ impl Platform {
 
 /// Every source, in order of precedence: the first that matches wins.
 ///
-/// A launcher that has placed this process comes first, then platforms with variables that nothing else sets, then the
+/// A launcher that has placed this process comes first, then platforms with variables that no other program sets, then the
 /// variables that frameworks and launchers leave in the environment, from the specific to the general.
 pub const PLATFORMS: &[&Platform] = &[
     &launchers::torchelastic::TORCHELASTIC,

@@ -24,7 +24,7 @@ impl PlatformName {
     }
 }
 
-/// Facts about the job that a platform may give beside the cluster.
+/// Facts about the job that a platform may give in addition to the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fact {
     /// The job's id.
@@ -93,7 +93,7 @@ pub struct TfCluster {
     pub replicas: usize,
 }
 
-/// The address of node rank 0, as far as a source gives it.
+/// The address of node rank 0. Parts that no source gives are absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Leader {
     /// The host; `None` if the source does not give it.

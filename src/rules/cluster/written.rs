@@ -1,7 +1,7 @@
-//! What a platform gives to the replicas of a job and how it treats them, for `trainit simulate`: the inverse of its
-//! reader, and its rules for restarts and preemptions.
+//! A platform as `trainit simulate` imitates it: the variables that it gives to the replicas of a job (the inverse of its
+//! reader), and its rules for restarts and preemptions.
 //!
-//! Each platform's file holds its own ([`super::Platform::simulated`]). Deliberately absent: processes, times, faults
+//! The data of each platform are in the platform's file ([`super::Platform::simulated`]). Deliberately absent: processes, times, faults
 //! (`rules/simulate`).
 
 use super::spec::Role;
@@ -73,9 +73,9 @@ pub struct Simulated {
     pub name: &'static str,
     /// The variables of a replica.
     pub write: fn(&Job, &Replica) -> Vec<(&'static str, String)>,
-    /// The roles that a job may have beside chief and workers.
+    /// The roles that a job may have in addition to chief and workers.
     pub other_roles: &'static [Role],
-    /// What it does when a replica has ended.
+    /// Its reaction to the end of a replica.
     pub restarts: Restarts,
     /// When the job has succeeded.
     pub success: Success,
@@ -83,7 +83,7 @@ pub struct Simulated {
     pub notice: Notice,
 }
 
-/// What a platform does when a replica has ended with another code than 0.
+/// The reaction of a platform to a replica that ended with another code than 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Restarts {
     /// All replicas are stopped and started again together.
@@ -105,7 +105,7 @@ pub enum Limit {
     None,
 }
 
-/// Exit codes that no restart follows.
+/// Exit codes without a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Permanent {
     /// None.

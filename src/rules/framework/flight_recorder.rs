@@ -1,17 +1,17 @@
 //! PyTorch's flight recorder: a ring buffer of the last NCCL collectives of each rank, which torch writes to a file.
 //!
 //! Source: `torch/csrc/distributed/c10d/{FlightRecorder,ProcessGroupNCCL}`. torch 2.9 and later read `TORCH_FR_*`, earlier ones
-//! the old names. torch appends its rank to the prefixes. With dumps on time-out a thread of torch looks once a second whether
-//! something was written into its pipe, and dumps then; the trainer goes on. Other backends than NCCL write no dumps.
+//! the old names. torch appends its rank to the prefixes. With dumps on time-out a thread of torch checks its pipe once a second,
+//! and writes a dump if the pipe has data; the trainer continues. Only the NCCL backend writes dumps.
 
 use crate::process::env::{Changes, Env};
 
-/// Collectives that are kept; torch's own default from 2.9 on.
+/// The number of recorded collectives; torch's own default since 2.9.
 const BUFFER: &str = "2000";
-/// What the names of the pipes begin with.
+/// The prefix of the pipes' names.
 const PIPE: &str = "ask_rank_";
 
-/// The variables that turn it on; what is set already stays.
+/// The variables that turn it on. Variables that are already set are not changed.
 pub fn turn_on(directory: &str, env: &Env, changes: &mut Changes) {
     let dump = format!("{directory}/rank_");
     let variables = [

@@ -37,7 +37,7 @@ pub struct Framework {
     pub variables: &'static [&'static str],
     /// Derives its variables.
     pub derive: fn(&Context<'_>) -> Derived,
-    /// Warns about this command, as far as the framework knows it.
+    /// Warns about this command, if the framework knows it.
     pub start_warning: fn(&Resolved, &Env, &[OsString]) -> Option<Warning>,
     /// The other address where its leader may listen instead of the rendezvous port.
     pub alternative_leader: fn(&ClusterSpec) -> Option<AlternativeAddress>,

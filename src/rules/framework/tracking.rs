@@ -1,7 +1,7 @@
 //! Experiment trackers: with `--track` every attempt of a job continues the same run, on any machine.
 //!
 //! The id comes from the job's identity: the address of its checkpoint store, else the platform's job id with the trial. It
-//! is a hash, because an address may hold secrets.
+//! is a hash, because an address may contain secrets.
 //!
 //! W&B creates or resumes the run `WANDB_RUN_ID` with `WANDB_RESUME=allow`
 //! (<https://docs.wandb.ai/guides/track/environment-variables>). MLflow cannot: `MLFLOW_RUN_ID` names an existing run, whose

@@ -50,11 +50,11 @@ pub enum Mirrored {
         /// Its duration.
         took: Duration,
     },
-    /// The restore of what the gang has agreed on goes on.
+    /// The restore of the agreed step made progress.
     Restoring {
-        /// Bytes that are here.
+        /// Bytes restored so far.
         done: u64,
-        /// Bytes in all.
+        /// Bytes to restore.
         all: u64,
     },
     /// A commit failed; the cause in one word.
@@ -68,7 +68,7 @@ pub enum Event {
     Started,
     /// The training data are in place.
     Fetched,
-    /// They are not, so the command cannot start: the exit code (125 or 204) and the reason.
+    /// The training data are incomplete, so the command cannot start: the exit code (125 or 204) and the reason.
     NotFetched {
         /// The exit code.
         code: u8,
@@ -212,9 +212,9 @@ pub enum Event {
         /// Which GPU, where, and what happened.
         detail: String,
     },
-    /// What the gang's member on this replica wants.
+    /// A request of the gang's member on this replica.
     Gang(member::Action),
-    /// What can be restored, while the tree is empty.
+    /// The checkpoints that can be restored, found while the tree is empty.
     Surveyed(Offer),
     /// A newer incarnation of this job owns the store.
     Fenced {
@@ -240,7 +240,7 @@ pub enum Timer {
     Leave,
     /// Time to check whether the trainer is alive.
     SampleLiveness,
-    /// The flight recorder had its time: SIGABRT for a trainer that hangs.
+    /// The time for the flight recorder's dumps is over: SIGABRT for a trainer that hangs.
     Abort,
     /// The chief has finished, and the time to end by itself is over.
     Finish,
@@ -273,13 +273,13 @@ pub enum Action {
     Refresh,
     /// The checkpoint of the previous attempts seems bad: find and restore the next older one; answer as for `Refresh`.
     FallBack,
-    /// Commit what is complete and find out what can be restored; answer with `Surveyed` or `NotRestored`.
+    /// Commit complete checkpoints and find those that can be restored; answer with `Surveyed` or `NotRestored`.
     Survey,
-    /// Put exactly this in place; answer with `Restored` or `NotRestored`.
+    /// Restore exactly this step; answer with `Restored` or `NotRestored`.
     RestoreStep(Choice),
     /// Delete no commit of this step or a later one.
     Keep(u64),
-    /// Hand this to the gang's member on this replica.
+    /// Pass this event to the gang's member on this replica.
     Tell(member::Event),
     /// Wait until the peers can be reached; answer with `PeersReached` or `PeersMissing`.
     AwaitPeers,

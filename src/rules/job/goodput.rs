@@ -22,7 +22,7 @@ use serde::{Serialize, Serializer};
 use super::event::Uptime;
 use super::machine::{Machine, State};
 
-/// Where time goes.
+/// A cause of time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the head comment has the table")]
 pub enum Cause {

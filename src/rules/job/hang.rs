@@ -16,10 +16,11 @@ const SHORTEST_TICK: Duration = Duration::from_millis(10);
 const AFTER_FREEZE: Duration = Duration::from_secs(30);
 /// The share of time that a working thread runs. Below it a thread polls, above it a thread spins or computes.
 const WORKING_SHARE: std::ops::Range<f64> = 0.05..0.95;
-/// So many threads of one process that never sleep are computing; a waiting rank has one of its own and one of its
-/// network library.
+/// From this number on, the threads of one process that never sleep count as computing. A waiting rank has two: one of its
+/// own and one of its network library.
 const COMPUTING_THREADS: usize = 3;
-/// Bytes a second, and at least so many, that are more than bookkeeping. A process's count includes its dead children.
+/// The minimum rate in bytes a second, and the minimum number of bytes, that count as activity; less is bookkeeping. A
+/// process's count includes its dead children.
 const IO_BYTES_PER_SECOND: f64 = 65536.0;
 
 /// The settings.

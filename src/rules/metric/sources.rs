@@ -1,4 +1,4 @@
-//! The sources that a run searches for metrics, and what it saw there, for the warning about missing metrics.
+//! The sources that a run searches for metrics, and the names found there, for the warning about missing metrics.
 //!
 //! Deliberately absent: the content of lines, which may hold secrets.
 

@@ -1,4 +1,4 @@
-//! Where the time of a replica goes, by cause.
+//! The time of a replica, by cause.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub enum Cause {
     Training,
     /// Steps that an earlier life had done already.
     Repeated,
-    /// Standing still, or after its last step.
+    /// Frozen, or after its last step.
     Stopped,
 }
 
@@ -46,12 +46,12 @@ impl Seconds {
         }
     }
 
-    /// All of it.
+    /// The sum.
     pub fn total(&self) -> f64 {
         self.start + self.restore + self.waiting + self.training + self.repeated + self.stopped
     }
 
-    /// The part that brought the job forward; `None` for no time at all.
+    /// The share of productive time; `None` if the sum is zero.
     pub fn goodput(&self) -> Option<f64> {
         (self.total() > 0.0).then(|| self.training / self.total())
     }
@@ -81,7 +81,7 @@ impl Account {
         self.since = now;
     }
 
-    /// So many seconds that were booked as start belong to this cause.
+    /// Moves this many seconds from start to this cause.
     pub fn rebook_start(&mut self, seconds: f64, cause: Cause) {
         let seconds = seconds.clamp(0.0, self.seconds.start);
         self.seconds.start -= seconds;

@@ -1,5 +1,5 @@
-//! The environment of a simulated replica: the platform's variables, the places of its own, and none of the variables
-//! that the simulator's own environment has for a platform.
+//! The environment of a simulated replica: the platform's variables and the replica's own paths. Variables of a platform in
+//! the simulator's own environment are removed.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use crate::cluster::{self, PLATFORMS};
 use crate::preempt::SOURCES;
 use crate::process::env::{Changes, Env};
 
-/// What a replica finds on its machine.
+/// The machine of a replica.
 #[derive(Debug, Clone)]
 pub struct Machine<'a> {
-    /// Its disk, which goes with it.
+    /// Its disk, which is lost with the machine.
     pub disk: &'a str,
-    /// Where its verdict goes.
+    /// The file for its verdict.
     pub verdict: &'a str,
     /// The cloud of its metadata server, and the server's port.
     pub metadata: Option<(&'static str, u16)>,
-    /// The port where the gang meets.
+    /// The port of the gang's leader.
     pub gang_port: u16,
     /// The time from a notice to the end.
     pub notice: Duration,
@@ -61,7 +61,7 @@ pub fn changes(platform: &Simulated, job: &Job, replica: &Replica, machine: &Mac
     if let Some((cloud, port)) = machine.metadata
         && let Some(source) = SOURCES.iter().find(|source| source.name == cloud)
     {
-        // Google's own libraries expect a host, those of the others a URL.
+        // Google's libraries expect a host, the libraries of other clouds expect a URL.
         let scheme = if cloud == "gce" { "" } else { "http://" };
         changes.set(source.named_by[0], format!("{scheme}127.0.0.1:{port}"));
     }

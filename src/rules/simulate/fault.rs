@@ -1,4 +1,4 @@
-//! What goes wrong in a simulated job, as text: `worker-1@40s`, `worker-1@step:20`, `chief@80s+10s`; schedules in files;
+//! The faults of a simulated job, as text: `worker-1@40s`, `worker-1@step:20`, `chief@80s+10s`; schedules in files;
 //! random faults by seed.
 
 use std::fmt;
@@ -9,7 +9,7 @@ use crate::gang::seat::Seat;
 use crate::random::Random;
 use crate::text::duration;
 
-/// How long a replica stands still if the user does not say.
+/// How long a replica is frozen if the user gives no duration.
 const FREEZE: Duration = Duration::from_secs(30);
 /// More random faults than this are a mistake.
 const MOST_RANDOM: usize = 10_000;
@@ -21,7 +21,7 @@ pub enum Kind {
     Preempt,
     /// The machine is gone without a notice.
     Kill,
-    /// The machine stands still for so long.
+    /// Freeze the machine for this time.
     Freeze(Duration),
 }
 
@@ -39,7 +39,7 @@ impl Kind {
 /// When it happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// So long after the start.
+    /// At this time after the start.
     At(Duration),
     /// When the replica reports this step.
     Step(u64),
@@ -111,7 +111,7 @@ pub fn schedule(text: &str, seats: &[Seat], limit: Duration) -> Result<Vec<Fault
     if mistakes.is_empty() { Ok(faults) } else { Err(mistakes) }
 }
 
-/// So many random faults in each period.
+/// The number of random faults in each period.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rate {
     count: f64,

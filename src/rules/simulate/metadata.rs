@@ -24,12 +24,12 @@ pub struct State {
     pub ends_at: Option<u64>,
 }
 
-/// What the server does.
+/// The server's reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// Answers at once.
+    /// Answer at once.
     Answer(Answer),
-    /// Answers when the state changes, or with this after two minutes.
+    /// Answer when the state changes, or with this after two minutes.
     Hang(Answer),
 }
 
@@ -161,7 +161,7 @@ mod tests {
 
     const NOW: u64 = 1_800_000_000;
 
-    /// Asks the server what the watch asks, until the watch has something to say or has asked often enough.
+    /// Passes the watch's questions to the server until the watch reports something or has asked often enough.
     fn words(cloud: &'static str, watch: &mut dyn Watch, state: State) -> Vec<Word> {
         for _ in 0..12 {
             let question = watch.question();

@@ -1,5 +1,5 @@
-//! A training platform on one machine: which replicas a job has, what goes wrong and when, what the platform does about
-//! it, and what came of it.
+//! A training platform on one machine: the replicas of a job, the faults and their times, the reaction of the platform, and
+//! the report.
 //!
 //! [`Simulation::step`] decides everything; time is an argument. The variables of each platform are in its file of
 //! `rules/cluster`. Deliberately absent: processes, sockets and directories, which `supervisor/simulate` touches.
@@ -23,7 +23,7 @@ use crate::cluster::written::{Notice, Simulated};
 use crate::gang::seat::Seat;
 use fault::Fault;
 
-/// What is simulated.
+/// The configuration of a simulation.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The platform.
@@ -32,7 +32,7 @@ pub struct Plan {
     pub notice_by: Notice,
     /// The replicas: chief, workers, parameter servers, evaluators.
     pub seats: Vec<Seat>,
-    /// What goes wrong.
+    /// The faults.
     pub faults: Vec<Fault>,
     /// The time from a notice, or from the end of the job, to SIGKILL.
     pub notice: Duration,

@@ -1,7 +1,7 @@
 //! The step and the loss in a line that a trainer prints, in the common forms `step=12 loss=0.5`, `step 12`, `loss: 0.5`;
 //! and the generation in trainit's own log line.
 
-/// What a line says.
+/// The values in a line.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Said {
     /// The step.
@@ -12,7 +12,7 @@ pub struct Said {
     pub generation: Option<u64>,
 }
 
-/// Reads a line. Only a step beside a loss counts: a line about a checkpoint names a step, too.
+/// Reads a line. A step counts only together with a loss, because a line about a checkpoint names a step, too.
 pub fn read(line: &str) -> Said {
     let loss = value(line, "loss").and_then(|text| text.parse::<f64>().ok());
     let step = value(line, "step").and_then(|text| text.parse().ok()).filter(|_| loss.is_some());

@@ -10,17 +10,17 @@ use super::account::{Account, Cause};
 #[derive(Debug, Clone, Default)]
 pub struct Replica {
     pub(super) phase: Phase,
-    /// The platform has ended it, or is about to.
+    /// The platform has ended it, or will end it.
     pub(super) is_struck: bool,
-    /// SIGKILL comes then.
+    /// The time of SIGKILL.
     pub(super) kill_at: Option<Duration>,
-    /// It stands still until then.
+    /// The end of a freeze.
     pub(super) frozen_until: Option<Duration>,
     /// How often it was started.
     pub starts: u32,
     /// The exit codes of its lives.
     pub exits: Vec<u8>,
-    /// The verdicts of its lives, as far as it wrote some.
+    /// The verdicts of its lives. A life without a verdict is skipped.
     pub verdicts: Vec<Value>,
     /// The highest step that it has reported.
     pub step: Option<u64>,
@@ -28,17 +28,17 @@ pub struct Replica {
     pub loss: Option<f64>,
     /// Steps that it reported although an earlier life had reported them.
     pub repeated_steps: u64,
-    /// Where its time went.
+    /// Its time by cause.
     pub account: Account,
 }
 
 /// Whether it has processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Without processes; started when the others have ended, too.
+    /// Without processes; it is started when the others have ended, too.
     #[default]
     Down,
-    /// Without processes; started then.
+    /// Without processes; it is started at this time.
     DownUntil(Duration),
     /// With processes. The last step that it has reported in this life.
     Up { last_step: Option<u64> },

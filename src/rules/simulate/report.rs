@@ -1,4 +1,4 @@
-//! What came of a simulated job: one value for the JSON file, and the table for people.
+//! The report of a simulated job: one value for the JSON file, and the table for people.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -17,21 +17,21 @@ use crate::gang::seat::Seat;
 pub struct Report {
     /// The platform's name.
     pub platform: &'static str,
-    /// The platform calls the job succeeded.
+    /// Whether the platform reports the job as succeeded.
     pub succeeded: bool,
     /// The signal by which the user ended it.
     pub signal: Option<i32>,
-    /// Why not.
+    /// Why the job failed.
     pub why: Option<String>,
-    /// The whole time.
+    /// The duration of the job.
     pub seconds: f64,
     /// The time of all training replicas, by cause.
     pub time: Seconds,
-    /// The part of it that brought the job forward.
+    /// The share of productive time.
     pub goodput: Option<f64>,
     /// The newest generation of the gang.
     pub generation: Option<u64>,
-    /// What went wrong, in the order of time.
+    /// The faults, in the order of time.
     pub faults: Vec<Struck>,
     /// The replicas.
     pub replicas: Vec<ReplicaReport>,
@@ -69,7 +69,7 @@ pub struct ReplicaReport {
     pub committed_step: Option<u64>,
     /// Its last loss.
     pub loss: Option<f64>,
-    /// Where its time went.
+    /// Its time by cause.
     pub time: Seconds,
     /// The verdicts of its lives.
     pub verdicts: Vec<Value>,
@@ -165,7 +165,7 @@ impl Report {
         lines.join("\n")
     }
 
-    /// A page for a browser. It holds all that it needs.
+    /// A page for a browser. It loads nothing from outside.
     pub fn page(&self) -> String {
         let cells = |cells: &[String], tag: &str| {
             let cells: String = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect();
@@ -243,7 +243,7 @@ impl Seconds {
     }
 }
 
-/// To milliseconds.
+/// Rounds to milliseconds.
 fn rounded(number: f64) -> f64 {
     (number * 1000.0).round() / 1000.0
 }

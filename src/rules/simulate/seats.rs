@@ -3,10 +3,10 @@
 use crate::cluster::spec::Role;
 use crate::gang::seat::Seat;
 
-/// More replicas than one machine has loopback addresses for would have.
+/// The most replicas: each needs a loopback address of its own.
 pub const MOST: usize = 200;
 
-/// A chief, and so many others.
+/// A chief, and this many replicas of the other roles.
 pub fn seats(workers: u32, servers: u32, evaluators: u32) -> Vec<Seat> {
     let of = |role, count| (0..count).map(move |index| Seat::new(role, index));
     let others = of(Role::Worker, workers).chain(of(Role::Ps, servers)).chain(of(Role::Evaluator, evaluators));

@@ -1,4 +1,4 @@
-//! The status of a run: the JSON object that it answers with, and the text that `trainit status` makes of it.
+//! The status of a run: the JSON object of its answer, and the text that `trainit status` prints for it.
 //!
 //! An unknown value is null. Deliberately absent: sockets and callers.
 

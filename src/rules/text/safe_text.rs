@@ -28,7 +28,7 @@ pub fn named(items: impl IntoIterator<Item = String>, most: usize) -> Option<Str
     (!first.is_empty()).then(|| first.join(", ") + more)
 }
 
-/// `a`, or `a and 2 more`, of so many in all.
+/// `a`, or `a and 2 more`; `count` includes the first.
 pub fn and_more(first: &str, count: usize) -> String {
     if count > 1 { format!("{first} and {} more", count - 1) } else { first.to_owned() }
 }

@@ -10,5 +10,5 @@ pub(super) const SETTINGS: &[Setting] = &[many(
     "URL=DIR",
     TOPIC,
     on::RUN | on::INSPECT,
-    "Before the first start, bring what lies under this URL into this absolute directory (gs://, s3://, az://, file:///path; * in names; $NAME is the URL in that variable)",
+    "Before the first start, fetch the objects under this URL into this absolute directory (gs://, s3://, az://, file:///path; * in names; $NAME is the URL in that variable)",
 )];

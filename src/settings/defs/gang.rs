@@ -20,7 +20,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN | on::INSPECT,
         "",
-        "The leader's port for it, the same on all replicas [default: the rendezvous port + 1; in Slurm 5000 + the last four digits of the job's number; on Vertex AI and AI Platform the rendezvous port while no trainer runs]",
+        "The leader's port, the same on all replicas [default: the rendezvous port + 1; in Slurm 5000 + the last four digits of the job's number; on Vertex AI and AI Platform the rendezvous port while no trainer runs]",
     ),
     one(
         "gang-token-file",
@@ -28,7 +28,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN | on::INSPECT,
         "",
-        "A file with the secret that all replicas share; TRAINIT_GANG_TOKEN holds the secret itself [default: a key in the checkpoint store, else what the cluster says of itself]",
+        "A file with the secret that all replicas share; TRAINIT_GANG_TOKEN holds the secret itself [default: a key in the checkpoint store, else a key derived from the cluster's description]",
     ),
     one(
         "gang-timeout",
@@ -36,7 +36,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN | on::INSPECT,
         "20s",
-        "A replica that is silent for so long counts as lost, and one that hears nothing for so long kills its trainer; the leader's value holds for all",
+        "A replica without a message for this time counts as lost; a replica that gets no message for this time kills its trainer; the leader's value is used by all",
     ),
     one(
         "gang-stop-grace",
@@ -44,7 +44,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN | on::INSPECT,
         "500ms",
-        "From SIGTERM to SIGKILL where the trainer is stopped because another replica failed",
+        "The time from SIGTERM to SIGKILL when the trainer is stopped because another replica failed",
     ),
     one(
         "gang-wait",
@@ -52,7 +52,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN | on::INSPECT,
         "60m",
-        "How long to wait for missing replicas, at the start and after a loss; then 203",
+        "How long to wait for missing replicas, at the start and after a loss; then exit with 203",
     ),
     one(
         "gang-on-notice",
@@ -60,7 +60,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN | on::INSPECT,
         "auto",
-        "What the other replicas do after a notice to one: save and wait for its replacement, or save and leave with 143; auto: leave in Slurm and SageMaker, which restart all, else hold",
+        "What the other replicas do after a notice to one: hold saves and waits for its replacement, leave saves and exits with 143; auto: leave in Slurm and SageMaker, which restart all replicas, else hold",
     ),
     one(
         "gang-checkpoints",
@@ -68,13 +68,13 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN | on::INSPECT,
         "auto",
-        "How the replicas keep checkpoints: each its own, the chief for all, or one directory that all see; auto: shared if all see a file of the leader's, each if another node than 0 has checkpoints, else chief",
+        "How the replicas keep checkpoints: each has its own, the chief keeps them for all, or all share one directory; auto: shared if all replicas see a file of the leader, each if a node other than 0 has checkpoints, else chief",
     ),
     switch(
         "gang-from-scratch",
         TOPIC,
         on::RUN | on::INSPECT,
-        "Begin from the start although replicas have checkpoints; those are put aside",
+        "Start from the beginning although replicas have checkpoints; the checkpoints are moved aside",
     ),
     one(
         "finish-grace",
@@ -82,7 +82,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN | on::INSPECT,
         "60s",
-        "How long a worker may go on by itself after the chief has finished",
+        "How long a worker may continue after the chief has finished",
     ),
     one(
         "evaluator-grace",
@@ -90,6 +90,6 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN | on::INSPECT,
         "10m",
-        "How long an evaluator may go on after the chief has finished",
+        "How long an evaluator may continue after the chief has finished",
     ),
 ];

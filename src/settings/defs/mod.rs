@@ -1,8 +1,8 @@
 //! The list of settings. It is the source of the flags, the `TRAINIT_` variables, the keys of the configuration file,
 //! `--help`, the hints for misspelt names and the settings part of `trainit inspect`.
 //!
-//! To add a setting, add an entry in the file of its topic (`defs/`), and read it in the file of that topic beside this
-//! one.
+//! To add a setting, add an entry in the file of its topic (`defs/`), and read it in the file of that topic in the parent
+//! folder.
 
 mod checkpoints;
 mod cluster;

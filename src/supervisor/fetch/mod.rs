@@ -1,7 +1,8 @@
-//! Training data that are fetched before the first start (`--fetch`). What of a listing is fetched, `rules/store/fetch` decides.
+//! Fetches training data before the first start (`--fetch`). `rules/store/fetch` decides which objects are fetched.
 //!
-//! A file is written under a hidden name beside its own and renamed once it is whole; then a line of the index says so.
-//! Killed anywhere, the next fetch goes on with what is missing. Deliberately absent: flushing small files to the device. A
+//! A file is written to a hidden temporary file in the same directory and renamed when it is complete. Then a line is
+//! appended to the index.
+//! After a kill, the next fetch continues with the missing files. Deliberately absent: flushing small files to the device. A
 //! file that a crash of the machine has cut differs in its size, so it is fetched again.
 
 mod transfer;
@@ -28,7 +29,7 @@ use crate::rules::text::transfer_progress::{amount, summary};
 use crate::supervisor::checkpoints::failure::{Failure, IN_THE_WAY, way_out};
 use transfer::{Transfer, Wrong};
 
-/// Between two tries to lock the directory.
+/// The pause between two tries to lock the directory.
 const LOCK_PAUSE: Duration = Duration::from_millis(250);
 
 /// Why a job without its data does not start.
@@ -37,11 +38,11 @@ const NOT_STARTED: &str = "nothing was started, because the training data are no
 /// One source, and the directory for its data.
 #[derive(Debug, Clone)]
 pub struct Fetch {
-    /// Where the data are.
+    /// The source.
     pub source: Source,
-    /// Where they go.
+    /// The directory.
     pub dir: PathBuf,
-    /// What it takes to open the store.
+    /// The options to open the store.
     pub access: Access,
 }
 
@@ -74,7 +75,7 @@ impl Fetch {
             let gone = counted(plan.gone.len(), "file");
             tracing::warn!(
                 code = "fetch",
-                "{gone} in {to} came from {source}, which no longer has them: they stay there"
+                "{gone} in {to} came from {source}, which no longer has them: they are kept"
             );
         }
         if plan.fetch.is_empty() {
@@ -95,7 +96,7 @@ impl Fetch {
         Ok(())
     }
 
-    /// Waits until no other process fetches into the directory: several trainits of a node may be told to.
+    /// Waits until no other process fetches into the directory: several trainits of a node may have the same setting.
     async fn lock(&self, dir: &Arc<Beneath>) -> Result<(), Failure> {
         let mut is_told = false;
         loop {
@@ -111,7 +112,7 @@ impl Fetch {
         }
     }
 
-    /// The store that has the objects, and what it has: those under the URL, or the one object that it names.
+    /// The store, and its objects: those under the URL, or the one object that the URL names.
     async fn list(&self) -> Result<(Arc<Store>, Vec<Object>), Failure> {
         let is_missing = |error: &StoreError| matches!(error.trouble, Trouble::Absent | Trouble::NoDirectory);
         let open = async |address: &Address| match Store::open(address, false, &self.access).await {
@@ -146,7 +147,7 @@ impl Fetch {
         planned.await.map_err(|error| self.unwritable(&error))?.map_err(|why| self.refused(&why))
     }
 
-    /// Whether so many bytes fit into what is free. A file system that says nothing is not asked.
+    /// Checks that the free space is large enough. A file system that does not report its free space is not checked.
     async fn fits(&self, dir: &Arc<Beneath>, bytes: u64) -> Result<(), Failure> {
         let dir = Arc::clone(dir);
         match blocking(move || dir.free_bytes()).await {
@@ -165,23 +166,23 @@ impl Fetch {
         Failure { message, code }
     }
 
-    /// The listing is of no use.
+    /// The failure for a listing that cannot be used.
     fn refused(&self, why: &str) -> Failure {
-        self.failure(exit::NOT_STARTED, why, "see that the URL is right, and what lies there")
+        self.failure(exit::NOT_STARTED, why, "check the URL and the objects under it")
     }
 
-    /// The store failed.
+    /// The failure for an error of the store.
     fn away(&self, error: &StoreError) -> Failure {
         self.failure(exit::STORE, &error.to_string(), way_out(error))
     }
 
-    /// The directory, or a file in it, cannot be written.
+    /// The failure for a directory or file that cannot be written.
     fn unwritable(&self, error: &io::Error) -> Failure {
         let way_out = match error.raw_os_error() {
             Some(libc::ENOTDIR | libc::ELOOP | libc::EISDIR) => IN_THE_WAY,
             Some(libc::ENOSPC | libc::EDQUOT) => "free space there, or name a directory on a larger disk",
-            Some(libc::EACCES | libc::EPERM | libc::EROFS) => "this user must be allowed to write there",
-            _ => limits::way_out(error, "see that its disk is sound"),
+            Some(libc::EACCES | libc::EPERM | libc::EROFS) => "make it writable for this user",
+            _ => limits::way_out(error, "check its disk"),
         };
         self.failure(exit::NOT_STARTED, &error.to_string(), way_out)
     }
@@ -193,7 +194,7 @@ impl Fetch {
             Wrong::Spoilt(why) => self.failure(
                 exit::STORE,
                 &format!("{path} came twice, and {why}"),
-                "see that the store, and what is between here and there, is well, then start again",
+                "check the store and the network to it, then start again",
             ),
         }
     }

@@ -1,4 +1,4 @@
-//! The files of one fetch, on their way from the store into the directory.
+//! Transfers the files of one fetch from the store into the directory.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -26,23 +26,23 @@ use crate::rules::text::transfer_progress::{LINE_EVERY, words};
 use crate::supervisor::checkpoints::commit::memory::Memory;
 use crate::supervisor::checkpoints::failure::Failure;
 
-/// Bytes of a large file that are asked for at once.
+/// The size of one range request for a large file, in bytes.
 const RANGE: u64 = 32 << 20;
-/// Ranges of one file under way at once.
+/// The number of concurrent ranges of one file.
 const RANGES_AT_ONCE: usize = 8;
 /// Mode of the files: the command may run as another user.
 const MODE: u32 = 0o644;
 
-/// Why a file did not come.
+/// Why a file could not be fetched.
 pub(super) enum Wrong {
-    /// Other bytes came than the store has.
+    /// The received bytes differ from those in the store.
     Spoilt(String),
     Store(StoreError),
     Disk(io::Error),
 }
 
 impl Wrong {
-    /// Whether the next try may bring the right bytes.
+    /// Whether another try may get the right bytes.
     fn is_doubtful(&self) -> bool {
         match self {
             Wrong::Spoilt(_) => true,
@@ -52,7 +52,7 @@ impl Wrong {
     }
 }
 
-/// The index, and where its next line goes.
+/// The index, and the offset of its next line.
 type Lines = Arc<Mutex<(File, u64)>>;
 
 pub(super) struct Transfer<'a> {
@@ -60,10 +60,10 @@ pub(super) struct Transfer<'a> {
     store: Arc<Store>,
     dir: Arc<Beneath>,
     lines: Lines,
-    /// Small files under way at once.
+    /// The number of small files fetched concurrently.
     at_once: usize,
     streams: Semaphore,
-    /// So many of those does a range of a large one stand for.
+    /// A range of a large file counts as this many small files.
     turns: u32,
     lanes: Lanes,
     files: Cell<usize>,
@@ -71,7 +71,7 @@ pub(super) struct Transfer<'a> {
 }
 
 impl<'a> Transfer<'a> {
-    /// Writes the index anew with what is there. Errors: as open(2), write(2).
+    /// Rewrites the index with the files that are in place. Errors: as open(2), write(2).
     pub(super) async fn begin(
         fetch: &'a Fetch,
         store: Arc<Store>,
@@ -82,7 +82,7 @@ impl<'a> Transfer<'a> {
         let text: String = [index::head(&fetch.source.to_string())].into_iter().chain(known).collect();
         let to = Arc::clone(&dir);
         let file = blocking(move || {
-            // Opened once: what another user may put under its name is not written.
+            // Opened once, so that a file that another user puts under this name is never written.
             let fresh = temporary(INDEX);
             to.remove_file(&fresh)?;
             let file = to.create_file(&fresh)?;
@@ -106,7 +106,7 @@ impl<'a> Transfer<'a> {
         })
     }
 
-    /// Fetches all of them.
+    /// Fetches all files.
     pub(super) async fn run(self, objects: Vec<Object>, bytes: u64) -> Result<(), Failure> {
         let count = objects.len();
         let files = stream::iter(objects).map(|object| self.file(object)).buffer_unordered(self.at_once);
@@ -118,7 +118,7 @@ impl<'a> Transfer<'a> {
         Ok(())
     }
 
-    /// Logs the progress from time to time.
+    /// Logs the progress at intervals.
     async fn tell(&self, files: usize, bytes: u64) -> Infallible {
         let clock = Clock::start();
         loop {
@@ -128,7 +128,7 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// One file, which is asked for again where other bytes came.
+    /// Fetches one file, and retries if the bytes are wrong.
     async fn file(&self, object: Object) -> Result<(), Failure> {
         let mut came = self.attempt(&object).await;
         if came.as_ref().is_err_and(Wrong::is_doubtful) {
@@ -139,7 +139,7 @@ impl<'a> Transfer<'a> {
             return Ok(());
         };
         let (dir, half) = (Arc::clone(&self.dir), temporary(&object.path));
-        // It is written anew by the next fetch anyway.
+        // The next fetch rewrites it anyway.
         let _ = blocking(move || dir.remove_file(&half)).await;
         Err(self.fetch.wrong(&object.path, wrong))
     }
@@ -161,7 +161,7 @@ impl<'a> Transfer<'a> {
         });
         let file = created.await.map_err(Wrong::Disk)?;
         self.ranges(object, &file, bytes).await?;
-        // A bucket says with each range which version it is of.
+        // A bucket reports the object's version with each range.
         if matches!(self.fetch.source.address, Address::Directory(_)) {
             let now = self.store.look(&object.path).await.map_err(Wrong::Store)?;
             if now.map(super::object).as_ref() != Some(object) {
@@ -172,7 +172,7 @@ impl<'a> Transfer<'a> {
         blocking(move || install(&dir, &file, &object, &lines)).await.map_err(Wrong::Disk)
     }
 
-    /// All bytes of a file at their places. Errors: the store gave others, as far as it says what it has.
+    /// Writes all bytes of a file. Errors: they differ from the checksum, if the store has one.
     async fn ranges(&self, object: &Object, file: &Arc<File>, bytes: &Cell<u64>) -> Result<(), Wrong> {
         let is_large = object.size > BLOCK;
         let turns = if is_large { self.turns } else { 1 };
@@ -209,10 +209,10 @@ impl<'a> Transfer<'a> {
     }
 }
 
-/// Puts a whole file in place, then says so. Errors: as write(2), rename(2).
+/// Renames a complete file into place, then adds it to the index. Errors: as write(2), rename(2).
 fn install(dir: &Beneath, file: &File, object: &Object, lines: &Lines) -> io::Result<()> {
     finish_file(file, object.size, MODE, object.modified_ns)?;
-    // Of a file whose ranges came in any order the size says nothing after a crash.
+    // Ranges arrive in any order, so after a crash the size does not show whether the file is complete.
     if object.size > RANGE {
         file.sync_data()?;
     }

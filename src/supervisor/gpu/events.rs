@@ -81,7 +81,7 @@ impl GpuEvents {
         self.finding(class, &text)
     }
 
-    /// There is a newer checkpoint: earlier incidents count no more.
+    /// There is a newer checkpoint: earlier incidents no longer count.
     pub(in crate::supervisor) fn refill(&mut self) {
         if let Some(watch) = &mut self.watch {
             watch.watch().refill();

@@ -190,7 +190,7 @@ impl Performer {
         Done::Nothing
     }
 
-    /// Tells the gang's member what happened. What it wants of the job.
+    /// Passes an event to the gang's member. Returns its requests to the job.
     pub(super) fn tell_gang(&mut self, now: Uptime, mut word: MemberEvent) -> Vec<Event> {
         let Some(gang) = &mut self.gang else { return Vec::new() };
         if let MemberEvent::Fell(failure) = &mut word {
@@ -199,7 +199,7 @@ impl Performer {
         gang.tell(now, word)
     }
 
-    /// What time and the gang's connections bring.
+    /// The events of the gang's timers and connections.
     pub(super) fn hear_gang(&mut self, now: Uptime) -> Vec<Event> {
         let Some(gang) = &mut self.gang else { return Vec::new() };
         let mut events = Vec::new();
@@ -261,8 +261,8 @@ impl Performer {
 
     /// An event once the attempt's output has been passed on, or the wait for it has ended.
     pub(super) fn is_heard_out(&mut self, now: Uptime, waits: Waits) -> Option<Event> {
-        let is_through = self.output_threads.are_through(now, waits);
-        (is_through && self.main_children.alive().is_empty()).then_some(Event::TreeEmpty)
+        let has_ended = self.output_threads.are_through(now, waits);
+        (has_ended && self.main_children.alive().is_empty()).then_some(Event::TreeEmpty)
     }
 
     /// The run is over, even if processes are left.

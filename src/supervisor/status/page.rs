@@ -1,5 +1,5 @@
 //! `--status-addr`: serves HTTP requests on the background thread. The facts are state of the event loop, so the loop gives
-//! them between two turns, as on the status socket. The background thread makes the page of them.
+//! them between two turns, as on the status socket. The background thread renders the page from these facts.
 
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};
@@ -16,7 +16,7 @@ use crate::rules::status::page::{self, Shown};
 use crate::supervisor::background::Teller;
 use crate::supervisor::status::history::History;
 
-/// The run's page is made at most once in this time, for any number of readers.
+/// The run's page is rendered at most once in this time, for any number of readers.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// The open listening socket.

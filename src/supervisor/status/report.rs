@@ -33,7 +33,7 @@ impl Report {
             let _going = going;
             let mut said = String::new();
             while let Ok(mut scene) = arrives.recv() {
-                // Only the newest is worth the work.
+                // Only the newest page is written.
                 while let Ok(newer) = arrives.try_recv() {
                     scene = newer;
                 }

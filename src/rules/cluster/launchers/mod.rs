@@ -1,4 +1,4 @@
-//! What a launcher, or a script around one, tells its processes or nodes: one file for each source.
+//! The variables that a launcher, or a script around one, gives to its processes or nodes: one file for each source.
 
 pub(in crate::cluster) mod jax_env;
 pub(in crate::cluster) mod launcher;

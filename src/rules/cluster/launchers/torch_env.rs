@@ -222,7 +222,7 @@ fn copies_slurm(input: &Input<'_>) -> bool {
     !is_counted && slurm::is_task_place(input.env, &["RANK", "WORLD_SIZE", "LOCAL_RANK"])
 }
 
-/// XGBoostJob lists its workers beside the master.
+/// XGBoostJob lists its workers separately from the master.
 fn hosts(input: &Input<'_>, reading: &Reading) -> Result<Option<Vec<String>>, ClusterError> {
     let (Some(list), Some(leader)) = (input.env.given("WORKER_ADDRS"), &reading.leader.host) else { return Ok(None) };
     let workers = list.split(',').map(|item| host("WORKER_ADDRS", item)).collect::<Result<Vec<_>, _>>()?;

@@ -31,7 +31,7 @@ pub(in crate::cluster) const K8S_INDEXED: Platform = Platform {
     ..Platform::of(&[NAME], &["JOB_COMPLETION_INDEX"], "JOB_COMPLETION_INDEX, and --nnodes or TRAINIT_NNODES", read)
 };
 
-/// The index, and what the manifest of the job gives (docs/examples/indexed-job.yaml).
+/// The index, and the values of the job's manifest (docs/examples/indexed-job.yaml).
 fn write(job: &Job, replica: &Replica) -> Vec<(&'static str, String)> {
     let [nnodes, _, leader] = EXPLICIT;
     vec![

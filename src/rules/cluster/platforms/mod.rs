@@ -1,4 +1,4 @@
-//! What a platform tells a node: one file for each platform.
+//! The variables that a platform gives to a node: one file for each platform.
 
 pub(in crate::cluster) mod aws_batch;
 pub(in crate::cluster) mod k8s_indexed;

@@ -252,7 +252,7 @@ fn place(input: &Input<'_>, listed: &[String], name: &str) -> Option<u32> {
     input.env.given("SLURMD_NODENAME").and_then(at).or_else(|| at(name))
 }
 
-/// Why the first host of the list does not run rank 0, as far as this task knows.
+/// Why the first host of the list does not run rank 0, if this task can tell.
 fn order_conflict(input: &Input<'_>, hosts: &[String], node: u32, process: Option<&Process>) -> Option<String> {
     let way_out =
         "so the address of rank 0 is unknown; give --leader HOST:PORT, the host of rank 0, or set MASTER_ADDR";

@@ -1,4 +1,4 @@
-//! What happened on the GPUs, in time: which class each incident gets, and what the trainer's death means after it.
+//! The incidents of the GPUs in the order of time: the class of each incident, and whether it explains the trainer's death.
 //!
 //! The driver's own verdict (recovery action) outweighs the XID's row. An XID stops a live trainer only with class leave;
 //! class restart gives the reason when the trainer dies within [`BLAME_WITHIN`]. Deliberately absent: where the incidents come

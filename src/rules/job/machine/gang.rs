@@ -1,12 +1,13 @@
-//! A job whose replicas start together: it starts nothing by itself, but when the gang says so, and stops when the gang
-//! says so. What each replica says and hears is `rules/gang`'s; here it meets the life of the process tree.
+//! A job that is part of a gang: the gang orders the start and the stop of the command. The protocol is in `rules/gang`;
+//! this file connects it to the life of the process tree.
 //!
 //! ```text
 //! Surveying -> Assembling -> (Arming -> Assembling ->) Launching -> Running -> Draining -> Surveying ...
 //!                  ^                                                               |
 //!                  +---- the trainer ended with 0 <- Flushing <--------------------+
 //! ```
-//! An evaluator or a reducer is beside the gang: it starts and restarts by itself, and only the job's end concerns it.
+//! An evaluator or a reducer is not a full member: it starts and restarts by itself, and only the end of the job concerns
+//! it.
 
 use std::time::Duration;
 
@@ -21,24 +22,24 @@ use crate::job::verdict::Reason;
 use crate::process::exit::{self, End};
 use crate::process::signal::Signal;
 
-/// What the gang has to do with this attempt and the job's end.
+/// The gang's influence on this attempt and on the job's end.
 #[derive(Debug, Default)]
 pub(super) struct Gang {
     /// The generation of the last start.
     generation: Option<Generation>,
-    /// The gang ended the attempt: its trainer's death is no failure.
+    /// The gang ended the attempt, so the trainer's death is not a failure.
     is_halting: bool,
-    /// The job is over: what ends now is not started again.
+    /// The job is over: the command is not started again.
     is_ending: bool,
-    /// What to leave with, once the tree is empty and the last commit is through.
+    /// The reason and exit code to use when the tree is empty and the last commit has ended.
     leave: Option<Leave>,
-    /// All replicas leave, because the machine of one goes.
+    /// All replicas exit, because the machine of one replica goes away.
     is_parting: bool,
-    /// The trainer's success was told.
+    /// The trainer's success was reported.
     has_finished: bool,
-    /// Surveys that have not answered: only the last one's answer is of now.
+    /// The number of surveys without an answer. Only the answer of the last one is current.
     pub(super) surveys: u32,
-    /// A survey was asked for while the training data were fetched.
+    /// A survey was requested while the training data were being fetched.
     pub(super) is_survey_due: bool,
 }
 
@@ -59,7 +60,7 @@ impl Machine {
         self.is_in_gang() && !is_over && (self.gang.is_halting || self.crashed(now))
     }
 
-    /// The gang wanted the attempt's end, or the job is over.
+    /// Whether the gang ended the attempt, or the job is over.
     pub(super) fn is_ended_by_gang(&self) -> bool {
         self.gang.is_halting || self.gang.is_ending
     }
@@ -89,7 +90,7 @@ impl Machine {
             Order::Save { lead, leave: false } => self.save_and_hold(now, lead),
             Order::Leave(leave) => self.leave_gang(now, leave),
             Order::Keep(step) => vec![Action::Keep(step)],
-            // The caller carries these out.
+            // The caller performs these actions.
             Order::Survey
             | Order::Restore(_)
             | Order::Launch(_)
@@ -102,7 +103,7 @@ impl Machine {
         }
     }
 
-    /// Nothing runs, and the gang decides what is next.
+    /// Nothing runs, and the gang decides the next step.
     fn waits_for_gang(&self) -> bool {
         matches!(self.state, State::Surveying | State::Assembling | State::Arming)
     }
@@ -136,19 +137,19 @@ impl Machine {
         vec![Action::Tell(MemberEvent::Restored)]
     }
 
-    /// It cannot be put in place; the gang asks for another survey.
+    /// The agreed step cannot be restored; the gang requests another survey.
     pub(super) fn on_not_armed(&mut self, detail: String) -> Vec<Action> {
         self.state = State::Assembling;
         vec![Action::Tell(MemberEvent::NotRestored(detail))]
     }
 
-    /// The trainer is stopped for the gang: it need not save.
+    /// Stops the trainer for the gang. The trainer does not need to save.
     fn halt(&mut self, now: Uptime, grace: Duration) -> Vec<Action> {
         self.gang.is_halting = true;
-        // Beside the gang nothing is halted to be started again.
+        // An evaluator or a reducer is not halted with the gang.
         self.gang.is_ending |= !self.is_in_gang();
         let is_kill = grace.is_zero();
-        // A replica that leaves by itself has a deadline of its own, which the gang waits for.
+        // A replica that leaves by itself has its own deadline, and the gang waits for it.
         if self.stopping.stop.is_some() && !is_kill {
             return Vec::new();
         }
@@ -165,14 +166,14 @@ impl Machine {
                 actions
             }
             State::Draining => self.set_deadline(now, now + grace).into_iter().collect(),
-            // A restore that is under way is of no use any more.
+            // The result of a running restore is no longer needed.
             State::Arming | State::Assembling => self.survey(),
             State::Waiting | State::Restoring | State::Gathering | State::Refreshing => self.flush(now),
             State::Fetching | State::Surveying | State::Flushing | State::Done => Vec::new(),
         }
     }
 
-    /// The gang hangs: the trainer is ended as at a hang of its own.
+    /// The gang hangs: ends the trainer like one that hangs itself.
     fn abort_with_gang(&mut self, now: Uptime) -> Vec<Action> {
         if self.state != State::Running || self.stopping.stop.is_some() {
             let grace = self.policy.gang.map(|gang| gang.stop_grace).unwrap_or_default();
@@ -182,19 +183,19 @@ impl Machine {
         self.abort(now, "the leader says that the gang hangs".to_owned())
     }
 
-    /// What is left of a tree when its main child has ended is given so long.
+    /// The time for the remaining processes of a tree after its main child has ended.
     pub(super) fn rest_grace(&self) -> Duration {
         let of_gang = self.policy.gang.filter(|_| self.is_in_gang() && !self.ended_well());
         of_gang.map_or(self.policy.stop_grace, |gang| gang.stop_grace)
     }
 
-    /// SIGKILL for what is left, now and until it is gone.
+    /// Sends SIGKILL to the remaining processes, repeatedly until none is left.
     pub(super) fn kill(&mut self, now: Uptime) -> Vec<Action> {
         self.stopping.kill_from = Some(now);
         vec![Action::KillTree, Action::Arm(Timer::Stuck, now + STUCK_AFTER), self.sweep(now + NEXT_SWEEP)]
     }
 
-    /// The chief has finished: the trainer may end by itself for so long.
+    /// The chief has finished: the trainer gets this much time to end by itself.
     fn end_in(&mut self, now: Uptime, grace: Duration) -> Vec<Action> {
         self.gang.is_ending = true;
         match self.state {
@@ -216,7 +217,7 @@ impl Machine {
         if self.gang.is_ending { self.halt(now, grace) } else { Vec::new() }
     }
 
-    /// Another replica's machine goes: the trainer saves as for a notice of its own, and starts again with the others.
+    /// Another replica's machine goes away: the trainer saves as for its own notice, and starts again with the others.
     fn save_and_hold(&mut self, now: Uptime, lead: Duration) -> Vec<Action> {
         if self.stopping.stop.is_some() || !matches!(self.state, State::Running | State::Launching) {
             return Vec::new();
@@ -246,13 +247,13 @@ impl Machine {
         }
     }
 
-    /// What a life comes to that would end now: with the gang it goes on until that says so. `None`: it ends.
+    /// Called when this process would exit: in a gang it continues until the gang orders the exit. `None`: it exits.
     pub(super) fn go_on_with_gang(&mut self) -> Option<Vec<Action>> {
         if self.policy.gang.is_none() || self.stopping.stop.is_some() {
             return None;
         }
         if self.stopping.kill_from.is_some() {
-            // What is left of the attempt cannot be ended, and beside that nothing is started.
+            // The remaining processes cannot be ended, and no attempt may start while they run.
             let is_halted = self.gang.is_halting && self.attempt.ended.is_none();
             return is_halted.then(|| self.exit(Reason::Peer, exit::PEER, format!("halted with the gang; {STUCK}")));
         }
@@ -260,7 +261,7 @@ impl Machine {
             return Some(self.exit_with_gang(leave));
         }
         if self.gang.is_ending {
-            // An empty tree is what it waits for; the answer is to leave.
+            // It waits for an empty tree, and then leaves.
             self.gang.has_finished = true;
             self.state = State::Assembling;
             return Some(vec![Action::Tell(MemberEvent::TreeEmpty(Offer::default()))]);
@@ -306,7 +307,7 @@ impl Machine {
         }
     }
 
-    /// The word to the gang on a main child's end that is this replica's failure.
+    /// The report to the gang of a main child's end that is this replica's failure.
     pub(super) fn tell_fall(&self) -> Option<Action> {
         let is_told = self.stopping.stop.is_some() || self.attempt.hung.is_some() || self.is_ended_by_gang();
         if !self.is_in_gang() || is_told {
@@ -322,7 +323,7 @@ impl Machine {
         Some(self.fall(class, Some(end), detail))
     }
 
-    /// The failure of the running generation, as the leader hears of it; the step is for the caller to add.
+    /// The failure of the running generation, as reported to the leader. The caller adds the step.
     pub(super) fn fall(&self, class: Class, end: Option<End>, detail: String) -> Action {
         let signal = match end {
             Some(End::Signal(signal)) => u8::try_from(signal.number()).ok(),
@@ -332,14 +333,14 @@ impl Machine {
         Action::Tell(MemberEvent::Fell(Failure { class, code, signal, step: None, detail }))
     }
 
-    /// An attempt could not be started, and the cause may be gone soon: the gang tries again.
+    /// An attempt could not be started, and the cause may disappear soon: the gang tries again.
     pub(super) fn start_again_with_gang(&mut self, fall: Action) -> Vec<Action> {
         let mut actions = vec![fall];
         actions.extend(self.survey());
         actions
     }
 
-    /// The word to the gang on why this job is being stopped, as soon as it is.
+    /// The report to the gang of why this job is being stopped, sent when the stop begins.
     pub(super) fn tell_stop(&self, now: Uptime) -> Option<Action> {
         self.policy.gang?;
         let word = match &self.stopping.stop.as_ref()?.cause {
@@ -355,7 +356,7 @@ impl Machine {
         Some(Action::Tell(word))
     }
 
-    /// The last word, where the tree is empty.
+    /// The last report, when the tree is empty.
     pub(super) fn tell_leaving(&self) -> Option<Action> {
         self.policy.gang.filter(|_| self.stopping.kill_from.is_none()).map(|_| Action::Tell(MemberEvent::Leaves))
     }

@@ -8,7 +8,7 @@ use crate::process::exit::End;
 
 /// An attempt that failed sooner than this without a new checkpoint looks like a crash loop.
 const QUICK: Duration = Duration::from_secs(60);
-/// So many quick failures in a row end the job.
+/// This many quick failures in a row end the job.
 const QUICK_LIMIT: u32 = 3;
 /// The usual exit code for wrong usage.
 const USAGE: u8 = 2;
@@ -24,7 +24,7 @@ const KILLED_CODES: [u8; 2] = [137, 247];
 const HEALTHY: Duration = Duration::from_secs(600);
 /// A death this soon after a resume may be the checkpoint's fault.
 const SUSPECT_WITHIN: Duration = Duration::from_secs(300);
-/// So many such deaths after the same checkpoint make trainit fall back to an older one.
+/// After this many such deaths with the same checkpoint trainit falls back to an older one.
 const SUSPECT_LIMIT: u32 = 2;
 
 /// A failed attempt.

@@ -1,8 +1,8 @@
 //! Finds `name=value` and `name: value` in a line of text, between other words. An example: a progress bar's `5/10
 //! [00:01<00:01, 5.0it/s, step=5, loss=0.500]` has `step` and `loss`.
 //!
-//! A name is the word before `=`, or before a `:` that white space or a fraction follows, with a letter in it; what stands in brackets between
-//! name and sign (`time (s): 3`) is left out. White space, commas, semicolons, `|`, brackets and quotes end a word.
+//! A name is the word before `=`, or before a `:` that white space or a fraction follows, with a letter in it. Text in
+//! brackets between name and sign (`time (s): 3`) is ignored. White space, commas, semicolons, `|`, brackets and quotes end a word.
 //! Deliberately absent: whether a value is a number ([`crate::metric::foreign_text::value`]).
 
 use crate::metric::foreign_text::value::{CLOSING, OPENING, QUOTES, call_argument, length_of_number};
@@ -49,13 +49,13 @@ pub(in crate::metric) fn pairs(line: &str) -> Vec<Pair<'_>> {
     pairs
 }
 
-/// Whether a number begins here that is no whole one: `file.py:12` and `cuda:0` have no value, XGBoost's `rmse:0.5` has.
+/// Whether a number with a fraction begins here: XGBoost's `rmse:0.5` has a value, `file.py:12` and `cuda:0` have none.
 fn is_fraction(text: &str) -> bool {
     let number = length_of_number(text).map(|length| &text[..length]);
     number.is_some_and(|number| !number.bytes().all(|b| b.is_ascii_digit() || b == b'_'))
 }
 
-/// The last word with a letter in it: before a bracket that is closed last, else in it.
+/// The last word with a letter in it. If the text ends with a bracket, the word before the bracket is preferred.
 fn name_before(text: &str) -> &str {
     let text = text.trim_end().trim_end_matches(QUOTES);
     if let Some(inside) = text.strip_suffix(CLOSING) {

@@ -86,7 +86,7 @@ impl Event {
     }
 }
 
-/// The name of this machine, as far as it is known.
+/// The name of this machine, if it is known.
 #[derive(Debug, PartialEq, Eq)]
 enum Name {
     Unasked,

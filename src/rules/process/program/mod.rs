@@ -8,7 +8,7 @@ pub mod not_found;
 use self::head::{Head, machine_name};
 use crate::text::safe_text::printable;
 
-/// What is at a path.
+/// The kind of file at a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FileKind {
     /// No file.
@@ -140,7 +140,7 @@ pub fn why_it_left(path: &str, bytes: &[u8], is_there: impl Fn(&str) -> bool) ->
     Some(format!("{script}: its #! line makes env look for {}, which is not in PATH; {other}", printable(&name)))
 }
 
-/// Advice to name the interpreter, as far as the file's first bytes or its name tell it.
+/// Advice to name the interpreter, if the file's first bytes or its name tell it.
 fn advice(path: &str, head: Option<&Head>, image: Image<'_>) -> String {
     let interpreter = match (head, path.rsplit_once('.').map(|(_, end)| end)) {
         (Some(Head::Script(interpreter)), _) if !interpreter.is_empty() => {

@@ -1,4 +1,4 @@
-//! The life of a simulated job: faults strike, replicas end, the platform starts them again or gives up.
+//! The state machine of a simulated job: faults occur, replicas end, the platform starts them again or gives up.
 //!
 //! Feed it [`Event::Begin`] first, then every event as it happens, and [`Event::Due`] when the time of
 //! [`Simulation::next_due`] has come. Perform the actions in order. After [`Action::Over`] nothing follows.
@@ -26,7 +26,7 @@ pub enum Event<'a> {
     Due,
     /// A replica printed a line.
     Line(usize, &'a str),
-    /// A replica has no processes any more. Its exit code, and its verdict if it wrote one.
+    /// The last process of a replica has ended: its exit code, and its verdict if it wrote one.
     Ended(usize, u8, Option<Value>),
     /// The user asks for the end with this signal; a second time: at once.
     Stop(Signal),
@@ -35,7 +35,7 @@ pub enum Event<'a> {
 /// Something to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Start the replica; the whole job was started again so often.
+    /// Start the replica. The number counts the restarts of the whole job.
     Start(usize, u32),
     /// Send its main process a signal.
     Signal(usize, Signal),
@@ -58,22 +58,22 @@ pub enum Action {
 /// How the job ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The platform calls it succeeded.
+    /// The platform reports success.
     Succeeded,
-    /// The platform calls it failed, and why.
+    /// The platform reports a failure, with the reason.
     Failed(String),
     /// The user ended it with this signal.
     Interrupted(Signal),
 }
 
-/// A fault and what became of it.
+/// A fault and its state.
 #[derive(Debug, Clone)]
 pub struct Strike {
     /// The fault.
     pub fault: Fault,
-    /// When it struck, if it has.
+    /// When it occurred; `None` before that.
     pub at: Option<Duration>,
-    /// It met a replica without processes.
+    /// The replica had no processes at that time.
     pub is_missed: bool,
 }
 
@@ -109,7 +109,7 @@ impl Simulation {
         }
     }
 
-    /// What is simulated.
+    /// The configuration.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -144,7 +144,7 @@ impl Simulation {
         format!("{:.0}s: {running} of {all} running{step}{generation}, {faults}", now.as_secs_f64())
     }
 
-    /// When the next [`Event::Due`] is.
+    /// The time of the next [`Event::Due`].
     pub fn next_due(&self) -> Option<Duration> {
         let faults = self.strikes.iter().filter(|_| self.outcome.is_none()).filter_map(Strike::due);
         let replicas = self.replicas.iter().flat_map(|replica| {
@@ -273,7 +273,7 @@ impl Simulation {
         }
     }
 
-    /// The platform takes the machine of a replica, and with it, on some platforms, the whole job.
+    /// The platform takes the machine of a replica away. On some platforms that ends the whole job.
     fn lose(&mut self, now: Duration, at: usize, loss: Loss, actions: &mut Vec<Action>) {
         self.replicas[at].is_struck = true;
         match loss {
@@ -360,7 +360,7 @@ impl Simulation {
         }
     }
 
-    /// The job is decided; what still runs is stopped.
+    /// The outcome is known: stops the replicas that still run.
     fn end(&mut self, now: Duration, outcome: Outcome, actions: &mut Vec<Action>) {
         actions.push(Action::Say(match &outcome {
             Outcome::Succeeded => "the job has succeeded".to_owned(),
@@ -392,7 +392,7 @@ enum Loss {
 }
 
 impl Strike {
-    /// When it strikes, if that is a time and has not come yet.
+    /// When it occurs; `None` if it depends on a step or has occurred.
     fn due(&self) -> Option<Duration> {
         match self.fault.when {
             When::At(at) if self.at.is_none() => Some(at),

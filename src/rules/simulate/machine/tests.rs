@@ -30,7 +30,7 @@ fn fault(kind: Kind, at: u64, replica: usize) -> Fault {
     Fault { kind, when: When::At(seconds(at)), replica }
 }
 
-/// The actions without the texts.
+/// The actions without the messages.
 fn step(simulation: &mut Simulation, now: u64, event: Event<'_>) -> Vec<Action> {
     let mut actions = simulation.step(seconds(now), event);
     actions.retain(|action| !matches!(action, Action::Say(_)));

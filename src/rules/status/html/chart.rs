@@ -32,7 +32,7 @@ struct Axis {
     first: f64,
     step: f64,
     count: f64,
-    /// What a label divides by, and its suffix.
+    /// The divisor of a label, and its suffix.
     unit: (f64, &'static str),
 }
 
@@ -94,7 +94,7 @@ pub(super) struct Title<'a> {
     /// Unique on the page.
     pub(super) id: &'a str,
     pub(super) title: &'a str,
-    /// What the chart shows, in a sentence.
+    /// A description of the chart in one sentence.
     pub(super) text: &'a str,
 }
 
@@ -105,7 +105,7 @@ enum Shape {
     Bar([(f64, f64); 2], RGBColor),
 }
 
-/// Lines over a common axis. A line is cut where it goes back.
+/// Lines over a common axis. A line is interrupted where its x value decreases.
 pub(super) fn lines(title: &Title<'_>, lines: &[Vec<(f64, f64)>], x_unit: Unit) -> String {
     let all = || lines.iter().flatten();
     let x = Axis::of(all().map(|(x, _)| *x), x_unit);

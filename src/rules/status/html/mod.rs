@@ -1,5 +1,5 @@
-//! The page about a run: one HTML document without anything from outside. The live page has a script that renews it; the
-//! report has none.
+//! The page about a run: one HTML document that loads nothing from outside. The live page has a script that updates it; the
+//! report has no script.
 //!
 //! Every text of the run is escaped. Deliberately absent: arguments, variables, and the trainer's output.
 
@@ -16,18 +16,18 @@ use crate::text::safe_text::printable;
 const STYLE: &str = include_str!("page.css");
 const LIVE: &str = include_str!("live.js");
 
-/// What the live page may do: its own style, its own script, and questions to its own address.
+/// The content security policy of the live page: its own style, its own script, and requests to its own address.
 pub const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'; form-action 'none'; \
                           frame-ancestors 'none'; script-src 'sha256-Z12qY2hVp68P8SjXAFyvh9x5wSTIqF+yqWGN6HtFuZw='";
-/// What the report may do.
+/// The content security policy of the report.
 const REPORT_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
 
 /// The facts of a moment.
 #[derive(Debug)]
 pub struct Scene {
-    /// The job machine's.
+    /// The facts of the job machine.
     pub snapshot: Snapshot,
-    /// The others.
+    /// The other facts.
     pub facts: Facts,
     /// trainit's own last log lines.
     pub log: Vec<String>,
@@ -35,7 +35,7 @@ pub struct Scene {
     pub verdict: Option<(&'static str, String)>,
 }
 
-/// The page that renews itself.
+/// The live page, which updates itself.
 pub fn live(scene: &Scene, history: &History) -> String {
     let controls = "<p class=\"dim\"><label hidden><input type=\"checkbox\" id=\"auto\" checked> renew every 5 s</label> \
                     <span id=\"note\" role=\"status\"></span></p>";

@@ -13,7 +13,7 @@ use crate::metric::foreign_text::number::repr;
 use crate::status::history::{Curve, History, Point};
 use crate::status::{Facts, lag, problem};
 
-/// Rows of the table beside a curve.
+/// The rows of the table of a curve.
 const ROWS: usize = 12;
 /// Commits in the table.
 const COMMITS: usize = 30;

@@ -1,8 +1,8 @@
 //! Variables of a launcher that count nodes or processes, although no place can be derived from them. They cause a
 //! warning for every launcher, so that a replica is never silently treated as the only one.
 //!
-//! A platform's signs stand in its own file, those of launchers that are not read in `unread.rs`. What is here of
-//! names is how launchers form them. Deliberately absent: reading a place.
+//! The signs of a platform are in the platform's file, those of launchers that are not read are in `unread.rs`. This file
+//! knows only how launchers form names. Deliberately absent: reading a place.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ use crate::process::env::Env;
 
 const NOT_READ: &str = "no place is read from these variables";
 
-/// What one launcher sets.
+/// The variables of one launcher.
 #[derive(Debug, Clone, Copy)]
 pub struct Signs {
     /// Its name, in words.
@@ -129,7 +129,7 @@ impl Signs {
     }
 }
 
-/// What one count says.
+/// One count.
 struct Counted<'a> {
     /// Its variables.
     names: Vec<&'a str>,
@@ -156,7 +156,7 @@ fn warning(found: &str, launcher: &str, missing: &str, way_out: &str, quotes: Op
     Warning::new("node_rank_unknown", message)
 }
 
-/// What launchers call the number of their nodes or processes, after a prefix of their own.
+/// Common names for the number of nodes or processes, after a launcher's own prefix.
 const COUNT_NAMES: [&str; 17] = [
     "_NNODES",
     "_NUM_NODES",
@@ -177,7 +177,7 @@ const COUNT_NAMES: [&str; 17] = [
     "_SIZE",
 ];
 
-/// What launchers call the place, after the same prefix.
+/// Common names for the place, after the same prefix.
 const PLACE_NAMES: [&str; 12] = [
     "_NODE_RANK",
     "_NODE_INDEX",
@@ -193,8 +193,8 @@ const PLACE_NAMES: [&str; 12] = [
     "_RANK",
 ];
 
-/// The warning for a launcher that has no line here: a count of several and a place among them whose names have one prefix,
-/// as `X_NUM_NODES` and `X_NODE_RANK`.
+/// The warning for an unknown launcher. It sets a count above one and a place, whose names have the same prefix, such as
+/// `X_NUM_NODES` and `X_NODE_RANK`.
 pub(in crate::cluster) fn unnamed(env: &Env) -> Option<Warning> {
     let mut counts = Vec::new();
     for (name, text) in env.iter() {
@@ -218,9 +218,9 @@ pub(in crate::cluster) fn unnamed(env: &Env) -> Option<Warning> {
     })
 }
 
-/// How many a value counts: itself, the upper bound of `min:max`, or the entries of a list in JSON, in Slurm's form, or with
-/// commas, semicolons or blanks between them. Of a list with names each name counts once, and numbers beside them do not: LSF
-/// has a host for each slot, or the number of slots behind each host.
+/// The number that a value stands for: the value itself, the upper bound of `min:max`, or the number of entries of a list. A
+/// list is JSON, has Slurm's form, or is separated by commas, semicolons or blanks. In a list with names each name counts
+/// once, and numbers do not count: LSF repeats a host for each slot, or writes the number of slots after each host.
 pub fn count(text: &str) -> Option<u32> {
     let text = bare(text);
     let number = |text: &str| text.trim().parse::<u64>().ok().map(|count| u32::try_from(count).unwrap_or(u32::MAX));
