@@ -1,7 +1,7 @@
 //! Numbered fault points: a test build kills, stops or breaks itself there. Release builds have none.
 
-/// What to do at which point: `TRAINIT_TEST_FAULT=7` kills the process at its point 7, `7:stop` stops it there until
-/// SIGCONT, `7:stop:3` only at the third time, `7:panic` panics in the thread that passes it.
+/// The fault, and the point where it occurs: `TRAINIT_TEST_FAULT=7` kills the process at its point 7, `7:stop` stops it
+/// there until SIGCONT, `7:stop:3` only at the third time, `7:panic` panics in the thread that passes it.
 #[derive(Debug, Default, Clone)]
 pub struct Faults {
     #[cfg(debug_assertions)]

@@ -17,11 +17,11 @@ use crate::support::bucket::{Bucket, Fault, NAME, Request};
 use crate::support::checkpoints::{Place, tree};
 use crate::support::eventually;
 
-/// So many small files are an object each, and one more are not.
+/// The largest number of small files that are stored as separate objects.
 const FEW: usize = 1000;
 const MIB: usize = 1 << 20;
 
-/// Writes so many files of some KiB, 4 MiB in all, into a step; no two have the same bytes.
+/// Writes this many files of some KiB, 4 MiB in total, into a step; no two have the same bytes.
 fn save(local: &Path, step: u64, count: usize) {
     for number in 0..count {
         let path = local.join(format!("step-{step}/{:02}/{number:04}.bin", number / 100));
@@ -44,7 +44,7 @@ fn is_archive(key: &str) -> bool {
     key.contains("/small-files-") && key.ends_with(".tar")
 }
 
-/// Files that are at the edge of what goes into an archive, or beyond, beside so many that are not.
+/// Files at or beyond the limits of an archive, and others that are within the limits.
 fn save_odd(local: &Path, step: u64) {
     save(local, step, FEW + 1);
     let unit = local.join(format!("step-{step}"));

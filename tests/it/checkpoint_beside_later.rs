@@ -1,4 +1,4 @@
-//! Trainers that do not start, or cannot save, beside what a save that was cut off has left: Composer, which goes on from where
+//! Trainers that cannot start or save because of the remains of an interrupted save: Composer, which continues from where
 //! its link leads, and NVIDIA's resiliency extension.
 
 use std::fs;

@@ -1,5 +1,4 @@
-//! `trainit checkpoint` used by hand: what it prints where, what it says of what is
-//! wrong, what it would do, and how it leaves.
+//! `trainit checkpoint` on the command line: its output on both streams, its errors, dry runs, and exit codes.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -22,7 +21,7 @@ fn one_line(done: &Finished, words: &[&str]) {
     assert!(words.iter().all(|word| line.contains(word)), "not all of {words:?} in {line}");
 }
 
-/// Everything that lies there, our own corner too.
+/// Every file in the directory, including trainit's own.
 fn census(root: &Path) -> Vec<String> {
     let mut found = vec![];
     for entry in fs::read_dir(root).into_iter().flatten() {

@@ -65,7 +65,7 @@ fn trainit_killed_at_any_point_of_a_commit_the_next_run_resumes_from_the_newest_
         let newest = if point < COMMITTED { 1 } else { 2 };
         let what = format!("killed at point {point}");
         restores(&place, newest, &saved[newest - 1], &what);
-        // On the same machine the newer one still lies there.
+        // On the same machine the newer one still exists.
         let done = run(&place, &place.local(), r#"echo "at $TRAINIT_RESUME_STEP""#).output().expect_code(0);
         if point >= COMMITTED {
             assert_eq!(done.out(), "at 2\n", "{what}");
@@ -88,7 +88,7 @@ fn the_trainer_killed_at_any_point_of_a_commit_its_last_checkpoint_is_committed_
     }
 }
 
-/// The bucket closes every connection until the run has asked for something or has no more requests.
+/// The bucket closes every connection until the run has requested something or has no more requests.
 fn dies_and_comes_back(bucket: &Bucket, going: &Running) {
     let (asked, was_asked) = std::sync::mpsc::channel();
     bucket.misbehave(move |_: &Request| {
@@ -208,7 +208,7 @@ fn a_store_that_never_answers_does_not_delay_a_stop_at_the_start() {
 
 #[test]
 fn a_panic_in_the_thread_that_commits_ends_neither_the_job_nor_its_verdict() {
-    // The last of these is past the manifest, where the commit stands.
+    // The last fault point is after the manifest, when the commit exists.
     for (point, newest) in [(2, 1), (4, 1), (COMMITTED, 2)] {
         let (place, saved) = one_committed(Place::new());
         let fault = format!("{point}:panic");

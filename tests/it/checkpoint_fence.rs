@@ -1,4 +1,4 @@
-//! A newer run of the job takes the store over: the older one hears of it whatever it is at, and leaves alone what the newer
+//! A newer run of the job takes over the store: the older one notices it during any operation, and does not change what the newer
 //! one leaves.
 
 use std::fs;
@@ -13,7 +13,7 @@ fn pipe(place: &Place, name: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// A run that looks for new checkpoints only at its ends. Its model goes where every run's does.
+/// A run that scans for checkpoints only at the end of attempts. Its model has the same destination as that of other runs.
 fn rarely_looking(place: &Place, local: &str, script: &str) -> Trainit {
     let (local, model) = (place.path(local), place.path(&format!("model of {local}")));
     let models = format!("file://{}", place.path("models").display());

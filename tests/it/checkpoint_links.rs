@@ -90,7 +90,7 @@ fn files_copied_through_links_are_neither_pushed_nor_fetched_again() {
     fs::write(place.path("base/frozen.bin"), vec![8; 100_000]).unwrap();
     assert!(place.checkpoint("push").args(FOLLOW).output().expect_code(0).out().starts_with("committed step-2"));
     fs::write(place.path("base/frozen.bin"), vec![9; 100_000]).unwrap();
-    // As on another machine: what is written after a push in its own place is newer.
+    // As on another machine: a file that is written after a push in its own place is newer.
     fs::remove_dir_all(place.local().join(".trainit")).unwrap();
     place.checkpoint("pull").args(FOLLOW).output().expect_code(0);
     let now = place.local().join("step-2/frozen.bin");

@@ -1,4 +1,4 @@
-//! Which checkpoint a life goes on from: the local one or the store's, after machines changed, runs went back, and crashes
+//! The checkpoint from which a run resumes: the local one or the store's, after machines changed, runs went back, and crashes
 //! left nothing whole.
 
 use std::fs;
@@ -15,7 +15,7 @@ fn run(place: &Place, args: &[&str], script: &str) -> Finished {
     trainit.output()
 }
 
-/// A script that saves this step and says what it resumed from.
+/// A script that saves this step and prints the checkpoint that it resumed from.
 fn saves(step: u64) -> String {
     format!(
         r#"echo "from ${{TRAINIT_RESUME_FROM:-scratch}} at ${{TRAINIT_RESUME_STEP:-none}}"; echo {{}} >"$D/ckpt-{step}.json""#

@@ -1,4 +1,4 @@
-//! A store that is a directory, where something lies in a file's place that is none; and checkpoints that may not be read.
+//! A store in a directory with something else in the place of a file; and checkpoints that cannot be read.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

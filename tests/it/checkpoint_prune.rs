@@ -1,4 +1,4 @@
-//! What `trainit checkpoint prune` spares and what it finds.
+//! `trainit checkpoint prune`: the commits that it keeps, and the objects that it finds.
 
 use std::fs;
 
@@ -53,7 +53,7 @@ fn a_poisoned_commit_is_called_so_and_is_none_of_those_that_are_kept() {
     let list = place.checkpoint("list").output().expect_code(0).out();
     assert!(list.contains("step-3  poisoned: a trainer failed twice"), "{list}");
     prune(&place, &["--keep-last", "1"]);
-    assert_eq!(place.steps(), [3, 2], "it stays, as training goes on from it, beside one that is good");
+    assert_eq!(place.steps(), [3, 2], "it is kept, because training continues from it, and so is one that is good");
 }
 
 #[test]

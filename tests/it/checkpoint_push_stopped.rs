@@ -1,4 +1,4 @@
-//! `trainit checkpoint push` stopped by a signal in the middle of what it sends.
+//! `trainit checkpoint push`, stopped by a signal during the upload.
 
 use std::fs::{self, File};
 use std::time::Instant;
@@ -17,7 +17,7 @@ fn a_push_that_is_stopped_takes_back_what_it_sent_and_leaves_with_the_signals_co
         let bucket = Bucket::start();
         let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
         place.save(1);
-        // What is larger than 64 MiB goes in parts.
+        // A file larger than 64 MiB is uploaded in parts.
         File::create(place.local().join("step-1/huge.bin")).unwrap().set_len(70 << 20).unwrap();
         bucket.misbehave(|request| is_second_part(request).then_some(Fault::Hang));
         let local = place.local().display().to_string();

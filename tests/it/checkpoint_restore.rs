@@ -1,4 +1,4 @@
-//! Restoring: what is in the checkpoint directory after a pull, whatever the store holds and whatever happened.
+//! Restores: the content of the checkpoint directory after a pull, for any content of the store and any disturbance.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -30,7 +30,7 @@ const LIVES: u32 = 4;
 const SAVES: u64 = 3;
 /// The trainers write while there are commits, so two looks must agree.
 const SETTLE: Duration = Duration::from_millis(1);
-/// How often a trainer saves again what it spoilt itself while it was being committed.
+/// How often a trainer repeats a save that it damaged itself during the commit.
 const SPOILT: u32 = 3;
 
 /// xorshift: the same on every machine.
@@ -45,7 +45,7 @@ impl Dice {
     }
 }
 
-/// What the lives of a schedule did, for the checks.
+/// The record of a schedule's runs, for the checks.
 #[derive(Default)]
 struct Book {
     /// Commits that were acknowledged, and what was saved in them.
@@ -113,7 +113,7 @@ fn mark_of(unit: &Path) -> String {
     marks[0].clone()
 }
 
-/// What a trainer does to its checkpoint while it is being committed.
+/// A trainer's change to its checkpoint during the commit.
 fn spoil(unit: &Path, mark: &str, rewrites: bool) {
     if rewrites {
         ["a.bin", "b.bin"].iter().for_each(|name| fs::write(unit.join(name), text(&format!("{mark}-again"))).unwrap());
@@ -129,7 +129,7 @@ fn mark_in_store(store: &Path, step: u64, stamp: &Stamp) -> Option<String> {
     is_there.then(|| mark_of(&unit))
 }
 
-/// Commits what lies still.
+/// Commits files that no longer change.
 async fn settled(mirror: &mut Mirror, progress: &dyn Fn(u64, u64)) -> Outcome {
     loop {
         match mirror.commit(&Ask::running(SETTLE, None), progress).await {
@@ -176,7 +176,7 @@ async fn life(book: Rc<RefCell<Book>>, number: u32, dir: PathBuf, store: PathBuf
                 let _ = fs::remove_dir_all(dir.join(format!("step-{}", step - 1)));
             }
             let overtaken = book.borrow().claimed > attempt;
-            // When so many pieces are in the store; three at most.
+            // When this many pieces are in the store; at most three.
             let (when, rewrites) = (if time < SPOILT { dice.below(9) } else { u64::MAX }, dice.below(2) == 0);
             let (unit, pieces) = (dir.join(format!("step-{step}")), Cell::new(0));
             let progress = |_, _| {
@@ -213,7 +213,7 @@ async fn by_hand(book: Rc<RefCell<Book>>, dir: PathBuf, store: PathBuf, kept: Ke
     let newest = book.borrow().newest();
     let mut mirror = Mirror::open(config(&dir, &store, kept, false)).await.unwrap();
     if prunes {
-        // What goes away meanwhile, because a run prunes too, may make it fail; never may it delete too much.
+        // It may fail, because a run prunes at the same time. It must never delete too much.
         let _ = mirror.prune(false).await;
         return;
     }
@@ -263,7 +263,7 @@ impl Running {
     }
 }
 
-/// No object changes, none comes back, and once there is a commit there is always one.
+/// No object changes, no deleted object returns, and after the first commit there is always a commit.
 fn check_store(book: &mut Book, store: &Path) {
     fn visit(at: &Path, found: &mut BTreeMap<PathBuf, (u64, u64)>) {
         let Ok(entries) = fs::read_dir(at) else { return };
@@ -327,7 +327,7 @@ async fn schedule(seed: u64) {
         }
         let at = dice.below(running.len() as u64) as usize;
         if dice.below(25) == 0 {
-            // Killed; what it has asked of the disk may still be done.
+            // Killed; its pending disk operations may still complete.
             running.remove(at);
             continue;
         }
@@ -345,7 +345,7 @@ async fn schedule(seed: u64) {
     let reader = Mirror::open(config(&place.path().join("reader"), &store, kept, false)).await.unwrap();
     let told = Cell::new((0, 0));
     let judged = reader.verified(&|done, all| told.set((done, all))).await.unwrap();
-    assert_eq!(told.get().0, told.get().1, "every byte is told of");
+    assert_eq!(told.get().0, told.get().1, "every byte is reported");
     assert!(judged.iter().all(|j| j.problems.is_empty()), "{judged:?}");
     assert_eq!(judged[0].manifest.as_ref().map(|m| m.stamp()).as_ref(), book.borrow().committed.keys().last());
 }
@@ -379,7 +379,7 @@ async fn freeze_in_a_commit(turns: usize) -> bool {
     save(&at("old"), 1, "old-1");
     old.commit(&Ask::at_rest(), &|_, _| {}).await;
     save(&at("old"), 2, "old-2");
-    // One thread does all that is asked of the disk, and may be told to wait.
+    // One thread performs all disk operations, and the test can pause it.
     let machine = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).enable_all().build().unwrap();
     let inside = machine.handle().clone();
     let mut commit = Box::pin(async move { old.commit(&Ask::at_rest(), &|_, _| {}).await });

@@ -66,7 +66,7 @@ fn a_restore_beside_another_that_has_put_nothing_in_place_yet_leaves_it_what_it_
 #[test]
 fn a_restore_that_begins_while_another_puts_things_in_place_waits_for_it_and_uses_them() {
     for (side_by_side, point) in [false, true].into_iter().flat_map(|kind| (23..=29).map(move |at| (kind, at))) {
-        // Nothing stands in the way, so nothing is cleared.
+        // Nothing conflicts, so nothing is cleared.
         if point == 24 {
             continue;
         }

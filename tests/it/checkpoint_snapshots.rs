@@ -1,4 +1,4 @@
-//! What a commit takes: parts, everything else as it is, what is left out, and what people are told of it.
+//! The content of a commit: parts, all other files unchanged, the excluded files, and the log lines about it.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Committing: what is in the store after a push, whatever happened during it.
+//! Commits: the content of the store after a push with disturbances.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -215,7 +215,7 @@ fn a_name_that_is_not_utf8_is_refused_by_name() {
     fs::write(odd, "1").unwrap();
     let done = place.checkpoint("push").output().expect_code(1);
     assert!(done.err().contains(r"step-1/x\xff: its name is not UTF-8"), "{}", done.err());
-    // Beside it lies what is called as the other is put.
+    // The directory also contains a file with the name under which the other is put.
     fs::write(place.local().join("step-1").join(r"x\xff"), "1").unwrap();
     let done = place.checkpoint("push").output().expect_code(1);
     assert!(done.err().contains("not UTF-8"), "{}", done.err());

@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use crate::support::checkpoints::{Place, tree};
 use crate::support::{Trainit, stopped};
 
-/// Runs trainit with a small tmpfs at a path, in a mount namespace of its own.
+/// Runs trainit with a small tmpfs at a path, in a separate mount namespace.
 fn with_tmpfs(place: &Place, deed: &str, at: &std::path::Path, size: &str) -> Trainit {
     fs::create_dir_all(at).unwrap();
     let script = "mount -t tmpfs -o size=$1 tmpfs \"$2\" && shift 2 && exec \"$@\"";

@@ -1,4 +1,4 @@
-//! What `trainit checkpoint` says, and how it takes what the environment says.
+//! The messages of `trainit checkpoint`, and its use of the environment.
 
 use std::fs;
 use std::os::unix::fs::symlink;

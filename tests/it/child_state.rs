@@ -182,7 +182,7 @@ fn without_proc_the_rest_of_a_group_gets_sigterm_when_its_leader_has_ended() {
     assert!(done.out().contains("told"), "{}{}", done.out(), done.err());
 }
 
-/// What is said to be lost, before the command runs.
+/// Warnings about lost capabilities, before the command runs.
 fn complaints(log: &str) -> Vec<&str> {
     log.lines().take_while(|line| !line.contains(r#""started "#)).collect()
 }

@@ -1,5 +1,5 @@
 //! The cluster, through the real program: every golden case, once as `inspect --json` (the model) and once as
-//! `run -- env -0` (what the child really gets).
+//! `run -- env -0` (the child's real environment).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::{Finished, Trainit};
 
-/// The contract's cases, and further ones in the same form (its section 8) for what they leave open.
+/// The contract's cases, and further cases in the same form (its section 8) for gaps in the former.
 const CASES: &str =
     concat!(include_str!("../golden/cluster-cases.jsonl"), include_str!("../golden/cluster-more.jsonl"));
 
@@ -35,7 +35,7 @@ impl Case {
         serde_json::from_value(self.0["env"].clone()).unwrap()
     }
 
-    /// `trainit SUB FLAGS... REST...` with the case's environment and, in a mount namespace of its own, its files.
+    /// `trainit SUB FLAGS... REST...` with the case's environment and, in a separate mount namespace, its files.
     fn trainit(&self, sub: &str, rest: &[&str]) -> Finished {
         let flags: Vec<&str> = self.flags().into_iter().filter(|f| f.starts_with("--")).collect();
         let args: Vec<&str> = [sub].into_iter().chain(flags).chain(rest.iter().copied()).collect();

@@ -9,7 +9,7 @@ use trainit::rules::cluster::spec::{ClusterError, ClusterOptions, Nproc};
 use trainit::rules::framework::{Resolved, resolve};
 use trainit::rules::process::env::Env;
 
-/// Section 5 of the contract, and what a setting that fits no cluster says.
+/// The codes of section 5 of the contract, and the code for a setting that fits no cluster.
 const CODES: [&str; 16] = [
     "invalid_json",
     "not_an_object",
@@ -29,7 +29,7 @@ const CODES: [&str; 16] = [
     "missing_leader",
 ];
 
-/// What the platforms look at, and what lies around it.
+/// The variables that the platforms read, and similar ones.
 fn names() -> Vec<&'static str> {
     let torchruns = ["PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_RDZV_ENDPOINT"];
     PLATFORMS.iter().flat_map(|source| source.variables).copied().chain(torchruns).chain(["CLOUD_ML_JOB_ID"]).collect()

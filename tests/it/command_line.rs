@@ -30,7 +30,7 @@ fn help_and_version_are_words_as_well_as_flags() {
         let done = Trainit::new(wrong).output().expect_code(125);
         assert_eq!(done.err().lines().count(), 1, "{}", done.err());
     }
-    // What is to be started is the command's own word.
+    // Words after the dashes belong to the command.
     assert_eq!(Trainit::new(["run", "--", "echo", "help"]).output().expect_code(0).out(), "help\n");
 }
 
@@ -72,7 +72,7 @@ fn a_setting_that_needs_an_unreadable_setting_is_no_second_mistake() {
     let store = ["run", "--checkpoint-store", "file:///s"];
     let lacking = Trainit::new([&store[..], &["--", "true"]].concat()).output().expect_code(125);
     assert!(lacking.err().contains("needs --checkpoint-dir"), "{}", lacking.err());
-    // The directory may be what the unreadable flag names; so may the leader.
+    // The unreadable flag may name the directory or the leader.
     let unread = Trainit::new([&store[..], &["--checkpoint-path=/c", "--", "true"]].concat());
     let unread = unread.env("PET_NNODES", "2").env("PET_NODE_RANK", "1").output().expect_code(125);
     assert_eq!(unread.err().lines().count(), 1, "{}", unread.err());

@@ -8,7 +8,7 @@ use crate::support::{Trainit, binary};
 
 const MASTER: &str = r#"{"cluster":{"master":["m:1"],"worker":["w:1"]},"job":"it's $HOME `id` \\ \"quoted\"\nand more","task":{"type":"worker","index":0}}"#;
 
-/// What a real shell has after `eval` of what `trainit env` prints, as NUL-separated values.
+/// The variables of a real shell after `eval` of the output of `trainit env`, as NUL-separated values.
 fn after_eval(shell: &str, env: &[(&str, &str)], show: &str) -> Vec<String> {
     let script = format!("eval \"$('{}' env)\" || exit 9\n{show}", binary().display());
     let mut command = Command::new(shell);

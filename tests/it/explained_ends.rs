@@ -1,4 +1,5 @@
-//! A death that something outside the trainer explains is told with what to do, the first time, in the verdict's sentence.
+//! If something outside the trainer explains its death, the verdict's sentence names the cause and the remedy, at the first
+//! occurrence.
 
 #![expect(unsafe_code, reason = "a seccomp filter, installed between fork and exec")]
 

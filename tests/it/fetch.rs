@@ -16,7 +16,7 @@ use crate::support::{Finished, Running, Trainit, assert_prompt, eventually, is_r
 
 /// More than one range of a large file.
 const LARGE: usize = 33 << 20;
-/// Says what is in place.
+/// The file that lists the fetched files.
 const INDEX: &str = ".trainit-fetch";
 
 /// A bucket with data, and a directory for them.
@@ -90,7 +90,7 @@ fn url(prefix: &str) -> String {
     format!("gs://{NAME}/{prefix}")
 }
 
-/// What the run answers that its state is.
+/// The state in the run's status.
 fn state(running: &Running) -> serde_json::Value {
     let name = |uid: u32| format!("trainit-{uid}-{}-", running.pid());
     let own = fs::metadata("/proc/self").unwrap().uid();

@@ -51,7 +51,7 @@ impl Place {
 
     /// The value and step of each report of this tag.
     fn reports(&self, tag: &str) -> Vec<(String, String)> {
-        // It is made just before the first line comes.
+        // The file is created just before its first line.
         if fs::metadata(self.at("metrics")).is_ok_and(|file| file.len() == 0) || !self.at("metrics").exists() {
             return Vec::new();
         }
@@ -142,7 +142,7 @@ fn a_damaged_record_is_left_out_with_one_warning() {
     let end = damaged.len();
     // Within the data of the last record but one, and of the last.
     (damaged[end - 30], damaged[end - 90]) = (!damaged[end - 30], !damaged[end - 90]);
-    // What is wrong besides is told, too.
+    // Other mistakes are reported, too.
     damaged.extend([7; 12]);
     place.golden("1", &damaged);
     place.golden("2", &[TENSORBOARDX, &[7; 12]].concat());

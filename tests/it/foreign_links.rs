@@ -20,7 +20,7 @@ struct Place {
 impl Place {
     fn new() -> Option<Place> {
         if !is_root() {
-            eprintln!("skipped: needs root beside a less privileged user");
+            eprintln!("skipped: needs root and a less privileged user");
             return None;
         }
         let place = Place { dir: shared_dir() };

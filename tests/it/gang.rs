@@ -1,4 +1,4 @@
-//! The replicas of a job stop and start together: several real trainits on loopback, each as a replica of its own.
+//! The replicas of a job stop and start together: several real trainits on loopback, one for each replica.
 
 use std::io::Write;
 use std::net::TcpStream;

@@ -10,7 +10,8 @@ use crate::support::{Running, Trainit, eventually, send};
 const GOAL: u64 = 40;
 
 /// A replica of a collective: no rank is more than a step ahead of another. It adds up its steps, saves the sum at every step,
-/// and goes on from the newest checkpoint that it finds. `SAVES=no` saves nothing; `PAUSE` seconds are between two steps.
+/// and continues from the newest checkpoint that it finds. `SAVES=no` saves nothing; `PAUSE` is the time between two steps
+/// in seconds.
 const TRAINER: &str = r#"
 dir=$TRAINIT_CHECKPOINT_DIR; step=0; total=0
 newest=$(ls "$dir" 2>/dev/null | sed -n 's/^step-//p' | sort -n | tail -1)
@@ -36,7 +37,7 @@ struct Job {
     cluster: Cluster,
     root: tempfile::TempDir,
     count: usize,
-    /// What all replicas are told.
+    /// The flags of all replicas.
     env: Vec<(&'static str, String)>,
 }
 

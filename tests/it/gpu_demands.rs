@@ -6,7 +6,7 @@ use crate::gpus::{object, problem};
 use crate::support::fake_nvml::{Driver, FakeNvml};
 use crate::support::{Trainit, has_gpus, is_root};
 
-/// Runs with a /dev and a /proc/driver of its own: `setup` is a shell line with `$DEV` as working directory.
+/// Runs with a separate /dev and /proc/driver: `setup` is a shell line with `$DEV` as working directory.
 fn with_devices(setup: &str) -> Trainit {
     devices(setup, &["gpus", "--json"])
 }
@@ -32,7 +32,7 @@ fn gpus_without_nvml_are_counted_by_their_device_nodes() {
         eprintln!("skipped: needs root for a /dev of its own");
         return;
     }
-    // Minor 3 is ours and known; 5 is ours and unknown to /proc; 9 does not open; ctl and uvm are no GPUs.
+    // Minor 3 is visible and known; 5 is visible and unknown to /proc; 9 does not open; ctl and uvm are not GPUs.
     let setup = format!("touch nvidiactl nvidia-uvm nvidia3 nvidia5 && mkdir nvidia9 && {INFORMATION}");
     let object = object(&with_devices(&setup).output().expect_code(0));
     assert_eq!(object["source"], "procfs");

@@ -1,4 +1,4 @@
-//! The GPU watch inside a run: what a GPU does to a job, and what a driver cannot do to trainit.
+//! The GPU watch inside a run: the effect of GPU errors on a job, and protection of trainit from the driver.
 
 use std::time::{Duration, Instant};
 

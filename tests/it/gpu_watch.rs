@@ -317,7 +317,7 @@ fn a_watch_that_hangs_is_killed_warned_of_once_and_replaced() {
     assert!(reason.starts_with("nvmlEventSetWait_v2 did not return in 0.7 s"), "{reason}");
     let first = fake.calls()[0].0;
     assert!(!is_alive(first) && turns.watch.pid().is_none());
-    // The next is due after the pause, of which the clock is told.
+    // The next probe is due after the pause; the test sets the clock.
     fake.play(&[]);
     let later = turns.watch.deadline().unwrap();
     turns.events.extend(turns.watch.pump(later));

@@ -313,7 +313,7 @@ fn cuda_visible_devices_is_joined_by_uuid() {
     assert_eq!(visible("GPU-00000001"), [json!(false), json!(true)]);
     assert_eq!(visible("0"), [Value::Null, Value::Null], "CUDA's 0 need not be NVML's");
     assert_eq!(visible(""), [json!(false), json!(false)]);
-    assert_eq!(visible("MIG-1f8c"), [Value::Null, Value::Null], "an instance of a GPU that cannot be told");
+    assert_eq!(visible("MIG-1f8c"), [Value::Null, Value::Null], "an instance of an unknown GPU");
     fake.play(&["gpu0.name A", "gpu1.name A"]);
     assert_eq!(visible("1"), [json!(false), json!(true)], "of one model, numbers are the same to both");
     assert_eq!(visible("1,-1,0"), [json!(false), json!(true)], "what names nothing ends the list");

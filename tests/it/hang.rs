@@ -87,7 +87,7 @@ fn a_trainer_that_a_signal_stopped_is_not_hung() {
     let running = watched("300ms", &[], "echo $$; exec sleep 1000").start();
     let pid: i32 = running.after_line("").trim().parse().unwrap();
     send(pid, libc::SIGSTOP);
-    // One that goes on as it did, from later on, is found to hang meanwhile.
+    // Enough time passes: an attempt that starts now and is not stopped is found to hang.
     watched("300ms", &[], "exec sleep 1000").output().expect_code(201);
     assert!(is_alive(pid), "{}", running.log_so_far());
     send(pid, libc::SIGCONT);

@@ -1,4 +1,4 @@
-//! File systems that do not answer: signals are acted on, a trainer that crashed is judged, and it is told what it is that
+//! File systems that do not answer: signals are handled, a crashed trainer gets a verdict, and the log names the file system that
 //! does not.
 
 use std::fs;

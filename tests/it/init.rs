@@ -1,4 +1,4 @@
-//! trainit as an init: orphans, the whole-tree stop, one deadline, and what it is when it is not PID 1.
+//! trainit as an init: orphans, the stop of the whole tree, the single deadline, and its behaviour when it is not PID 1.
 
 #![expect(unsafe_code, reason = "what runs between fork and exec, and how full a pipe is")]
 
@@ -88,7 +88,7 @@ fn no_process_gets_sigterm_twice() {
 
 #[test]
 fn a_process_that_changes_its_group_at_sigterm_is_not_sent_another() {
-    // It becomes a group of its own in its handler and goes on; trainit sweeps the tree again and again meanwhile.
+    // Its handler moves it to its own process group and it continues; trainit scans the tree repeatedly during that time.
     let script = "import os, signal, sys, time\n\
                   if os.fork():\n    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n    time.sleep(100)\n\
                   def handler(*_):\n    print('TERM', flush=True)\n    os.setsid() if os.getsid(0) != os.getpid() else 0\n\
@@ -160,7 +160,8 @@ fn with_an_orphaned_signal_it_hears_of_its_own_parents_death() {
 fn every_signal_that_can_be_caught_reaches_the_command() {
     // KILL and STOP cannot be caught, 32 and 33 are the C library's own, TERM begins the stop, CHLD means an ended child.
     let signals: Vec<i32> = (1..=64).filter(|s| ![9, 15, 17, 19, 32, 33].contains(s)).collect();
-    // Waited for, not trapped in a shell: what is ignored when a shell starts (HUP under nohup) it cannot trap.
+    // Uses sigwait instead of a shell's trap, because a shell cannot trap a signal that was ignored at its start (HUP under
+    // nohup).
     let script = "import signal\n\
         every = set(range(1, 65)) - {9, 17, 19, 32, 33}\n\
         signal.pthread_sigmask(signal.SIG_BLOCK, every)\n\
@@ -207,7 +208,7 @@ fn the_signals_that_a_c_library_reserves_reach_the_command_too() {
 fn sigterm_before_anything_runs_is_not_lost() {
     for _ in 0..40 {
         let running = Trainit::pid1(["run", "--", "sleep", "1000"]).start();
-        // The real PID 1 is the child of unshare; it is ours to be sent signals as soon as it has blocked them.
+        // The real PID 1 is the child of unshare. The test may send signals to it as soon as it has blocked them.
         let inner = loop {
             let inner = children_of(running.pid()).first().copied();
             if let Some(inner) = inner.filter(|inner| has_blocked_all(*inner)) {

@@ -1,4 +1,4 @@
-//! What an init meets seldom: a process that not even SIGKILL ends, the kernel's own killing, a pool of workers that drains,
+//! Rare cases for an init: a process that SIGKILL does not end, the kernel's OOM killer, a pool of workers that drains,
 //! and long silence.
 
 use std::path::{Path, PathBuf};
@@ -57,7 +57,7 @@ fn a_process_that_survives_sigkill_is_named_and_left_within_the_limit() {
     assert!(freezer.run("fsfreeze", "-f"));
     let child = first_child(running.pid()).unwrap();
     drop(go);
-    // Who only waits for its program to be read is not there at so many looks.
+    // A process that only waits for its program to be read is absent from some of the samples.
     let mut looks = 0;
     eventually("it is stuck", || {
         let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
@@ -122,7 +122,7 @@ fn out_of_memory_is_told_from_a_mere_sigkill_by_the_cgroups_own_counter() {
     assert_eq!((verdict["reason"].as_str(), verdict["oom"].as_bool()), (Some("signalled"), Some(false)));
     let verdict = run("b'x' * (1 << 30)").expect_code(137).verdict();
     assert_eq!((verdict["reason"].as_str(), verdict["oom"].as_bool()), (Some("oom"), Some(true)));
-    // Killed was a child, and the command tells it by a code of its own.
+    // A child was killed, and the command reports it with its own exit code.
     let child = "import os, sys\nif os.fork() == 0: b'x' * (1 << 30)\nsys.exit(7 if os.wait()[1] else 0)";
     let verdict = run(child).expect_code(7).verdict();
     assert_eq!((verdict["reason"].as_str(), verdict["child_code"].as_i64()), (Some("oom"), Some(7)));
@@ -169,7 +169,7 @@ if __name__ == '__main__':
     assert_eq!(done.verdict()["child_code"], 0);
 }
 
-/// A script that hands its output to a `tee` of its own and becomes trainit.
+/// A script that pipes its output to `tee` and then becomes trainit by exec.
 fn behind_tee(pid1: bool, log: &Path, command: &str) -> Finished {
     let script = "exec > >(exec tee -a \"$0\") 2>&1; exec \"$@\"";
     let unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child=SIGKILL"];

@@ -25,7 +25,7 @@ fn pid_in(line: &str) -> i32 {
     line.split_whitespace().last().unwrap().parse().unwrap()
 }
 
-/// Another PID 1, which starts trainit beside a process of its own, and says in the end whether that one is as it was.
+/// Another PID 1, which starts trainit and a process of its own, and reports at the end whether that process is unchanged.
 const POD: &str = r#"
 bash -c 'for s in TERM HUP INT CONT USR1; do trap "echo neighbour heard $s" $s; done; echo neighbour ready; while :; do sleep 0.01; done' &
 neighbour=$!
@@ -59,7 +59,7 @@ fn in_a_shared_pid_namespace_it_stops_its_own_orphans_and_no_other_process() {
 pub(crate) const LOOK: &str = "look() { while read -r name set; do case $name in SigPnd:|ShdPnd:) echo \"pending $1 $set\";; \
                                esac; done </proc/$BASHPID/status; }; ";
 
-/// No HUP (1) and no CONT (18) among what was pending, of so many looks.
+/// No HUP (1) and no CONT (18) was pending in any of this many samples.
 pub(crate) fn expect_no_hup_or_cont(text: &str, looks: usize) {
     let sets: Vec<&str> = text.lines().filter(|l| l.starts_with("pending ")).collect();
     assert_eq!(sets.len(), 2 * looks, "{text}");
@@ -95,7 +95,7 @@ fn a_fault_of_its_own_ends_trainit_and_the_command_with_it() {
     let command = pid_in(&running.after_line("pid "));
     eventually("trainit waits", || state_of(running.pid()) == 'S');
     let none = std::ptr::null_mut::<libc::c_void>();
-    // SAFETY: the registers are of the size that the kernel writes; the program that goes on at address 0 is not ours.
+    // SAFETY: the registers are of the size that the kernel writes; the program that continues at address 0 is a test program.
     unsafe {
         let mut registers: libc::user_regs_struct = std::mem::zeroed();
         assert_eq!(libc::ptrace(libc::PTRACE_ATTACH, running.pid(), none, none), 0, "may we?");

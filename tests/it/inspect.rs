@@ -1,4 +1,4 @@
-//! `trainit inspect`: what it shows, where values came from, and how it fails.
+//! `trainit inspect`: its output, the origins of values, and its errors.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! What a run does where it may have few processes, threads or open files: it ends with a code and a line of its own, and the
+//! Runs with few allowed processes, threads or open files: such a run ends with its own code and line, and the
 //! line names the limit.
 
 use std::fs;
@@ -10,7 +10,7 @@ use crate::support::{Finished, Trainit, is_root};
 /// A user without other processes.
 const USER: &str = "--reuid=53713";
 
-/// `trainit run` as that user, with so many processes and threads at most.
+/// `trainit run` as that user, with at most this many processes and threads.
 fn with_processes(count: u32, args: &[&str]) -> Finished {
     let limit = format!("--nproc={count}");
     let prefix = ["setpriv", USER, "--regid=53713", "--clear-groups", "prlimit", &limit];

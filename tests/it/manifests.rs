@@ -11,7 +11,7 @@ use crate::support::documents::{files, objects, root, text, variables, words, ya
 use serde_json::{Map, Value, json};
 use trainit::rules::text::duration;
 
-/// What trainit takes without being told.
+/// The default of --stop-grace.
 const STOP_GRACE: Duration = Duration::from_secs(25);
 /// For the last commit and the way out.
 const COMMIT: Duration = Duration::from_secs(5);
@@ -27,7 +27,7 @@ fn inspected(place: &str, variables: &[(String, String)], more: &[(&str, &str)])
     }
     let done = command.output();
     let mut seen: Value = serde_json::from_str(&done.out()).unwrap_or_else(|e| panic!("{place}: {e}: {}", done.err()));
-    // The GPUs that a job demands are not here; that is said beside the rest.
+    // This machine lacks the GPUs that the job demands; that error comes in addition to the others.
     let warnings = seen["warnings"].as_array().into_iter().flatten();
     let code = if warnings.into_iter().any(|warning| warning["code"] == "gpu_demand") { 125 } else { 0 };
     assert_eq!(done.code(), code, "{place}: {}{}", done.out(), done.err());
@@ -312,7 +312,7 @@ fn the_batch_file_queues_itself_again_when_it_was_stopped_and_neither_when_it_fi
         assert_eq!(std::fs::read_to_string(folder.path().join("requeued")).unwrap_or_default(), requeued, "{log}");
         // With 1 the first node that was stopped would take the others' time to save.
         assert!(text("docs/examples/train.sbatch").contains("\nsrun --kill-on-bad-exit=0 "));
-        // What Slurm announces is what trainit was told that it means.
+        // The signal that Slurm sends is the one that trainit was configured for.
         let announced = announced.as_deref().unwrap();
         assert!(text("docs/examples/train.sbatch").contains(&format!("TRAINIT_PREEMPT_ON={announced}\n")));
     }

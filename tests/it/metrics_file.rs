@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::report_metric::{folder, is_root, lines, needs_root, report};
 use crate::support::{Finished, Trainit, assert_prompt, binary, eventually};
 
-/// `report-metric` as the last words of a shell script, where they are `"$@"`; in a mount namespace of its own when asked.
+/// `report-metric` at the end of a shell script, where it is `"$@"`; on request in a separate mount namespace.
 fn scripted(file: &Path, namespace: bool, script: &str, args: &[&str]) -> Finished {
     let shell = ["sh", "-c", script, "sh"];
     let prefix = if namespace { [&["unshare", "-m"][..], &shell].concat() } else { shell.to_vec() };
@@ -82,7 +82,7 @@ fn eight_writers_at_once_lose_nothing() {
     }
 }
 
-/// Two writers of 150 reports each, and what a reader that polls without pause finds meanwhile.
+/// Two writers of 150 reports each, and the content that a reader sees that polls without pause.
 fn beside_a_reader(file: &Path, keep: &str, mut look: impl FnMut(&[u8]) + Send) {
     report(file, ["first", "1"]).output().expect_code(0);
     let inode = fs::metadata(file).unwrap().ino();
@@ -133,7 +133,7 @@ fn beside_a_trim_a_reader_finds_the_lines_and_never_an_empty_file() {
     let (_dir, file) = folder();
     let (mut reads, mut mixtures) = (0, 0);
     beside_a_reader(&file, "10", |bytes| {
-        // What is copied out while it is copied over is a mixture: the kernel lets both go on. That is one look of thousands.
+        // A read during a write may return a mixture, because the kernel allows both at once. That is one read of thousands.
         let whole = bytes
             .split(|b| *b == b'\n')
             .filter(|line| serde_json::from_slice::<Value>(line).is_ok_and(|v| v.is_object()));

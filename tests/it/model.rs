@@ -1,4 +1,4 @@
-//! What a finished job leaves beside its checkpoints, and where Vertex AI wants both.
+//! The model of a finished job, and the places where Vertex AI expects the model and the checkpoints.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -247,7 +247,7 @@ fn a_file_may_become_a_directory_and_the_reverse() {
         there.into_iter().collect::<Vec<_>>(),
         [("a", "2\n"), ("d/e/f", "2\n")].map(|(p, t)| (p.into(), t.into()))
     );
-    // Another's file stays, and what it is in the way of is named.
+    // A foreign file is kept, and the error names the file that it blocks.
     fs::remove_dir_all(place.path("model")).unwrap();
     fs::write(place.store().join("d/e/somebody-elses"), "x").unwrap();
     let done = run(&place, "mkdir \"$0\"; echo 3 > \"$0/d\"; echo 3 > \"$0/a\"").output().expect_code(204);
@@ -292,8 +292,8 @@ fn in_a_bucket_objects_of_the_model_are_replaced_and_other_objects_are_not_read(
     assert_eq!(deeds.iter().rfind(is_models).map(String::as_str), Some("PUT job/.trainit/model.json"));
 }
 
-/// Starts another run's copy once the first one's waits in the bucket, and goes on with that when the other has put its
-/// manifest. Both succeed, and what the manifest says is there: one's model, whole. Whose that is, is whose turn came last.
+/// Starts the copy of a second run while the first run's copy waits in the bucket, and lets the first continue when the
+/// second has put its manifest. Both succeed, and the manifest names one complete model: that of the run that finished last.
 #[track_caller]
 fn one_is_whole_in_the_end(bucket: &Bucket, waits_at: &'static str) {
     let start = |word: &str| {

@@ -7,7 +7,7 @@ use crate::support::checkpoints::Place;
 use crate::support::fake_nvml::FakeNvml;
 use crate::support::{Finished, Trainit, eventually, is_alive, is_root};
 
-/// A shell script as the trainer, so many times.
+/// A shell script as the trainer, in this many processes.
 fn ranks(count: &str, flags: &[&str], script: &str) -> Trainit {
     Trainit::new(["run", "--nproc", count])
         .args(flags)
@@ -224,7 +224,7 @@ fn the_first_to_die_is_the_story_and_the_others_are_stopped_with_their_trees() {
 
 #[test]
 fn with_several_deaths_at_once_the_first_counts_and_not_the_lowest_rank() {
-    // While trainit is stopped, rank 2 dies, then rank 0: when it goes on, both wait to be reaped.
+    // While trainit is stopped, rank 2 dies, then rank 0. When trainit continues, both are zombies.
     let (dir, _) = folder();
     let script = "echo pid $$; while [ ! -e \"$DIR/$RANK\" ]; do sleep 0.01; done; exit 4$RANK";
     let running = ranks("3", &[], script).env("DIR", dir.path()).start();
@@ -232,7 +232,7 @@ fn with_several_deaths_at_once_the_first_counts_and_not_the_lowest_rank() {
         let line = running.after_line(&format!("[rank {rank}] pid "));
         line.rsplit(' ').next().unwrap().trim().parse::<i32>().unwrap()
     });
-    // What they print is passed on before all are watched.
+    // Their output is passed on before all of them are watched.
     running.after_log("started sh, ranks 0 to 2");
     running.signal(libc::SIGSTOP);
     for rank in [2, 0] {
@@ -341,7 +341,7 @@ fn a_checkpoint_of_several_ranks_is_committed_only_with_the_file_of_each() {
 
 #[test]
 fn a_stranger_that_has_the_number_of_a_rank_that_is_gone_hears_nothing() {
-    // The namespace's next process id is ours to choose.
+    // The test chooses the namespace's next process id.
     let script = r#"
         last=/proc/sys/kernel/ns_last_pid
         "$0" run --nproc 2 --signal-target group -- sh -c '[ $RANK = 1 ] && exec sleep 1000; echo $$ >"$1/first"' sh "$1" &

@@ -1,4 +1,4 @@
-//! Runs whose store is a bucket: what is sent, what is not, and how fast.
+//! Runs whose store is a bucket: the objects that are sent, those that are not, and the speed.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -158,12 +158,12 @@ fn a_store_that_hangs_holds_up_no_end_for_which_there_is_nothing_to_commit() {
             eventually("it is committed", || commits(&bucket, 1));
             going.after_log("checkpoint committed");
         }
-        // What follows a commit is through when looks go on.
+        // The work after a commit is complete when scans continue.
         bucket.forget();
         eventually("looks go on", || bucket.asked().len() > 9);
         bucket.misbehave(|_| Some(Fault::Hang));
         bucket.forget();
-        eventually("a look asks who owns the store", || !bucket.asked().is_empty());
+        eventually("a scan checks the owner of the store", || !bucket.asked().is_empty());
         let asked = Instant::now();
         if stopped {
             going.signal(libc::SIGTERM);
@@ -324,7 +324,7 @@ fn the_bandwidth_limit_does_not_hold_when_no_trainer_runs() {
     let going = crashing(&place, &["--mirror-bandwidth", "1"], &last);
     eventually("the first is committed", || commits(&bucket, 10));
     fs::write(place.path("go"), "").unwrap();
-    eventually("one file is through", || puts(&bucket, "a.bin") + puts(&bucket, "b.bin") == 1);
+    eventually("one file is uploaded", || puts(&bucket, "a.bin") + puts(&bucket, "b.bin") == 1);
     fs::write(place.path("crash"), "").unwrap();
     let done = going.finish().expect_code(0);
     assert_eq!(done.out(), "from scratch\nfrom 20\n", "{}", done.err());

@@ -1,4 +1,4 @@
-//! Stores in buckets, over real HTTP on loopback: what was pushed comes back, whatever the bucket does meanwhile.
+//! Stores in buckets, over real HTTP on loopback: pushed checkpoints are restored, with any fault of the bucket.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -92,7 +92,7 @@ fn a_file_of_many_parts_comes_back_bit_for_bit() {
     });
 }
 
-/// What is saved in step 1 goes into a bucket and comes back where there is so much memory.
+/// The files of step 1 are pushed to a bucket and pulled with this memory limit.
 pub(crate) fn goes_through_little_memory(mebibytes: u64, save: impl Fn(&Place)) {
     let Some(group) = Cgroup::with_limit(mebibytes << 20) else {
         eprintln!("skipped: a transfer in little memory (no memory cgroup can be made here)");
@@ -521,7 +521,7 @@ fn no_secret_is_ever_printed() {
     };
     let mut text = all(&place);
     assert!(text.contains("committed step-1"), "{text}");
-    // A server that repeats what it was sent.
+    // A server that repeats the request.
     bucket.misbehave(|_| Some(Fault::Refuse("403 Forbidden", SECRET)));
     text += &all(&place);
     bucket.misbehave(|_| Some(Fault::Refuse("400 Bad Request", SECRET)));

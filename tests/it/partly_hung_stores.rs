@@ -1,4 +1,4 @@
-//! Stores that take what they are sent and never answer one other kind of request: the newest checkpoint gets there.
+//! Stores that accept uploads and never answer one other kind of request: the newest checkpoint is committed.
 
 use std::fs;
 use std::sync::atomic::AtomicBool;

@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::report_metric::folder;
 use crate::support::{Trainit, assert_prompt, is_root};
 
-/// Node 1 of two, whose leader is there.
+/// Node 1 of two, with a leader at this address.
 fn worker(leader: &str, flags: &[&str]) -> Trainit {
     let cluster = ["run", "--nnodes", "2", "--node-rank", "1", "--leader", leader, "--log-format", "json"];
     Trainit::new(cluster).args(flags).args(["--", "echo", "started"])

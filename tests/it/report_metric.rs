@@ -40,7 +40,7 @@ macro_rules! needs_root {
 }
 pub(crate) use needs_root;
 
-/// Cases where trainit is meant to differ from the library, with what it leaves.
+/// Cases where trainit differs from the library on purpose, with the resulting file.
 const DIFFERENCES: &[(&str, Option<&str>)] = &[
     // The library lets the tag swallow the step; trainit refuses the tag.
     ("tag 'global_step'", None),

@@ -1,4 +1,4 @@
-//! Which failures are worth another attempt, and from where it goes on.
+//! The failures that cause another attempt, and the checkpoint from which it continues.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -62,7 +62,7 @@ fn save_sharded(unit: &Path, seconds: u64) {
     }
 }
 
-/// Goes on from the highest number that it finds, by itself, and dies where that is torn.
+/// Continues from the highest number that it finds, without trainit's advice, and dies if that checkpoint is torn.
 const HIGHEST: &str = "cd \"$TRAINIT_CHECKPOINT_DIR\"; newest=$(ls -d step_* | sort -t_ -k2n | tail -1); echo from=$newest; \
                        [ -e $newest/.metadata ] || exit 3; [ $newest = step_8 ] && [ ! -e over ] || exit 0; touch over; \
                        mkdir step_12; echo x >step_12/__0_0.distcp; kill -9 $$";

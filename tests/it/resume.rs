@@ -1,4 +1,4 @@
-//! The main job: a trainer that is stopped, preempted or killed anywhere goes on from the newest committed checkpoint,
+//! The main purpose: a trainer that is stopped, preempted or killed at any time continues from the newest committed checkpoint,
 //! on an empty disk, and finishes. The trainer is a real one: examples/train.sh fits a line.
 
 use std::fs;

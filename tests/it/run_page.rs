@@ -140,7 +140,7 @@ fn a_report_is_written_at_a_commit_and_again_at_the_end_with_the_verdict() {
     running.stop().expect_code(143);
     let page = fs::read_to_string(&report).unwrap();
     assert!(page.contains("(stopped)</h1>") && page.contains("<strong>stopped</strong>: "), "{page}");
-    assert_eq!(fs::read_dir(dir.path().join("out")).unwrap().count(), 1, "nothing is left beside it");
+    assert_eq!(fs::read_dir(dir.path().join("out")).unwrap().count(), 1, "no temporary file remains");
 }
 
 #[test]

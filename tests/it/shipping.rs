@@ -1,4 +1,4 @@
-//! What goes with the file: completions for shells, licences, the version.
+//! Parts of the shipped file: completions for shells, licences, the version.
 
 use std::collections::BTreeSet;
 use std::process::Command;

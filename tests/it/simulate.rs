@@ -268,7 +268,7 @@ fn an_interrupt_ends_all_replicas_and_the_report_is_still_shown() {
     assert_eq!(processes(&marker), [0i32; 0]);
 }
 
-/// Starts a job whose replicas also have a process in a session of its own; returns when all of them run.
+/// Starts a job whose replicas also have a process in a separate session; returns when all of them run.
 fn with_daemons(job: &Job, marker: &str) -> Running {
     let script = format!(
         "setsid sh -c 'echo daemon of {marker}; trap \"\" TERM; while :; do sleep 1; done' & \

@@ -8,7 +8,7 @@ use crate::object_stores::{amazon, each, fails};
 use crate::support::bucket::{Bucket, Fault, Request};
 use crate::support::checkpoints::{Place, tree};
 
-/// What comes in one request, in several chunks, and says what the others are.
+/// The object that comes in one request, in several chunks, and that describes the others.
 const SMALL: &str = "/step-2/0000000002-000001/weights.bin";
 const LARGE: &str = "/step-2/0000000002-000001/large.bin";
 const MANIFEST: &str = "/.trainit/commits/0000000002-";

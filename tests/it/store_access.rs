@@ -1,4 +1,4 @@
-//! Who may use a bucket, and what the environment says about it: what is wrong there is one line, and no secret is in it.
+//! Access to a bucket, configured by the environment: a mistake is reported on one line without a secret.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -220,7 +220,7 @@ fn a_metadata_server_that_is_named_is_the_only_one_that_is_asked() {
     assert_eq!(machine.asked().len(), 4);
 }
 
-/// What a container or a token service says, in JSON.
+/// The answer of a container's or a token service, in JSON.
 fn keys_of(id: &str) -> String {
     format!(
         r#"{{"AccessKeyId":"{id}","SecretAccessKey":"secret","Token":"token","Expiration":"2099-01-01T00:00:00Z"}}"#
@@ -336,7 +336,7 @@ fn says_that_nothing_is_there(mut stream: StreamOwned<ServerConnection, TcpStrea
     }
 }
 
-/// `host:port` of a server with a certificate of its own, where nothing is, and how often it was called.
+/// `host:port` of an empty server with a self-signed certificate, and the number of calls to it.
 fn speaks_tls(certificate: &str) -> (SocketAddr, Arc<AtomicUsize>) {
     let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
     let key = PrivateKeyDer::from_pem_slice(KEY.as_bytes()).unwrap();

@@ -53,7 +53,7 @@ fn bearer(number: u32) -> Reply {
     ok(format!(r#"{{"access_token":"{}","expires_in":3600,"expires_on":"4070908800"}}"#, called(number)))
 }
 
-/// Who gives out credentials, with what a bucket says of those that do not hold.
+/// Sources of credentials, and a bucket's answers to credentials that are not valid.
 struct Way {
     name: &'static str,
     refusal: (&'static str, &'static str),

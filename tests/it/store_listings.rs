@@ -30,7 +30,7 @@ fn an_answer_that_is_no_listing_is_requested_again() {
             place.push();
             let seen = AtomicUsize::new(0);
             let is_it = is_listing_of("/.trainit/commits");
-            // The first listing is the claim's, and the next decides what is restored.
+            // The first listing is part of the claim, and the next one decides which commit is restored.
             bucket.misbehave(move |r| (is_it(r) && seen.fetch_add(1, SeqCst) % 2 == 1).then(fault));
             let done = run_afresh(&place).expect_code(0);
             assert_eq!(done.out(), "resumed from 7\n", "{}", done.err());

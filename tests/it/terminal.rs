@@ -15,14 +15,14 @@ use std::time::Instant;
 use crate::init_signals::{LOOK, expect_no_hup_or_cont, state_of};
 use crate::support::{TIMEOUT, binary, eventually, send};
 
-/// A program in a session of its own on a pseudo-terminal.
+/// A program in a separate session on a pseudo-terminal.
 struct Terminal {
     master: File,
     child: Child,
     screen: Arc<(Mutex<String>, Condvar)>,
 }
 
-/// A program in a session of its own on a pseudo-terminal, which hangs up when its other end is dropped.
+/// A program in a separate session on a pseudo-terminal, which hangs up when its other end is dropped.
 fn on_terminal(program: &str, args: &[&str]) -> (File, Child) {
     let (mut options, mut name) = (OpenOptions::new(), [0; 64]);
     options.read(true).write(true).custom_flags(libc::O_NOCTTY);
@@ -43,7 +43,7 @@ fn on_terminal(program: &str, args: &[&str]) -> (File, Child) {
     unsafe {
         command.pre_exec(move || {
             libc::login_tty(tty);
-            // As after a login, however the tests were started: what is ignored cannot be trapped.
+            // As after a login, because an ignored signal cannot be trapped.
             libc::signal(libc::SIGHUP, libc::SIG_DFL);
             libc::signal(libc::SIGINT, libc::SIG_DFL);
             libc::signal(libc::SIGQUIT, libc::SIG_DFL);
@@ -153,7 +153,7 @@ fn stops_and_goes_on(redirection: &str) {
     terminal.keys(b"\x1a");
     terminal.shows("stopped-14");
     terminal.keys(b"\n");
-    terminal.shows("bash -c"); // fg says what it brings to the foreground
+    terminal.shows("bash -c"); // fg prints the command that it moves to the foreground
     let screen = terminal.screen.0.lock().unwrap().clone();
     let pid = screen.split("pid-").nth(1).unwrap().split('-').next().unwrap().to_owned();
     Command::new("kill").args(["-USR1", &pid]).status().unwrap();
@@ -194,7 +194,7 @@ fn ctrl_z_is_undone_when_no_process_could_continue_the_command() {
 fn held_with_ctrl_s_it_holds_up_no_stop() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("read");
-    // What is typed is read in order: with the line, the key before it has had its effect.
+    // Typed keys are read in order: when the line is read, the key before it has had its effect.
     let script = format!("trap 'exit 3' TERM; echo ready; read line; : >{}; {LOOP}", file.display());
     let mut terminal = Terminal::start(binary().to_str().unwrap(), &["run", "--", "bash", "-c", &script]);
     terminal.shows("ready");

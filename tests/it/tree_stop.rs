@@ -1,4 +1,4 @@
-//! The stop of a tree from the top down: a process that handles SIGTERM has its time, and what is below it waits; and what the
+//! The stop of a tree from the top down: a process that handles SIGTERM gets time, and its descendants wait; and what the
 //! log says of processes that were left or killed.
 
 use std::fs;
@@ -275,7 +275,7 @@ fn a_script_that_ends_while_its_trainer_runs_on_gets_one_warning_with_names() {
 
 #[test]
 fn with_the_group_as_the_target_all_of_it_hears_it_at_once_as_under_dumb_init() {
-    // The trainer waits for its workers, which would not be told while it lives.
+    // The trainer waits for its workers, which would get no signal while it lives.
     let trainer = WITH_LOADERS.replace("time.sleep(0.7)", "os.wait(); os.wait()");
     let dir = programs(&[("train.sh", WITHOUT_EXEC), ("train.py", &trainer)]);
     let running = start(dir.path(), &["--signal-target", "group", "--stop-grace", "50s"], &["./train.sh"]);

@@ -126,7 +126,7 @@ fn slowly_read(script: &str, is_stopped: bool, code: i32) {
         taken += output.read(&mut [0; 1024]).unwrap();
         place.steps() == [7]
     });
-    assert!(taken < BYTES / 2, "the commit waited for who reads");
+    assert!(taken < BYTES / 2, "the commit waited for the reader");
     taken += output.read_to_end(&mut Vec::new()).unwrap();
     assert_eq!((taken, child.wait().unwrap().code()), (BYTES, Some(code)));
 }

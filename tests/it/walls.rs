@@ -16,7 +16,7 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Complaints about lines of the room that name what the room must not know. Unit tests (the module at the end, or a file
+/// Complaints about lines of a room that name something that the room must not know. Unit tests (the module at the end, or a file
 /// `tests.rs`) are free.
 fn trespasses(room: &str, forbidden: &[&str]) -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -122,7 +122,7 @@ fn a_platforms_variables_are_named_in_its_own_file_only() {
     assert!(files.len() > 9, "{files:?}");
     let code =
         |path: &Path| fs::read_to_string(path).unwrap().split("#[cfg(test)]\nmod tests").next().unwrap().to_owned();
-    // What a framework reads or is told is the framework's word; a platform only sets it.
+    // A variable that a framework reads belongs to the framework; a platform only sets it.
     let mut frameworks = Vec::new();
     sources(&root.join("src/rules/framework"), &mut frameworks);
     let frameworks: Vec<String> = frameworks.iter().map(|path| code(path)).collect();

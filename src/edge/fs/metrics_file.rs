@@ -2,7 +2,7 @@
 //!
 //! `rules::metric::report::plan` decides what a write does to the file. Deliberately absent: a temporary file with a rename (a tailing
 //! reader would stay on the old inode, and a bind mount refuses it), truncation before writing, a lock file, and any flush
-//! that no setting asks for.
+//! without a setting for it.
 
 use std::fmt;
 use std::fs::{File, FileType, Metadata, TryLockError};
@@ -77,20 +77,20 @@ impl fmt::Display for Note {
 
 /// The lines are not in the file.
 #[derive(Debug, Error)]
-#[error("cannot {deed} {}: {source}", .path.display())]
+#[error("cannot {operation} {}: {source}", .path.display())]
 pub struct Error {
-    deed: &'static str,
+    operation: &'static str,
     path: PathBuf,
     source: io::Error,
 }
 
 impl Error {
-    /// What could not be done.
-    pub fn deed(&self) -> &'static str {
-        self.deed
+    /// The operation that failed.
+    pub fn operation(&self) -> &'static str {
+        self.operation
     }
 
-    /// What kind of failure.
+    /// The kind of failure.
     pub fn kind(&self) -> ErrorKind {
         self.source.kind()
     }
@@ -102,12 +102,12 @@ impl MetricsFile {
         MetricsFile { path, keep, fsync, timeout, is_stuck: AtomicBool::new(false) }
     }
 
-    /// Adds whole lines, all of them in one write. Errors: nothing of them is in the file then (but for a FIFO or device).
+    /// Adds whole lines in one write. After an error the file contains none of them (except a FIFO or device).
     pub fn append(&self, lines: &[u8]) -> Result<Vec<Note>, Error> {
         match trusted_open::metadata(&self.path).map(|m| Metadata::file_type(&m)) {
             Ok(kind) if kind.is_fifo() || kind.is_char_device() => self.send(kind, lines),
             Ok(kind) if kind.is_block_device() => {
-                Err(self.error("write")(io::Error::other("it is a disk, and what is on it would be overwritten")))
+                Err(self.error("write")(io::Error::other("it is a disk, and its content would be overwritten")))
             }
             _ => self.append_regular(lines),
         }
@@ -144,7 +144,7 @@ impl MetricsFile {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 if let Some(folder) = self.path.parent().filter(|f| !f.as_os_str().is_empty()) {
                     trusted_open::create_directories(folder).map_err(|source| Error {
-                        deed: "make the folder",
+                        operation: "make the folder",
                         path: folder.to_owned(),
                         source: match source.kind() {
                             ErrorKind::AlreadyExists => io::Error::new(ErrorKind::AlreadyExists, LEADS_NOWHERE),
@@ -196,7 +196,7 @@ impl MetricsFile {
                 Ok(cut_to.is_some())
             }
             Plan::Replace { content, len, torn } => {
-                // Writers without the lock append; lines that they added meanwhile must not be overwritten.
+                // Writers without the lock append; lines that they added in the meantime must not be overwritten.
                 if file.metadata()?.len() != old.len() as u64 {
                     append_whole(file, false, lines)?;
                     return Ok(false);
@@ -266,13 +266,13 @@ impl MetricsFile {
         Ok(Vec::new())
     }
 
-    fn error(&self, deed: &'static str) -> impl Fn(io::Error) -> Error {
-        move |source| Error { deed, path: self.path.clone(), source }
+    fn error(&self, operation: &'static str) -> impl Fn(io::Error) -> Error {
+        move |source| Error { operation, path: self.path.clone(), source }
     }
 }
 
-/// The last bytes of a metrics file, at most so many; nothing where there is none. Errors: as open(2), read(2); no regular
-/// file.
+/// The last bytes of a metrics file, up to the limit; empty if the file is missing. Errors: as open(2), read(2); the file is
+/// not a regular file.
 pub fn end_of(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let file = match trusted_open::open(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -286,7 +286,7 @@ pub fn end_of(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     read_from(&file, metadata.len() - wanted, wanted)
 }
 
-/// At most so many bytes; fewer where the file was shortened meanwhile.
+/// Reads up to `wanted` bytes; fewer if the file was shortened in the meantime.
 fn read_from(file: &File, mut at: u64, wanted: u64) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; wanted as usize];
     let mut filled = 0;

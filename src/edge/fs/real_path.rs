@@ -14,7 +14,7 @@ use crate::edge::process::spawn;
 /// Pause between two checks whether the caller still waits.
 const BEAT: Duration = Duration::from_millis(20);
 
-/// The path without symbolic links, as far as it exists.
+/// The path without symbolic links. Parts that do not exist are kept.
 pub fn real(path: &Path) -> PathBuf {
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let found = whole.ancestors().find_map(|above| {
@@ -35,7 +35,7 @@ pub struct Found {
 }
 
 impl Found {
-    /// Waits at most so long, and only while `goes_on` returns true.
+    /// Waits up to the limit, and only while `goes_on` returns true.
     pub fn of(paths: Vec<PathBuf>, limit: Duration, goes_on: &dyn Fn() -> bool) -> Found {
         let (mut found, clock, (told, hears)) = (Found::default(), Clock::start(), channel());
         if paths.is_empty() {

@@ -29,7 +29,7 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut new = OsString::from(".");
     new.push(name);
     new.push(format!(".{}.new", spawn::own_pid()));
-    // A file of this name is left of an earlier process.
+    // A file of this name is from an earlier process.
     let _ = unlinkat(&directory, new.as_os_str(), UnlinkatFlags::NoRemoveDir);
     let mode = Mode::from_bits_truncate(0o666);
     let file = nix::fcntl::openat(&directory, new.as_os_str(), NEW, mode)?;

@@ -1,7 +1,7 @@
 //! A small directory of this run: the files that trainer and trainit exchange, and the status socket.
 //!
 //! It is called `trainit-UID-PID-RANDOM`, because containers may share the place and another user must not be able to take
-//! the name first. It lies in memory where the system has such a place. The run holds flock(2) on it while it lives, so a
+//! the name first. It is in memory if the system has such a place. The run holds flock(2) on it while it lives, so a
 //! process in any PID namespace can tell that a killed run left it behind.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -20,7 +20,7 @@ use crate::edge::process::spawn::own_pid;
 
 /// Announces a preemption.
 pub const PREEMPTION: &str = "preemption";
-/// Its mtime says that the trainer is alive.
+/// Its mtime shows that the trainer is alive.
 const HEARTBEAT: &str = "heartbeat";
 /// Prefix of temporary files that are renamed to it.
 const BEGUN_HEARTBEAT: &str = ".heartbeat.";
@@ -41,10 +41,10 @@ const SETTLED: Duration = Duration::from_secs(5);
 const LOOKED_AT: usize = 4096;
 /// The most directories that one run looks at to remove them.
 const CLEARED: usize = 64;
-/// More bytes than any file of ours has.
+/// More bytes than any file of trainit has.
 const RESERVED_BYTES: usize = 64;
 
-/// Removed with what is in it when dropped.
+/// Removed with its content when dropped.
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
@@ -105,8 +105,8 @@ impl RunDir {
     }
 
     /// Where the trainer creates its heartbeat file, as text for a variable. Root's entrypoint may change to another user
-    /// (gosu, setpriv), and that user may create this file and no other of ours. Only the trainer receives the name of the
-    /// directory, so that no other process can put a link there.
+    /// (gosu, setpriv), and that user may create this file, but no other file of trainit. Only the trainer receives the
+    /// name of the directory, so that no other process can put a link there.
     pub fn heartbeat(&mut self) -> String {
         let open = self.path(&format!("{OPEN}{:016x}", random()));
         self.open = (own_uid() == 0 && self.open_up(&open)).then_some(open);
@@ -146,8 +146,8 @@ impl RunDir {
         let _ = file.and_then(|mut file| file.write_all(&[b'\n'; RESERVED_BYTES]));
     }
 
-    /// Removes directories of killed runs beside it, the first time it is called. On a machine with many runs each looks at a few
-    /// of them, from a random one on: its cost does not grow with their number.
+    /// Removes directories of killed runs in the same place, at the first call. On a machine with many runs each looks at a few
+    /// of them, from a random one on, so that the cost does not grow with their number.
     pub fn clear_others(&mut self) {
         let Some(place) = self.path.parent().filter(|_| !self.has_cleared) else { return };
         let mut found = named_in(place);

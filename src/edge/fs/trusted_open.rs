@@ -1,6 +1,6 @@
 //! Opens files in places where another user may write: a link that another user made is not followed.
 //!
-//! trainit often runs as root beside a trainer of less privilege. A symbolic link is followed only if root or our own user
+//! trainit often runs as root with a less privileged trainer. A symbolic link is followed only if root or our own user
 //! owns it, in every part of the path. A file with several hard links is opened only where no other user could have made
 //! one of them. One openat2(RESOLVE_NO_SYMLINKS) opens the path. If it meets a link, or the kernel (before 5.6) or a seccomp
 //! filter lacks the call, each part is opened with O_NOFOLLOW and its owner is checked.
@@ -35,7 +35,7 @@ pub fn open(path: &Path, flags: OFlag) -> io::Result<File> {
     let kept = flags - OFlag::O_TRUNC;
     let mut file = reach(path, kept)?;
     if has_other_names(&file.metadata()?) {
-        // The directory is needed, so the path is walked again and the file opened anew there.
+        // The directory is needed, so the path is walked again and the file is opened again there.
         let found = walk(path, false, true)?;
         file = found.open(kept)?;
         refuse_hard_link(&file, &File::from(found.directory).metadata()?)?;
@@ -69,7 +69,7 @@ pub fn metadata(path: &Path) -> io::Result<Metadata> {
     reach(path, OFlag::O_PATH)?.metadata()
 }
 
-/// Opens the directory that a path lies in, and returns the name of the last part. Errors: as [`open`]; EINVAL for a path
+/// Opens the parent directory of a path, and returns the name of the last part. Errors: as [`open`]; EINVAL for a path
 /// without a name.
 pub fn parent(path: &Path) -> io::Result<(File, OsString)> {
     let name = path.file_name().ok_or(Errno::EINVAL)?;
@@ -89,7 +89,7 @@ pub fn remove_directory(path: &Path) -> io::Result<()> {
     Ok(unlinkat(directory, name.as_os_str(), UnlinkatFlags::RemoveDir)?)
 }
 
-/// Whether an error says that a link of another user was met, not that the path cannot be opened.
+/// Whether the error is about a link of another user.
 pub fn is_refused(error: &io::Error) -> bool {
     error.kind() == ErrorKind::Other
 }
@@ -101,8 +101,8 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
     Ok(found.real)
 }
 
-/// Makes a directory and those above it that are missing; one that is there is fine. Errors: as mkdir(2), [`open`];
-/// `AlreadyExists` where something else lies there, a link that leads nowhere too.
+/// Creates a directory and its missing parents; an existing directory is not an error. Errors: as mkdir(2), [`open`];
+/// `AlreadyExists` if the path is something else, including a link to nothing.
 pub fn create_directories(path: &Path) -> io::Result<()> {
     let found = walk(path, true, true)?;
     match found.open(SEARCH) {
@@ -150,7 +150,7 @@ struct Found {
     name: OsString,
     /// The kernel follows the last part, a link of /proc that has no path.
     is_magic: bool,
-    /// The last part comes from a link.
+    /// The last part is from a link.
     is_linked: bool,
     /// The whole path without links.
     real: PathBuf,
@@ -168,8 +168,8 @@ struct Part {
     is_linked: bool,
 }
 
-/// Follows a path part by part; `make`: missing directories above the last part are made; `to_end`: the last part is followed,
-/// too.
+/// Follows a path part by part; `make`: missing directories above the last part are made; `to_end`: the last part is
+/// followed, too.
 fn walk(path: &Path, make: bool, to_end: bool) -> io::Result<Found> {
     if path.as_os_str().is_empty() {
         return Err(Errno::ENOENT.into());

@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | any | the file that `TRAINIT_GPU_PROBE` names, and no other |
 //! | dynamic | this executable, with its hidden subcommand |
-//! | static | `trainit-gpu-probe` beside this executable (an image layer: no security alert); the embedded program from memory; the same from a file that is deleted before it runs |
+//! | static | `trainit-gpu-probe` in the directory of this executable (an image layer: no security alert); the embedded program from memory; the same from a file that is deleted before it runs |
 //!
 //! Deliberately absent: `ld.so FILE` for a program that cannot be executed, which would bypass an administrator's
 //! policy.

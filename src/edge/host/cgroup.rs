@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Our memory cgroup, as far as it is visible.
+/// The memory cgroup of this process, with the values that are visible.
 #[derive(Debug, Default)]
 pub struct MemoryCgroup {
     dir: Option<PathBuf>,

@@ -18,7 +18,7 @@ use crate::edge::io::pipe::ends_mid_line;
 use crate::edge::io::stdio;
 use crate::edge::process::signals;
 
-/// The most lines in the queue.
+/// The capacity of the queue.
 const ROOM_BYTES: usize = 64 * 1024;
 
 /// How long an unfinished line of another writer is waited for, and how often the pipe is checked.
@@ -29,13 +29,13 @@ const LOOK: Duration = Duration::from_millis(3);
 #[derive(Debug)]
 pub struct Backlog {
     fd: BorrowedFd<'static>,
-    /// Words the loss of so many lines.
+    /// Makes the line that reports the number of lost lines.
     lost: fn(u64) -> String,
-    /// Another's line has no end yet.
+    /// A line of another writer is unfinished.
     is_begun: AtomicBool,
     /// Held by each of our writers to the stream for as long as it writes.
     turn: Mutex<()>,
-    /// A line of ours waits for its turn.
+    /// A line of this process waits for its turn.
     is_waiting: AtomicBool,
     /// The last line is queued: no further line comes.
     is_over: AtomicBool,
@@ -91,7 +91,7 @@ impl Backlog {
         }
     }
 
-    /// Queues the last line, and waits at most so long until it and the lines before it are written.
+    /// Queues the last line, and waits up to the limit until all lines are written.
     pub fn put_last(&'static self, line: String, limit: Duration) {
         self.is_over.store(true, Ordering::Relaxed);
         let mut state = self.state();
@@ -214,7 +214,7 @@ mod tests {
 
     fn next(reader: &mut File, count: usize) -> String {
         let mut bytes = vec![0; count];
-        reader.read_exact(&mut bytes).expect("so many bytes");
+        reader.read_exact(&mut bytes).expect("all bytes");
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(next(&mut reader, 16), "half a line\ntwo\n");
         other.write_all(b"a line without an end").expect("room");
         backlog.put("three\n".to_owned());
-        // What the reader has taken already cannot be looked at.
+        // Bytes that the reader has taken cannot be inspected.
         while !backlog.state().lines.is_empty() {
             wait_readable(&[], Some(LOOK));
         }

@@ -77,19 +77,19 @@ impl Descendant {
     }
 }
 
-/// The processes below us, as one look at /proc shows them.
+/// The descendants of this process in one scan of /proc.
 #[derive(Debug, Default)]
 pub struct Tree {
-    /// Every living process below us, adopted ones included, except separate processes and their descendants.
+    /// Every living descendant, including adopted ones, except separate processes and their descendants.
     pub processes: Vec<Descendant>,
     /// Process groups with a child of ours, dead or alive, and no process from outside the tree. Until that child is reaped,
     /// the kernel does not reuse the group's number.
     pub groups: Vec<i32>,
-    /// Whether we and these processes are all that lives in our PID namespace.
+    /// Whether the PID namespace has no living process except this one and these.
     pub is_alone: bool,
 }
 
-/// What an init or supervisor has below it; `None` without a usable /proc.
+/// The descendants of an init or supervisor; `None` without a usable /proc.
 pub fn tree(is_apart: impl Fn(&Descendant) -> bool) -> Option<Tree> {
     let mut seen = scan()?;
     close_gaps(&mut seen);
@@ -141,7 +141,7 @@ pub fn send(to: &Descendant, signal: Signal) -> io::Result<()> {
     }
 }
 
-/// What a process does about a signal.
+/// A process's handling of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Disposition {
     /// Nothing of its own: the kernel's default action.
@@ -152,7 +152,7 @@ pub enum Disposition {
     Handles,
 }
 
-/// What a process does about a signal, from /proc/PID/status (proc(5)). A process that has exited does nothing.
+/// A process's handling of a signal, from /proc/PID/status (proc(5)). For a process that has exited: the default.
 pub fn disposition(pid: i32, signal: Signal) -> Disposition {
     disposition_in(&fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default(), signal)
 }
@@ -203,7 +203,7 @@ fn close_gaps(seen: &mut Vec<(Descendant, bool)>) {
     });
 }
 
-/// All that /proc shows: each process, and whether it is a zombie.
+/// Scans /proc: each process, and whether it is a zombie.
 fn scan() -> Option<Vec<(Descendant, bool)>> {
     shows_us().then_some(())?;
     let pids = proc_listing::ids("/proc")?;

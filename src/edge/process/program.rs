@@ -20,7 +20,7 @@ pub const MACHINE: &str = std::env::consts::ARCH;
 const HEAD_BYTES: u64 = 64 << 10;
 /// A `#!` line is no longer.
 const LINE_BYTES: u64 = 512;
-/// Linux follows at most so many interpreters.
+/// The number of interpreters that Linux follows.
 const MOST_LINKS: usize = 5;
 
 /// The command's file and its interpreters; empty if no candidate exists. `path` is PATH, if it is set.
@@ -75,7 +75,7 @@ fn executables(program: &OsStr, path: Option<&[u8]>) -> impl Iterator<Item = Pat
     candidates.filter(|path| path.is_file() && eaccess(path, AccessFlags::X_OK).is_ok())
 }
 
-/// Whether a file lies there.
+/// Whether the path is a file.
 pub fn is_file(path: &OsStr) -> bool {
     Path::new(path).is_file()
 }

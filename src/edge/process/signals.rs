@@ -36,7 +36,7 @@ pub fn block_all() -> Mask {
 /// Changes the calling thread's mask and returns the previous one. Async-signal-safe.
 fn change_mask(how: libc::c_int, set: u64) -> u64 {
     let mut old = 0u64;
-    // SAFETY: both sets are alive and of the size that is told; the call cannot fail then.
+    // SAFETY: both sets are alive and have the given size, so the call cannot fail.
     unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const set, &raw mut old, size_of::<u64>()) };
     old
 }
@@ -85,7 +85,7 @@ pub fn is_waiting(signal: Signal) -> bool {
 /// The blocked signals that have arrived and were not read yet.
 pub fn waiting() -> impl Iterator<Item = Signal> {
     let mut pending = 0u64;
-    // SAFETY: the set is alive and of the size that is told.
+    // SAFETY: the set is alive and has the given size.
     unsafe { libc::syscall(libc::SYS_rt_sigpending, &raw mut pending, size_of::<u64>()) };
     (1..=64).filter(move |number| pending >> (number - 1) & 1 == 1).filter_map(Signal::new)
 }
@@ -155,7 +155,7 @@ impl SignalFd {
     /// Opens it for every signal. Errors: as signalfd(2).
     pub fn open() -> io::Result<SignalFd> {
         let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
-        // SAFETY: the set is alive and of the size that is told; a descriptor that was returned is a signalfd and ours alone.
+        // SAFETY: the set is alive and has the given size; a descriptor that was returned is a signalfd and ours alone.
         unsafe {
             let fd = libc::syscall(libc::SYS_signalfd4, -1, &raw const ALL, size_of::<u64>(), flags) as i32;
             if fd < 0 {

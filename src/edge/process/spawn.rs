@@ -1,13 +1,13 @@
 //! Starting the command: a clone, and an exec that leaves the child in the state a direct exec would have left it in.
 //!
 //! The clone shares our memory and blocks this thread until the exec succeeded or failed, as in posix_spawn(3). So no page
-//! table is copied, and the result of the exec is known at once. A signal that arrives meanwhile stays in the signalfd.
+//! table is copied, and the result of the exec is known at once. A signal that arrives during that time stays in the signalfd.
 //!
 //! Deliberately absent: `std::process::Command`, which empties the signal mask and resets SIGPIPE; waiting (`reaper`).
 //!
 //! libc is used because the child's calls must be async-signal-safe, and because nix's signals leave out the real-time signals.
 
-#![expect(unsafe_code, reason = "clone, exec and what must happen between them")]
+#![expect(unsafe_code, reason = "clone, exec and the code between them")]
 
 use std::ffi::{CString, OsString, c_char, c_int, c_void};
 use std::io;
@@ -27,7 +27,7 @@ use crate::rules::process::signal::Signal;
 /// The PATH of glibc's and musl's execvp when the environment has none.
 pub(in crate::edge) const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
 
-/// What to start, and how.
+/// The command to start, and its options.
 #[derive(Debug)]
 pub struct Launch<'a> {
     /// The command and its arguments.
@@ -40,9 +40,9 @@ pub struct Launch<'a> {
     pub ignore_chld: bool,
     /// A session of its own instead of only a process group.
     pub new_session: bool,
-    /// The terminal that the child's group becomes the foreground of.
+    /// The terminal whose foreground group becomes the child's group.
     pub terminal: Option<BorrowedFd<'static>>,
-    /// What the child gets when trainit dies.
+    /// The signal to the child when trainit dies.
     pub death_signal: Option<Signal>,
     /// The child's standard input, if not ours.
     pub stdin: Option<OwnedFd>,
@@ -61,7 +61,7 @@ pub enum NotLaunched {
     NoExec(io::Error),
 }
 
-/// What the child works with: made before the clone, alive until the exec is decided.
+/// The child's data: prepared before the clone, alive until the exec has succeeded or failed.
 struct Plan<'a> {
     launch: &'a Launch<'a>,
     parent: i32,
@@ -72,7 +72,7 @@ struct Plan<'a> {
     errno: AtomicI32,
 }
 
-/// What the child does before its exec needs some hundred bytes of stack, a debug build's some thousand.
+/// The child's stack. Before its exec the child needs some hundred bytes, in a debug build some thousand.
 const STACK_BYTES: usize = 64 * 1024;
 
 /// Starts the command and returns its process id when it runs.

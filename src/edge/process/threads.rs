@@ -1,4 +1,4 @@
-//! What the threads of a process do, from /proc: running time, bytes read and written, and the kernel function in which they
+//! The activity of the threads of a process, from /proc: running time, bytes read and written, and the kernel function in which they
 //! wait. A value that cannot be read is left out.
 
 use std::collections::BTreeMap;
@@ -7,12 +7,12 @@ use std::fs;
 use crate::edge::process::proc_listing;
 use crate::rules::text::safe_text::counted;
 
-/// What one process did so far.
+/// The activity of one process so far.
 #[derive(Debug, Default)]
 pub struct Vitals {
     /// By thread: nanoseconds of running or being ready to.
     pub busy_ns: Vec<(i32, u64)>,
-    /// Bytes through read(2), write(2) and their like.
+    /// Bytes through read(2), write(2) and similar calls.
     pub moved_bytes: u64,
     /// It is stopped, by a signal or a debugger.
     pub is_stopped: bool,
@@ -37,7 +37,7 @@ pub fn activity(pid: i32) -> (char, String) {
     (state(pid, pid), or(read(pid, pid, "wchan"), "?"))
 }
 
-/// One line about what a process waits in: `pid 17 (python): 3 threads sleep in futex_wait_queue (python); 1 ...`.
+/// One line about the kernel functions in which a process waits: `pid 17 (python): 3 threads sleep in futex_wait_queue (python); 1 ...`.
 pub fn stacks(pid: i32) -> String {
     let mut groups: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
     for tid in threads(pid).take(MOST_THREADS) {

@@ -79,7 +79,7 @@ impl Liveness {
         self.beat().1
     }
 
-    /// What the processes do, for the other replicas of the gang.
+    /// The activity of the processes, for the other replicas of the gang.
     pub(in crate::supervisor) fn tree_state(&self, tree: &[Descendant]) -> TreeState {
         TreeState::of(self.step(), self.cpu, tree.iter().map(|process| threads::activity(process.pid)))
     }

@@ -20,7 +20,7 @@ use crate::rules::metric::output::pattern::Found;
 use crate::rules::metric::sources::Sources;
 use crate::supervisor::status::history::History;
 
-/// The pause between two writes. Measurements that arrive meanwhile are written together.
+/// The pause between two writes. Measurements that arrive during the pause are written together.
 const PAUSE: Duration = Duration::from_millis(50);
 /// The pause after a failed write.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
@@ -197,7 +197,7 @@ impl Shared {
             Ok(notes) => troubles.extend(notes.iter().map(|note| (note.to_string(), format!("{path}: {note}")))),
             Err(error) => troubles.push((
                 // Not the text: it contains the free space in bytes, which differs each time.
-                format!("{} {:?}", error.deed(), error.kind()),
+                format!("{} {:?}", error.operation(), error.kind()),
                 format!("{error}; training goes on, and the write is tried again"),
             )),
         }

@@ -1,5 +1,5 @@
 //! The threads that pass on the trainer's output, and how long the end of an attempt waits for them: until the deadline
-//! at most, and only while the reader takes output. The event loop and the last commit continue meanwhile.
+//! at most, and only while the reader takes output. The event loop and the last commit continue during that time.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};

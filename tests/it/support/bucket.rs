@@ -46,7 +46,7 @@ pub enum Fault {
     Half,
     /// Sends half of the body and says that this is all.
     Short,
-    /// Flips a bit of what it stores or sends.
+    /// Flips a bit of a stored or sent object.
     Flip,
     /// Lists nothing and says that this was all.
     LosePage,
@@ -154,7 +154,7 @@ impl Bucket {
     }
 
     /// It looks whether a name is free, and writes then, where it is a [`Bucket::liar`]; the first PUT of a key that ends so
-    /// waits in between. Says when it does, and is told to go on.
+    /// waits in between. It reports the wait, and continues when the test says so.
     pub fn hesitate(&self, end: &'static str) -> (Receiver<()>, Sender<()>) {
         let ((waits, told), (go_on, word)) = (channel(), channel());
         let (first, shared) = (Mutex::new(Some(word)), Arc::clone(&self.shared));
@@ -273,7 +273,7 @@ fn serve(stream: &TcpStream, shared: &Shared) {
         let rule = shared.rule.lock().unwrap().clone();
         let fault = rule.and_then(|rule| rule(&request));
         if let Some(Fault::Cut) = fault {
-            // Half closed and then reset, while the body comes: the other side's write is one into a closed pipe.
+            // Half closed and then reset while the body arrives, so the other side writes into a closed pipe.
             let _ = reader.read_exact(&mut [0; 4096]);
             let _ = stream.shutdown(std::net::Shutdown::Write);
             return;

@@ -14,7 +14,7 @@ use super::{Finished, Running, Trainit, shared_dir, stopped};
 /// A place for one test.
 pub struct Place {
     dir: TempDir,
-    /// Another store than a directory beside, and how to get at it.
+    /// A store other than a neighbouring directory, and the settings to access it.
     bucket: Option<(String, Vec<(&'static str, String)>)>,
 }
 
@@ -163,7 +163,7 @@ pub fn save_in(local: &Path, step: u64) {
 }
 
 /// Every file under a directory but our own corner: path to content. Directories end in `/`, links say where to, and
-/// what is no directory has its mode and time before its content.
+/// any other entry has its mode and time before its content.
 pub fn tree(root: &Path) -> BTreeMap<String, Vec<u8>> {
     fn visit(root: &Path, at: &Path, found: &mut BTreeMap<String, Vec<u8>>) {
         for entry in fs::read_dir(at).unwrap() {

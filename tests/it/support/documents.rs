@@ -1,4 +1,4 @@
-//! Reads what is written for people: pages, manifests, and the command lines in them.
+//! Reads documents for people: pages, manifests, and the command lines in them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 use yaml_rust2::{Yaml, YamlLoader};
 
-/// A command line of ours as found somewhere, from `trainit` on.
+/// A command line of trainit in a document, from `trainit` on.
 #[derive(Debug)]
 pub struct Found {
     pub place: String,
@@ -48,7 +48,7 @@ fn json(yaml: &Yaml) -> Value {
         Yaml::Array(items) => Value::from(items.iter().map(json).collect::<Vec<_>>()),
         Yaml::Hash(pairs) => {
             let mut object = Map::new();
-            // What stands beside a merge key wins over what it brings.
+            // A key next to a merge key takes precedence over the merged key.
             for (_, merged) in pairs.iter().filter(|(key, _)| key.as_str() == Some("<<")) {
                 object.extend(json(merged).as_object().unwrap().clone());
             }

@@ -87,7 +87,7 @@ impl FakeNvml {
     }
 }
 
-/// Builds each library when its source is newer. Each test may be a process of its own, so the file is renamed into place.
+/// Builds each library when its source is newer. Each test may be a separate process, so the file is renamed into place.
 fn library(driver: Driver) -> &'static Path {
     static BUILT: [OnceLock<PathBuf>; 3] = [OnceLock::new(), OnceLock::new(), OnceLock::new()];
     let (slot, name, flags): (_, _, &[&str]) = match driver {

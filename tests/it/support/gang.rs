@@ -20,7 +20,7 @@ fn free_ports<const N: usize>() -> [u16; N] {
 }
 
 impl Cluster {
-    /// So many workers, the first of which leads.
+    /// This many workers. The first is the leader.
     pub fn of_workers(count: usize) -> Cluster {
         let [port, first] = free_ports();
         let address = |index: usize| format!("\"127.0.0.{}:{first}\"", index + 1);

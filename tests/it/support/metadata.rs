@@ -22,7 +22,7 @@ impl Request {
     }
 }
 
-/// What the server does with a request.
+/// The server's reaction to a request.
 pub enum Reply {
     /// Status line without the version, headers, body.
     Answer(&'static str, Vec<(&'static str, String)>, String),
@@ -46,7 +46,7 @@ pub fn status(status: &'static str) -> Reply {
     Reply::Answer(status, Vec::new(), String::new())
 }
 
-/// What a test changes while the server runs.
+/// The state that a test can change while the server runs.
 #[derive(Default)]
 struct Shared {
     /// Raised by `turn`; a reply may depend on it and wait for it.
@@ -94,7 +94,7 @@ impl Metadata {
         Metadata { at, shared }
     }
 
-    /// Goes on to the next stage.
+    /// Advances to the next stage.
     pub fn turn(&self) {
         self.shared.stage.lock().unwrap().0 += 1;
         self.shared.changed.notify_all();

@@ -1,4 +1,4 @@
-//! A builder for runs of the real binary. It waits for what the program says, never for time to pass.
+//! A builder for runs of the real binary. It waits for output of the program, never for time.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -224,7 +224,7 @@ impl Finished {
     }
 }
 
-/// Reads a pipe on a thread of its own and lets others wait for its lines.
+/// Reads a pipe on a separate thread and lets others wait for its lines.
 struct Capture {
     shared: Arc<(Mutex<State>, Condvar)>,
     thread: Option<JoinHandle<()>>,
@@ -325,13 +325,13 @@ pub fn shared_dir() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("trainit-test-").permissions(open).tempdir_in("/tmp").unwrap()
 }
 
-/// Whether a process is there and no zombie.
+/// Whether a process exists and is not a zombie.
 pub fn is_alive(pid: i32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").trim_start().starts_with('Z'))
 }
 
-/// The oldest child of a process without other threads that have any: beside the command, trainit may watch real GPUs.
+/// The oldest child of the process's main thread: the command. A GPU probe may be another child.
 pub fn first_child(pid: i32) -> Option<i32> {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
     children.split_whitespace().next()?.parse().ok()

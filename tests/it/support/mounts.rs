@@ -11,7 +11,7 @@ pub struct Hung {
 }
 
 impl Hung {
-    /// Lies over a directory. `None`: that cannot be done here.
+    /// Mounts over a directory. `None`: impossible on this machine.
     pub fn over(at: &Path) -> Option<Hung> {
         let fuse = File::options().read(true).write(true).open("/dev/fuse").ok()?;
         let mut mount = Command::new("mount");
@@ -34,7 +34,7 @@ pub struct Frozen {
 }
 
 impl Frozen {
-    /// Lies over a directory, with an image beside it, and is not frozen yet. `None`: that cannot be done here.
+    /// Mounts over a directory, with an image in the same parent, not frozen yet. `None`: impossible on this machine.
     pub fn over(at: &Path) -> Option<Frozen> {
         let image = at.with_extension("image");
         File::create(&image).ok()?.set_len(32 << 20).ok()?;

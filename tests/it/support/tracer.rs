@@ -4,7 +4,7 @@
 
 use super::eventually;
 
-/// What is held, until this is dropped. Only the thread that holds it may drop it.
+/// A process that is held by ptrace(2) until this is dropped. Only the thread that holds it may drop it.
 pub struct Held(i32);
 
 impl Held {

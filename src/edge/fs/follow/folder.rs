@@ -108,7 +108,7 @@ impl Folder {
             let read = grown.read_on(beneath, &entry.path, id, &mut buffer, tell);
             match read {
                 Ok(is_more) => more |= is_more,
-                // It was renamed or removed meanwhile: the next look knows.
+                // It was renamed or removed in the meantime; the next poll finds out.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => trouble = trouble.or(Some(error)),
             }
@@ -187,7 +187,7 @@ impl Grown {
         Ok(there[..count] == self.mark)
     }
 
-    /// Keeps the end of what was read.
+    /// Keeps the end of the bytes that were read.
     fn note(&mut self, bytes: &[u8]) {
         self.at += bytes.len() as u64;
         self.mark.extend_from_slice(&bytes[bytes.len().saturating_sub(MARK_BYTES)..]);

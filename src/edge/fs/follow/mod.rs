@@ -13,16 +13,16 @@ use std::os::unix::fs::MetadataExt;
 pub use folder::{Folder, Part};
 pub use named::Named;
 
-/// What is read of one file at once.
+/// The size of one read.
 const SLICE_BYTES: usize = 256 << 10;
 
 /// A skipped first line is reported up to this length.
 const HEAD_BYTES: usize = 64 << 10;
 
-/// What is read of one file in one look.
+/// The most bytes read from one file in one poll.
 const LOOK_BYTES: u64 = 4 << 20;
 
-/// What a look found.
+/// The result of a poll.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Seen<'a> {
     /// The first line of the skipped bytes, if it is short: it may be the header of a table.

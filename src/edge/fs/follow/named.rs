@@ -120,7 +120,7 @@ impl Named {
 }
 
 impl Open {
-    /// Reads at most so many bytes; returns whether there are more.
+    /// Reads up to this many bytes; returns whether there are more.
     fn read(&mut self, tell: &mut impl FnMut(Seen<'_>)) -> io::Result<bool> {
         let now = self.file.metadata()?;
         let size = now.len();
@@ -170,7 +170,7 @@ impl Open {
         Ok(there[..count] == self.mark)
     }
 
-    /// Keeps the end of what was read.
+    /// Keeps the end of the bytes that were read.
     fn note(&mut self, bytes: &[u8]) -> io::Result<()> {
         if bytes.len() >= MARK_BYTES.min(self.at as usize) {
             self.mark = bytes[bytes.len() - MARK_BYTES.min(bytes.len())..].to_vec();

@@ -19,8 +19,8 @@ pub fn read_at(file: &File, from: u64, length: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Fills a buffer with the bytes from `from` on; returns how many, fewer only at the end. Holes are not read. `seen` gets all
-/// bytes in order, while they are in the processor's cache. Errors: as pread(2).
+/// Fills a buffer with the bytes from `from` on; returns how many, fewer only at the end. Holes are not read. `seen`
+/// gets all bytes in order, while they are in the processor's cache. Errors: as pread(2).
 pub fn read_into(file: &File, from: u64, bytes: &mut [u8], mut seen: impl FnMut(&[u8])) -> io::Result<usize> {
     const PIECE: usize = 256 << 10;
     let metadata = file.metadata()?;
@@ -118,7 +118,7 @@ pub fn set_time(file: &File, mtime_ns: i64) -> io::Result<()> {
     Ok(())
 }
 
-/// Sets the modification time to what the file system calls now. Errors: as futimens(2).
+/// Sets the modification time to the file system's present time. Errors: as futimens(2).
 pub fn touch(file: &File) -> io::Result<()> {
     Ok(futimens(file, &TimeSpec::UTIME_NOW, &TimeSpec::UTIME_NOW)?)
 }

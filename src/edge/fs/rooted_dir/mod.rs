@@ -41,7 +41,7 @@ const OWN: Mode = Mode::from_bits_truncate(0o600);
 const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 impl Beneath {
-    /// Opens it; the directory itself may be reached through links of root and of our own user. Errors: as open(2); `Other`
+    /// Opens the directory, through links of root and of trainit's own user if there are any. Errors: as open(2); `Other`
     /// for a link of another user.
     pub fn open(path: &Path) -> io::Result<Beneath> {
         let path = trusted_open::resolve(path)?;
@@ -146,8 +146,8 @@ impl Beneath {
         Ok(fchmod(self.directory(path, false)?, Mode::from_bits_truncate(mode & 0o777 | 0o700))?)
     }
 
-    /// Puts these bytes at the path, whole or not at all, through a neighbour ([`FRESH`]). Errors: as open(2),
-    /// write(2), rename(2).
+    /// Replaces the file at the path atomically, through a temporary file in the same directory ([`FRESH`]). Errors: as
+    /// open(2), write(2), rename(2).
     pub fn replace(&self, path: &str, bytes: &[u8], mode: u32) -> io::Result<()> {
         self.put(path, |fresh| {
             let mut file = self.create_file(fresh)?;
@@ -157,7 +157,7 @@ impl Beneath {
         })
     }
 
-    /// Puts a symbolic link at the path, as [`Beneath::replace`] does a file.
+    /// Replaces the path by a symbolic link, like [`Beneath::replace`].
     pub fn replace_link(&self, path: &str, target: &str) -> io::Result<()> {
         self.put(path, |fresh| self.link_symbolically(fresh, target))
     }
@@ -176,21 +176,21 @@ impl Beneath {
         Ok(symlinkat(target, self.directory(parent_of(path), true)?, name_of(path))?)
     }
 
-    /// A second name for a file, its directories made. Errors: EXDEV or EPERM where there are no hard links, else as
+    /// Creates a hard link and its missing directories. Errors: EXDEV or EPERM without support for hard links, else as
     /// link(2).
     pub fn link(&self, from: &str, to: &str) -> io::Result<()> {
         let (old, new) = (self.directory(parent_of(from), false)?, self.directory(parent_of(to), true)?);
         Ok(linkat(old, name_of(from), new, name_of(to), AtFlags::empty())?)
     }
 
-    /// The same for a file that lies anywhere, links on the way to it followed.
+    /// Like [`Beneath::link`] for a file anywhere; symbolic links in its path are followed.
     pub fn link_in(&self, from: &Path, to: &str) -> io::Result<()> {
         let new = self.directory(parent_of(to), true)?;
         Ok(linkat(AT_FDCWD, from, new, name_of(to), AtFlags::empty())?)
     }
 
-    /// A copy of a regular file with its own permissions and this modification time, durable but for its name; its
-    /// directories are made. Errors: EEXIST, else as open(2), write(2).
+    /// Copies a regular file with its permissions and sets this modification time. Creates missing directories. The content
+    /// is durable, the name is not. Errors: EEXIST, else as open(2), write(2).
     pub fn copy(&self, from: &str, to: &str, mtime_ns: i64) -> io::Result<()> {
         let (mut old, mut new) = (self.read_file(from)?, self.create_file(to)?);
         let permissions = old.metadata()?.permissions();
@@ -200,12 +200,12 @@ impl Beneath {
         new.sync_all()
     }
 
-    /// Renames over what is there, the new directories made, and makes it durable. Errors: as rename(2).
+    /// Renames, replaces an existing file, creates missing directories, and makes the rename durable. Errors: as rename(2).
     pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         self.place(from, to)?.sync_all()
     }
 
-    /// The same without making it durable: many files are renamed at the speed of memory. Returns the new directory. Errors:
+    /// Like [`Beneath::rename`], but not durable, so that many renames are fast. Returns the new directory. Errors:
     /// as rename(2).
     pub fn place(&self, from: &str, to: &str) -> io::Result<File> {
         let (old, new) = (self.directory(parent_of(from), false)?, self.directory(parent_of(to), true)?);
@@ -213,8 +213,8 @@ impl Beneath {
         Ok(new.into())
     }
 
-    /// Locks the directory against other processes that do so, for as long as this lives; false: another one has the lock.
-    /// Where there are no such locks, nothing is locked. Errors: as dup(2).
+    /// Locks the directory until this value is dropped; false: another process has the lock. Without support for locks
+    /// nothing is locked, and the result is true. Errors: as dup(2).
     pub fn try_lock(&self) -> io::Result<bool> {
         let top = File::from(self.top.try_clone()?);
         Ok(!matches!(top.try_lock(), Err(TryLockError::WouldBlock)))

@@ -5,7 +5,7 @@
 //! version 0.13 of the wrapper:
 //! - Its `Nvml`, which every query needs, is created only by `init`, which also queries the driver's version: a second
 //!   call under one announcement and one deadline.
-//! - `name()`, `uuid()` and the like search for the NUL past the end of their buffer if the driver wrote none.
+//! - `name()`, `uuid()` and similar functions search for the NUL past the end of their buffer if the driver wrote none.
 //! - `memory_info()` uses only the call that exists since R510.
 //! - Dropping it calls nvmlShutdown, and dropping an event set calls nvmlEventSetFree; both may hang.
 //!
