@@ -1,6 +1,5 @@
-//! A directory of small files: the engine divides, judges, plans and rolls back without a panic, each path has one
-//! owner, and what a commit takes is there. A line `PATH CONTENT` is a file, `PATH -> TARGET` a link; the first byte
-//! picks the options.
+//! A directory of small files: the engine divides, judges, plans and rolls back without a panic, each path has one owner, and
+//! what a commit takes is there. A line `PATH CONTENT` is a file, `PATH -> TARGET` a link; the first byte picks the options.
 #![no_main]
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -44,8 +44,8 @@ pub fn read(reader: &mut Reader<'_>, env: &Env) -> Vec<Fetching> {
     fetches
 }
 
-/// Splits the pair at the last `=/`, because `=` is common in names of partitions (`year=2026`). Errors: what was expected, without
-/// secrets.
+/// Splits the pair at the last `=/`, because `=` is common in names of partitions (`year=2026`). Errors: what was
+/// expected, without secrets.
 fn pair(text: &str, env: &Env) -> Result<Fetching, String> {
     let Some(at) = unquoted(text)?.trim().rfind("=/") else {
         return Err("expected URL=DIR with an absolute directory, such as gs://bucket/data=/data".to_owned());

@@ -1,5 +1,5 @@
-//! A newer run of the job takes over the store: the older one notices it during any operation, and does not change what the newer
-//! one leaves.
+//! A newer run of the job takes over the store: the older one notices it during any operation, and does not change what
+//! the newer one leaves.
 
 use std::fs;
 

@@ -1,5 +1,5 @@
-//! The checkpoint from which a run resumes: the local one or the store's, after machines changed, runs went back, and crashes
-//! left nothing whole.
+//! The checkpoint from which a run resumes: the local one or the store's, after machines changed, runs went back, and
+//! crashes left nothing whole.
 
 use std::fs;
 

@@ -9,9 +9,9 @@ use crate::support::{Running, Trainit, eventually, send};
 
 const GOAL: u64 = 40;
 
-/// A replica of a collective: no rank is more than a step ahead of another. It adds up its steps, saves the sum at every step,
-/// and continues from the newest checkpoint that it finds. `SAVES=no` saves nothing; `PAUSE` is the time between two steps
-/// in seconds.
+/// A replica of a collective: no rank is more than a step ahead of another. It adds up its steps, saves the sum at
+/// every step, and continues from the newest checkpoint that it finds. `SAVES=no` saves nothing; `PAUSE` is the time
+/// between two steps in seconds.
 const TRAINER: &str = r#"
 dir=$TRAINIT_CHECKPOINT_DIR; step=0; total=0
 newest=$(ls "$dir" 2>/dev/null | sed -n 's/^step-//p' | sort -n | tail -1)

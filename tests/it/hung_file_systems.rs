@@ -1,5 +1,5 @@
-//! File systems that do not answer: signals are handled, a crashed trainer gets a verdict, and the log names the file system that
-//! does not.
+//! File systems that do not answer: signals are handled, a crashed trainer gets a verdict, and the log names the file
+//! system that does not.
 
 use std::fs;
 use std::sync::Mutex;

@@ -95,7 +95,8 @@ fn a_fault_of_its_own_ends_trainit_and_the_command_with_it() {
     let command = pid_in(&running.after_line("pid "));
     eventually("trainit waits", || state_of(running.pid()) == 'S');
     let none = std::ptr::null_mut::<libc::c_void>();
-    // SAFETY: the registers are of the size that the kernel writes; the program that continues at address 0 is a test program.
+    // SAFETY: the registers are of the size that the kernel writes; the program that continues at address 0 is a test
+    // program.
     unsafe {
         let mut registers: libc::user_regs_struct = std::mem::zeroed();
         assert_eq!(libc::ptrace(libc::PTRACE_ATTACH, running.pid(), none, none), 0, "may we?");

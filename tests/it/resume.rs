@@ -1,5 +1,5 @@
-//! The main purpose: a trainer that is stopped, preempted or killed at any time continues from the newest committed checkpoint,
-//! on an empty disk, and finishes. The trainer is a real one: examples/train.sh fits a line.
+//! The main purpose: a trainer that is stopped, preempted or killed at any time continues from the newest committed
+//! checkpoint, on an empty disk, and finishes. The trainer is a real one: examples/train.sh fits a line.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -123,8 +123,8 @@ static WAYS: [Way; 5] = [
 ];
 
 impl Way {
-    /// A bucket, a place whose variables name the signer, and the file that may be needed for that; the credentials are those
-    /// of `now`.
+    /// A bucket, a place whose variables name the signer, and the file that may be needed for that; the credentials are
+    /// those of `now`.
     fn start(&'static self, now: &Now) -> (Bucket, Place, TempPath) {
         let (bucket, file) = (Bucket::start(), NamedTempFile::new().unwrap().into_temp_path());
         let number = Arc::clone(now);

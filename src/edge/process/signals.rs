@@ -19,8 +19,8 @@ use crate::rules::process::signal::Signal;
 
 /// Every signal, in the kernel's own layout: bit n-1 is signal n.
 ///
-/// sigfillset(3) leaves out the signals that a C library reserves for its threads (glibc 32 and 33, musl 34 too). Those would
-/// end trainit instead of reaching the command. So the system calls are made directly.
+/// sigfillset(3) leaves out the signals that a C library reserves for its threads (glibc 32 and 33, musl 34 too). Those
+/// would end trainit instead of reaching the command. So the system calls are made directly.
 static ALL: u64 = u64::MAX;
 
 /// A signal mask as the kernel keeps it.
@@ -48,8 +48,8 @@ impl Mask {
     }
 }
 
-/// Starts a thread that receives no signal. A C library unblocks its reserved signals in a new thread, and in the thread that
-/// starts the first one; when this returns, both have them blocked again. Errors: as pthread_create(3).
+/// Starts a thread that receives no signal. A C library unblocks its reserved signals in a new thread, and in the
+/// thread that starts the first one; when this returns, both have them blocked again. Errors: as pthread_create(3).
 pub fn deaf_thread(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let (deaf, is_deaf) = mpsc::channel::<()>();
     let started = thread::Builder::new().name(name.to_owned()).spawn(move || {
@@ -104,8 +104,8 @@ pub fn is_ignored(signal: Signal) -> bool {
 #[derive(Debug, Clone, Copy)]
 pub struct HeldBack(u64);
 
-/// Blocks those of these signals that are neither ignored nor blocked, before another thread exists. The caller must poll for
-/// them.
+/// Blocks those of these signals that are neither ignored nor blocked, before another thread exists. The caller must
+/// poll for them.
 pub fn hold_back(signals: &[Signal]) -> HeldBack {
     let held = signals.iter().filter(|signal| !is_ignored(**signal)).fold(0, |set, s| set | 1 << (s.number() - 1));
     HeldBack(held & !change_mask(libc::SIG_BLOCK, held))
@@ -126,8 +126,8 @@ pub fn ignore_write_signals() {
     }
 }
 
-/// Stops ignoring SIGCHLD, because the kernel discards the exit codes of children while it is ignored. Returns whether it was
-/// ignored: the command must inherit that.
+/// Stops ignoring SIGCHLD, because the kernel discards the exit codes of children while it is ignored. Returns whether
+/// it was ignored: the command must inherit that.
 pub fn keep_children() -> bool {
     set_disposition(libc::SIGCHLD, libc::SIG_DFL) == libc::SIG_IGN
 }

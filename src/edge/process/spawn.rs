@@ -1,11 +1,13 @@
 //! Starting the command: a clone, and an exec that leaves the child in the state a direct exec would have left it in.
 //!
 //! The clone shares our memory and blocks this thread until the exec succeeded or failed, as in posix_spawn(3). So no page
-//! table is copied, and the result of the exec is known at once. A signal that arrives during that time stays in the signalfd.
+//! table is copied, and the result of the exec is known at once. A signal that arrives during that time stays in the
+//! signalfd.
 //!
 //! Deliberately absent: `std::process::Command`, which empties the signal mask and resets SIGPIPE; waiting (`reaper`).
 //!
-//! libc is used because the child's calls must be async-signal-safe, and because nix's signals leave out the real-time signals.
+//! libc is used because the child's calls must be async-signal-safe, and because nix's signals leave out the real-time
+//! signals.
 
 #![expect(unsafe_code, reason = "clone, exec and the code between them")]
 

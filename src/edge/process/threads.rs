@@ -1,5 +1,5 @@
-//! The activity of the threads of a process, from /proc: running time, bytes read and written, and the kernel function in which they
-//! wait. A value that cannot be read is left out.
+//! The activity of the threads of a process, from /proc: running time, bytes read and written, and the kernel function
+//! in which they wait. A value that cannot be read is left out.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -37,7 +37,8 @@ pub fn activity(pid: i32) -> (char, String) {
     (state(pid, pid), or(read(pid, pid, "wchan"), "?"))
 }
 
-/// One line about the kernel functions in which a process waits: `pid 17 (python): 3 threads sleep in futex_wait_queue (python); 1 ...`.
+/// One line about the kernel functions in which a process waits: `pid 17 (python): 3 threads sleep in futex_wait_queue
+/// (python); 1 ...`.
 pub fn stacks(pid: i32) -> String {
     let mut groups: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
     for tid in threads(pid).take(MOST_THREADS) {

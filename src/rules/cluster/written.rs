@@ -1,8 +1,8 @@
 //! A platform as `trainit simulate` imitates it: the variables that it gives to the replicas of a job (the inverse of its
 //! reader), and its rules for restarts and preemptions.
 //!
-//! The data of each platform are in the platform's file ([`super::Platform::simulated`]). Deliberately absent: processes, times, faults
-//! (`rules/simulate`).
+//! The data of each platform are in the platform's file ([`super::Platform::simulated`]). Deliberately absent:
+//! processes, times, faults (`rules/simulate`).
 
 use super::spec::Role;
 use crate::cluster::parse::address::Address;

@@ -1,8 +1,9 @@
 //! PyTorch's flight recorder: a ring buffer of the last NCCL collectives of each rank, which torch writes to a file.
 //!
-//! Source: `torch/csrc/distributed/c10d/{FlightRecorder,ProcessGroupNCCL}`. torch 2.9 and later read `TORCH_FR_*`, earlier ones
-//! the old names. torch appends its rank to the prefixes. With dumps on time-out a thread of torch checks its pipe once a second,
-//! and writes a dump if the pipe has data; the trainer continues. Only the NCCL backend writes dumps.
+//! Source: `torch/csrc/distributed/c10d/{FlightRecorder,ProcessGroupNCCL}`. torch 2.9 and later read `TORCH_FR_*`,
+//! earlier ones the old names. torch appends its rank to the prefixes. With dumps on time-out a thread of torch checks
+//! its pipe once a second, and writes a dump if the pipe has data; the trainer continues. Only the NCCL backend writes
+//! dumps.
 
 use crate::process::env::{Changes, Env};
 

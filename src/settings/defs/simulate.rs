@@ -1,4 +1,5 @@
-//! The flags of `trainit simulate`. They have no variable and no key in the configuration file, because those configure the replicas.
+//! The flags of `trainit simulate`. They have no variable and no key in the configuration file, because those configure
+//! the replicas.
 
 use super::{Setting, many, one, switch};
 

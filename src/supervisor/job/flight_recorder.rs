@@ -1,5 +1,5 @@
-//! Asks the ranks of PyTorch on this node for the dumps of their flight recorders, on a thread of its own: the directory's file
-//! system may be the cause of the hang.
+//! Asks the ranks of PyTorch on this node for the dumps of their flight recorders, on a thread of its own: the
+//! directory's file system may be the cause of the hang.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -157,7 +157,8 @@ pub fn google(etag: &str, body: &str) -> Reply {
     Reply::Answer("200 OK", headers, body.to_owned())
 }
 
-/// Google's, as documented: `preempted` hangs on `wait_for_change` until the value differs from the ETag's; it turns with the stage.
+/// Google's, as documented: `preempted` hangs on `wait_for_change` until the value differs from the ETag's; it turns
+/// with the stage.
 pub fn gce(request: &Request, stage: &Stage<'_>) -> Reply {
     if request.header("metadata-flavor") != Some("Google") {
         return status("403 Forbidden");

@@ -1,8 +1,8 @@
 //! The incidents of the GPUs in the order of time: the class of each incident, and whether it explains the trainer's death.
 //!
 //! The driver's own verdict (recovery action) outweighs the XID's row. An XID stops a live trainer only with class leave;
-//! class restart gives the reason when the trainer dies within [`BLAME_WITHIN`]. Deliberately absent: where the incidents come
-//! from, and what the supervisor does about a class.
+//! class restart gives the reason when the trainer dies within [`BLAME_WITHIN`]. Deliberately absent: where the
+//! incidents come from, and what the supervisor does about a class.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;

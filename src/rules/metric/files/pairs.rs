@@ -2,8 +2,8 @@
 //! [00:01<00:01, 5.0it/s, step=5, loss=0.500]` has `step` and `loss`.
 //!
 //! A name is the word before `=`, or before a `:` that white space or a fraction follows, with a letter in it. Text in
-//! brackets between name and sign (`time (s): 3`) is ignored. White space, commas, semicolons, `|`, brackets and quotes end a word.
-//! Deliberately absent: whether a value is a number ([`crate::metric::foreign_text::value`]).
+//! brackets between name and sign (`time (s): 3`) is ignored. White space, commas, semicolons, `|`, brackets and quotes
+//! end a word. Deliberately absent: whether a value is a number ([`crate::metric::foreign_text::value`]).
 
 use crate::metric::foreign_text::value::{CLOSING, OPENING, QUOTES, call_argument, length_of_number};
 

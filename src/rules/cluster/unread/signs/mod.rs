@@ -20,8 +20,8 @@ const NOT_READ: &str = "no place is read from these variables";
 pub struct Signs {
     /// Its name, in words.
     pub launcher: &'static str,
-    /// The number of nodes or processes: a number, `min:max`, or a list with an entry for each. A `*` in a name stands for any
-    /// text, and the values of all such variables are added: a launcher has one list for each role.
+    /// The number of nodes or processes: a number, `min:max`, or a list with an entry for each. A `*` in a name stands
+    /// for any text, and the values of all such variables are added: a launcher has one list for each role.
     pub counts: &'static [&'static str],
     /// The path of a file with one line for each node or slot, which begins with the node's name.
     pub node_files: &'static [&'static str],
