@@ -12,8 +12,8 @@ const HEAD: &str = "\
 Written from the one list in `src/settings/defs/` by `TRAINIT_WRITE_DOCS=1 cargo test --lib settings_page`; a test
 compares it. Do not edit it.
 
-A flag beats its `TRAINIT_` variable, which beats the key of the same name in the configuration file, which beats what the
-platform implies, which beats the default. `trainit inspect` shows each value with where it came from. The file is
+The first of these that is given counts: the flag, its `TRAINIT_` variable, the key of the same name in the configuration file,
+the value that the platform implies, the default. `trainit inspect` shows each value with its origin. The file is
 `/etc/trainit/config.toml` where it exists, or what `--config FILE` or `TRAINIT_CONFIG` names:
 
 ```toml
@@ -21,17 +21,17 @@ stop-grace = \"20s\"
 metric = ['loss=loss: ([0-9.e+-]+)', 'accuracy=acc: ([0-9.]+)']
 ```
 
-A flag that *repeats* takes a list in the file, and one value a line in the variable. A *switch* is `true` or `false` there.
-An empty variable counts as unset. A `TRAINIT_` variable that nothing reads is a warning with the nearest name; an unknown
-flag or key, a value that cannot be read, or two that say different things of one (`--xid 79=note --xid 79=leave`), ends
-`trainit` with 125 before anything starts, every mistake named at once.
-What *needs* another setting has no effect on `run` without it, which is a warning.
+A flag that *repeats* takes a list in the file, and one value on each line of the variable. A *switch* is `true` or `false`
+there. An empty variable counts as unset. An unknown `TRAINIT_` variable causes a warning with the nearest name. An unknown flag
+or key, an invalid value, or two values that contradict each other (`--xid 79=note --xid 79=leave`) end `trainit` with 125 before
+anything starts, and all mistakes are reported at once. A setting that *needs* another one has no effect on `run` without it, and
+causes a warning.
 
 - A DURATION (TIME, FIRST, MAX) is a number with a unit, `ms`, `s`, `m`, `h`, `d` or `w`, or several in a row (`1m30s`); `M`
   is months. A bare number is seconds.
 - A SIZE is a number with `KiB`, `MiB`, `GiB`, `TiB` (powers of 1024; so are `Ki`, `Mi`, `Gi`, `Ti`, `M` and `G`), `KB`, `MB`,
   `GB`, `TB` (powers of 1000) or `B`, in capital or small letters. A bare number is bytes;
-  one that is too small to be meant so is a warning.
+  a warning reports one that is unlikely to be meant as bytes.
 - A RATE is a SIZE for each second (`100MiB`); `/s` may follow.
 
 Numbers in them may have decimals (`1.5h`, `0.5`).
