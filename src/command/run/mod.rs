@@ -2,9 +2,10 @@
 
 mod forensics;
 pub mod gang;
+mod gpus;
+mod metrics;
 pub mod options;
 
-use std::io::ErrorKind;
 use std::time::Duration;
 
 use tracing::Level;
@@ -13,47 +14,36 @@ use super::{cluster, values};
 use crate::cli::Parsed;
 use crate::command::run::options::{Placed, RunOptions};
 use crate::edge::clock::{self, Clock};
-use crate::edge::fs::metrics_file::{self, MetricsFile};
 use crate::edge::gpu;
 use crate::edge::host::{dmi, limits};
 use crate::edge::io::stdio;
 use crate::edge::process::signals::{self, Mask};
 use crate::edge::process::{reaper, spawn};
-use crate::rules::cluster::spec::{ClusterError, Process};
+use crate::rules::cluster::spec::ClusterError;
 use crate::rules::framework::Launch;
 use crate::rules::gang::place::on_notice;
-use crate::rules::gpu::answer::NO_UVM;
-use crate::rules::gpu::{Discovery, Health};
+use crate::rules::gpu::Discovery;
 use crate::rules::job::{Action, ChildFacts, Event, InGang, Machine, Outcome, Policy, Processes, Reason};
-use crate::rules::metric::ledger::Ledger;
-use crate::rules::metric::report::contract;
-use crate::rules::metric::sources::Sources;
 use crate::rules::preempt;
 use crate::rules::process::env::Env;
 use crate::rules::process::exit;
 use crate::rules::process::signal::Signal;
 use crate::settings::fetch::Fetching;
-use crate::settings::metrics::{Collected, Target, Tuner};
+use crate::settings::metrics::Tuner;
 use crate::settings::run::{LogFormat, LogLevel, RunSettings};
-use crate::settings::{self, Complaint, Reader};
+use crate::settings::{Complaint, Reader};
 use crate::supervisor::checkpoints::config;
-use crate::supervisor::metrics::files::Files;
-use crate::supervisor::output::LOCK_TIMEOUT;
-use crate::supervisor::{self, Fetch, GpuWatch, Job, Keep, Metrics, Page, Peers, PreemptionWatch, Work};
+use crate::supervisor::{self, Fetch, Job, Keep, Page, Peers, PreemptionWatch, Work};
 use crate::telemetry::log::{self, Format};
 use crate::telemetry::verdict::{self, Facts};
+use gpus::{Unmet, gpu_count, watched};
+use metrics::{check_trial, collected_metrics, warn_of_missing};
 
 /// The code of an unmet demand on the GPUs.
 const DEMAND: &str = "gpu_demand";
 
 /// The time for an outer `tee` to read the last lines, before the kernel ends it together with PID 1.
 const READER_LIMIT: Duration = Duration::from_millis(500);
-
-/// The limit for reading the metrics file after a trial, because a file system may hang.
-const TRIAL_LIMIT: Duration = Duration::from_secs(2);
-
-/// The size of the end of the metrics file that is checked after a trial.
-const TRIAL_BYTES: u64 = 1 << 20;
 
 /// Supervises the command; returns trainit's exit code.
 #[inline(never)]
@@ -201,41 +191,6 @@ fn seed() -> u64 {
     clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
 }
 
-/// The metrics to collect, and the tuner's expectations. A tag that nothing reports causes a warning here, and none at
-/// the end. Of several trainits on a node only the first one follows the files, and only those with searched output
-/// search it; otherwise each step would be reported once for each rank.
-fn collected_metrics(
-    mut collected: Option<Collected>,
-    process: Option<&Process>,
-    env: &Env,
-) -> (Option<Metrics>, Tuner) {
-    let mut tuner = settings::metrics::tuner(env);
-    if let (Some(all), Some(process)) = (&mut collected, process) {
-        let (local_rank, count) = (process.local_rank, process.local_size.unwrap_or(1));
-        if local_rank > 0 {
-            (all.events, all.records) = (None, None);
-        }
-        if !all.searched.includes(local_rank, count) {
-            all.patterns.clear();
-        }
-        if !all.has_source() {
-            let searched = all.searched.shown(count);
-            tracing::info!(
-                "metrics are collected by the trainit of {searched} on this node, not by this one with local rank {local_rank}"
-            );
-            return (None, Tuner { trial: None, ..tuner });
-        }
-    }
-    let metrics = collected.map(metrics);
-    if let Some(metrics) = &metrics
-        && let Some(warning) = contract::tag_differs(tuner.tag.as_deref(), &metrics.tags())
-    {
-        tracing::warn!("{warning}");
-        tuner.tag = None;
-    }
-    (metrics, tuner)
-}
-
 /// Runs the job to its end and publishes the verdict. Returns the exit code.
 fn supervise(job: Job, work: Work, clock: Clock, settings: &RunSettings, tuner: &Tuner) -> u8 {
     let looked_for: Option<Vec<String>> =
@@ -289,65 +244,6 @@ fn end(outcome: &Outcome, settings: &RunSettings, code: Option<&str>) -> u8 {
     outcome.exit_code
 }
 
-/// The metrics to collect, and the file for them.
-fn metrics(collected: Collected) -> Metrics {
-    for warning in &collected.warnings {
-        tracing::warn!("{warning}");
-    }
-    let Target { path, keep, trial } = collected.target;
-    Metrics {
-        patterns: collected.patterns,
-        files: Files {
-            events: collected.events,
-            records: collected.records,
-            step: collected.step.clone(),
-            asked: collected.report.clone(),
-        },
-        step: collected.step,
-        searched: collected.searched,
-        report: collected.report,
-        stdout: collected.stdout,
-        stderr: collected.stderr,
-        file: MetricsFile::new(path, keep, false, LOCK_TIMEOUT),
-        trial,
-    }
-}
-
-/// Warns about metrics that a tuner will miss. A run that was stopped may continue elsewhere, so nothing is missing
-/// yet.
-fn check_trial(tuner: &Tuner, sources: Option<&Sources>) {
-    let Some(trial) = &tuner.trial else { return };
-    let (path, file) = (tuner.path.to_string_lossy(), tuner.path.clone());
-    let file = match signals::in_time("trial", TRIAL_LIMIT, move || metrics_file::end_of(&file, TRIAL_BYTES)) {
-        Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::TimedOut => {
-            tracing::warn!(
-                "{path} could not be read within 2 s, so it is unknown whether the tuning service will find this trial's metrics in \
-                 it; check whether its file system hangs"
-            );
-            return;
-        }
-        // A file that is not a regular file has been read by its reader.
-        Err(_) => return,
-    };
-    let trial = contract::Trial { id: trial, tag: tuner.tag.as_deref(), path: &path, sources };
-    for warning in trial.at_end(&file) {
-        tracing::warn!("{warning}");
-    }
-}
-
-/// Warns about metrics and steps that were not found. A trial without any metric has its own warning.
-fn warn_of_missing(looked_for: &[String], step_name: Option<&str>, measured: &Ledger, tuner: &Tuner) {
-    let missing: Vec<&str> = looked_for.iter().map(String::as_str).filter(|tag| !measured.has(tag)).collect();
-    let is_told = measured.is_empty() && tuner.trial.is_some();
-    if let Some(warning) = contract::not_found(measured.names(), &missing, &measured.sources).filter(|_| !is_told) {
-        tracing::warn!("{warning}");
-    }
-    if let Some(name) = step_name.filter(|_| !measured.is_empty() && !measured.has_steps()) {
-        tracing::warn!("{}", contract::no_steps(name));
-    }
-}
-
 /// The number of processes, and their first rank.
 fn processes(launches: &[Launch]) -> Processes {
     let first = launches.first().and_then(|launch| launch.process.as_ref());
@@ -361,44 +257,10 @@ fn names(processes: Processes, has_prefix: bool) -> Vec<String> {
     (0..processes.count).map(|local_rank| if has_prefix { prefix(local_rank) } else { String::new() }).collect()
 }
 
-/// Unmet demands on the GPUs.
-struct Unmet {
-    demands: Vec<String>,
-    /// Only because GPUs are broken or the driver fails, so another machine may meet them.
-    by_faults: bool,
-}
-
 /// Ends a job whose demands on the GPUs may be met on another machine.
 fn end_for_other_machine(demands: Vec<String>, settings: &RunSettings) -> u8 {
     let detail = format!("{} (host {})", demands.join("; "), host());
     end(&verdict::broken_gpus(settings.policy.remapped(exit::GPU), detail), settings, Some(DEMAND))
-}
-
-/// The number of GPUs for the command: from the device nodes, which need no waiting; or from NVML if there is a demand
-/// on GPUs or their number is needed anyway. Errors: the unmet demands.
-fn gpu_count(gpus: &settings::gpus::Gpus, env: &Env, found: Option<&Discovery>) -> Result<usize, Unmet> {
-    if gpu::lacks_uvm() && !gpus.demands.demands_number() {
-        tracing::warn!(code = "gpu", "{NO_UVM}");
-    }
-    let Some(found) = found else { return Ok(gpu::device_count() as usize) };
-    let visible = env.get("CUDA_VISIBLE_DEVICES");
-    let demands = gpus.demands.unmet(found, visible);
-    if demands.is_empty() {
-        if let (Health::Unknown, Some(problem)) = (found.driver, &found.problem) {
-            tracing::warn!("the GPUs are only counted: {problem}; if the driver starts slowly, raise --gpu-timeout");
-        }
-        return Ok(found.gpus.len());
-    }
-    Err(Unmet { demands, by_faults: gpus.demands.unmet_by_faults(found, visible) })
-}
-
-/// The GPUs to watch while the command runs, if there are any or the user names a library for them.
-fn watched(gpus: settings::gpus::Gpus, env: &Env) -> Option<(GpuWatch, String)> {
-    let is_worth_it = gpu::device_count() > 0 || env.given("TRAINIT_NVML_LIBRARY").is_some();
-    is_worth_it.then(|| {
-        let watch = GpuWatch::new(gpus.timeout, gpus.interval, gpus.policy, env);
-        (watch, host())
-    })
 }
 
 fn host() -> String {
