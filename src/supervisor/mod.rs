@@ -10,13 +10,9 @@ pub mod gpu;
 mod job;
 pub mod metrics;
 pub mod output;
-mod peers;
 mod perform;
-mod preemption_watch;
 pub mod simulate;
 mod status;
-mod timers;
-mod work;
 
 use std::ffi::OsString;
 use std::io;
@@ -37,6 +33,7 @@ use crate::rules::status::html::Scene;
 use crate::rules::status::sibling::Kept;
 use crate::telemetry::log;
 use background::Background;
+pub use background::{Peers, PreemptionWatch, Work};
 pub use checkpoints::Keep;
 use event_loop::Supervisor;
 pub use fetch::Fetch;
@@ -45,11 +42,8 @@ pub use gpu::watch::GpuWatch;
 pub use job::heartbeat::Heartbeat;
 use output::Collectors;
 pub use output::Metrics;
-pub use peers::Peers;
-pub use preemption_watch::PreemptionWatch;
 use status::history::History;
 pub use status::page::Page;
-pub use work::Work;
 
 /// The settings of a run.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! Performs actions of the job machine. An effect that is known at once is returned as an event.
 
 mod attempt;
+mod timers;
 mod tree;
 
 use std::collections::HashSet;
@@ -34,8 +35,8 @@ use crate::supervisor::output::ranks::Ranks;
 use crate::supervisor::status::history::History;
 use crate::supervisor::status::report::Report;
 use crate::supervisor::status::socket::StatusEndpoint;
-use crate::supervisor::timers::Timers;
 use attempt::HeldStart;
+use timers::Timers;
 
 /// The result of an action.
 pub(super) enum Done {

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use tokio::sync::{Notify, mpsc as orders};
 
-use super::background::{Order, Teller};
-use super::checkpoints::Keep;
-use super::fetch::{self, Fetch};
 use super::peers::Peers;
 use super::preemption_watch::PreemptionWatch;
-use super::status::history::History;
-use super::status::page::Page;
+use super::{Order, Teller};
 use crate::edge::clock::Clock;
 use crate::edge::transfer::blocking;
+use crate::supervisor::checkpoints::Keep;
+use crate::supervisor::fetch::{self, Fetch};
+use crate::supervisor::status::history::History;
+use crate::supervisor::status::page::Page;
 
 /// The work of the thread.
 #[derive(Debug, Default)]

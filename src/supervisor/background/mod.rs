@@ -1,6 +1,10 @@
 //! Long work on a separate thread with its own runtime. The thread takes orders and notifies an eventfd when it has
 //! events. It exists only if there is [`Work`] for it.
 
+mod peers;
+mod preemption_watch;
+mod work;
+
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -11,8 +15,6 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc as orders};
 
-use super::checkpoints::Keep;
-use super::work::{Begins, Work, carry_out};
 use crate::edge::clock::Clock;
 use crate::edge::io::eventfd::{EventFd, NotifyOnDrop};
 use crate::edge::process::signals;
@@ -21,19 +23,24 @@ use crate::rules::gang::message::Choice;
 use crate::rules::gang::seat::Incarnation;
 use crate::rules::job::{Event, Flushed};
 use crate::rules::process::exit;
+use crate::supervisor::checkpoints::Keep;
 use crate::supervisor::job::heartbeat::Heartbeat;
 use crate::supervisor::status::history::History;
 use crate::supervisor::status::page::Question;
+pub use peers::Peers;
+pub use preemption_watch::PreemptionWatch;
+pub use work::Work;
+use work::{Begins, carry_out};
 
 /// The maximum number of events taken in one turn of the loop.
 const EVENTS: usize = 64;
 
 /// Deadline used when a stop has none.
-pub(super) const NO_END: Duration = Duration::from_secs(365 * 86_400);
+pub(in crate::supervisor) const NO_END: Duration = Duration::from_secs(365 * 86_400);
 
 /// An order to the thread.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Order {
+pub(in crate::supervisor) enum Order {
     Restore,
     Refresh,
     FallBack,
@@ -60,7 +67,7 @@ pub(super) enum Order {
 
 /// The supervisor's side of the thread.
 #[derive(Debug, Default)]
-pub(super) struct Background {
+pub(in crate::supervisor) struct Background {
     thread: Option<Thread>,
     /// Answers given in place of a dead thread.
     unanswered: VecDeque<Event>,
@@ -89,7 +96,7 @@ struct Thread {
 
 /// The thread's side.
 #[derive(Debug, Clone)]
-pub(super) struct Teller {
+pub(in crate::supervisor) struct Teller {
     events: mpsc::Sender<Event>,
     questions: mpsc::Sender<Question>,
     eventfd: EventFd,
@@ -98,28 +105,28 @@ pub(super) struct Teller {
 
 impl Teller {
     /// Sends an event to the supervisor.
-    pub(super) fn tell(&self, event: Event) {
+    pub(in crate::supervisor) fn tell(&self, event: Event) {
         // There is no receiver after the end of the job.
         let _ = self.events.send(event);
         self.eventfd.notify();
     }
 
     /// Sends a question to the supervisor.
-    pub(super) fn ask(&self, question: Question) {
+    pub(in crate::supervisor) fn ask(&self, question: Question) {
         // There is no receiver after the end of the job.
         let _ = self.questions.send(question);
         self.eventfd.notify();
     }
 
     /// Publishes this run's number in the store.
-    pub(super) fn incarnation(&self, number: u64) {
+    pub(in crate::supervisor) fn incarnation(&self, number: u64) {
         self.incarnation.store(number, Ordering::Relaxed);
     }
 }
 
 impl Background {
     /// Starts the thread if there is work for it. Errors: as eventfd(2) and pthread_create(3).
-    pub(super) fn start(work: Work, history: &History) -> io::Result<Background> {
+    pub(in crate::supervisor) fn start(work: Work, history: &History) -> io::Result<Background> {
         if work.is_none() {
             return Ok(Background::default());
         }
@@ -167,12 +174,12 @@ impl Background {
     }
 
     /// Readable when there are events.
-    pub(super) fn fd(&self) -> Option<RawFd> {
+    pub(in crate::supervisor) fn fd(&self) -> Option<RawFd> {
         self.thread.as_ref().map(|thread| thread.eventfd.as_raw_fd())
     }
 
     /// The events since the last call.
-    pub(super) fn events(&mut self) -> Vec<Event> {
+    pub(in crate::supervisor) fn events(&mut self) -> Vec<Event> {
         let mut events: Vec<Event> = self.unanswered.drain(..).collect();
         let Some(thread) = &mut self.thread else { return events };
         thread.eventfd.clear_notification();
@@ -218,7 +225,7 @@ impl Background {
     }
 
     /// Questions of scrapers, at most `most`. If there may be more, the eventfd is notified again.
-    pub(super) fn questions(&self, most: usize) -> Vec<Question> {
+    pub(in crate::supervisor) fn questions(&self, most: usize) -> Vec<Question> {
         let Some(thread) = &self.thread else { return Vec::new() };
         let asked: Vec<Question> = thread.questions.try_iter().take(most).collect();
         if asked.len() == most {
@@ -228,7 +235,7 @@ impl Background {
     }
 
     /// Answers with `Fetched` or `NotFetched`.
-    pub(super) fn fetch(&mut self) {
+    pub(in crate::supervisor) fn fetch(&mut self) {
         match &mut self.thread {
             Some(thread) => {
                 thread.is_fetching = true;
@@ -239,7 +246,7 @@ impl Background {
     }
 
     /// Answers with `PeersReached` or `PeersMissing`.
-    pub(super) fn await_peers(&mut self) {
+    pub(in crate::supervisor) fn await_peers(&mut self) {
         match &mut self.thread {
             Some(thread) => {
                 thread.is_gathering = true;
@@ -249,38 +256,38 @@ impl Background {
         }
     }
 
-    pub(super) fn restore(&mut self) {
+    pub(in crate::supervisor) fn restore(&mut self) {
         self.order(Order::Restore);
     }
 
-    pub(super) fn refresh(&mut self) {
+    pub(in crate::supervisor) fn refresh(&mut self) {
         self.order(Order::Refresh);
     }
 
-    pub(super) fn fall_back(&mut self) {
+    pub(in crate::supervisor) fn fall_back(&mut self) {
         self.order(Order::FallBack);
     }
 
-    pub(super) fn survey(&mut self, leader: Option<Incarnation>) {
+    pub(in crate::supervisor) fn survey(&mut self, leader: Option<Incarnation>) {
         self.order(Order::Survey(leader));
     }
 
-    pub(super) fn restore_agreed(&mut self, choice: Choice) {
+    pub(in crate::supervisor) fn restore_agreed(&mut self, choice: Choice) {
         self.order(Order::RestoreAgreed(choice));
     }
 
     /// This order has no answer.
-    pub(super) fn keep(&mut self, step: u64) {
+    pub(in crate::supervisor) fn keep(&mut self, step: u64) {
         if let Some(thread) = &self.thread {
             let _ = thread.orders.send(Order::Keep(step));
         }
     }
 
-    pub(super) fn publish(&mut self) {
+    pub(in crate::supervisor) fn publish(&mut self) {
         self.order(Order::Publish);
     }
 
-    pub(super) fn flush(&mut self, left: Option<Duration>, leaving: bool, failed: bool) {
+    pub(in crate::supervisor) fn flush(&mut self, left: Option<Duration>, leaving: bool, failed: bool) {
         if let Some(thread) = self.thread.as_ref().filter(|_| failed) {
             let _ = thread.orders.send(Order::SkipOthers);
         }
@@ -291,38 +298,38 @@ impl Background {
 
     /// The trainer was killed this long ago. This order and the next two have no answer, so without a thread they are
     /// ignored.
-    pub(super) fn mark_unsure(&mut self, ago: Duration) {
+    pub(in crate::supervisor) fn mark_unsure(&mut self, ago: Duration) {
         if let Some(thread) = &self.thread {
             let _ = thread.orders.send(Order::MarkUnsure(ago));
         }
     }
 
-    pub(super) fn set_commit_deadline(&mut self, left: Duration) {
+    pub(in crate::supervisor) fn set_commit_deadline(&mut self, left: Duration) {
         if let Some(thread) = &self.thread {
             let _ = thread.orders.send(Order::SetCommitDeadline(thread.clock.now() + left));
         }
     }
 
-    pub(super) fn commit_soon(&mut self, notice: bool) {
+    pub(in crate::supervisor) fn commit_soon(&mut self, notice: bool) {
         if let Some(thread) = &self.thread {
             let _ = thread.orders.send(Order::CommitSoon { notice });
         }
     }
 
     /// Sets the path of the trainer's heartbeat file.
-    pub(super) fn heartbeat_is_at(&self, path: &str) {
+    pub(in crate::supervisor) fn heartbeat_is_at(&self, path: &str) {
         if let Some(thread) = &self.thread {
             thread.heartbeat.is_at(path);
         }
     }
 
     /// This run's number in the store, once it is claimed.
-    pub(super) fn incarnation(&self) -> Option<u64> {
+    pub(in crate::supervisor) fn incarnation(&self) -> Option<u64> {
         self.thread.as_ref().map(|t| t.incarnation.load(Ordering::Relaxed)).filter(|n| *n > 0)
     }
 
     /// Whether there are events without a readable descriptor.
-    pub(super) fn has_news(&self) -> bool {
+    pub(in crate::supervisor) fn has_news(&self) -> bool {
         !self.unanswered.is_empty()
     }
 

@@ -10,33 +10,33 @@ const REST: u32 = 4;
 
 /// The armed timers with their times; at most one of each kind.
 #[derive(Debug, Default)]
-pub(super) struct Timers {
+pub(in crate::supervisor) struct Timers {
     armed: Vec<(Timer, Uptime)>,
     /// The earliest time of the next scan of the tree.
     rest_until: Uptime,
 }
 
 impl Timers {
-    pub(super) fn arm(&mut self, timer: Timer, at: Uptime) {
+    pub(in crate::supervisor) fn arm(&mut self, timer: Timer, at: Uptime) {
         self.disarm(timer);
         let at = if timer == Timer::Sweep { at.max(self.rest_until) } else { at };
         self.armed.push((timer, at));
     }
 
-    pub(super) fn disarm(&mut self, timer: Timer) {
+    pub(in crate::supervisor) fn disarm(&mut self, timer: Timer) {
         self.armed.retain(|(t, _)| *t != timer);
     }
 
     /// Records when a scan of the tree began and ended.
-    pub(super) fn looked(&mut self, begin: Uptime, end: Uptime) {
+    pub(in crate::supervisor) fn looked(&mut self, begin: Uptime, end: Uptime) {
         self.rest_until = end + end.saturating_sub(begin) * REST;
     }
 
-    pub(super) fn next(&self) -> Option<Uptime> {
+    pub(in crate::supervisor) fn next(&self) -> Option<Uptime> {
         self.armed.iter().map(|(_, at)| *at).min()
     }
 
-    pub(super) fn due(&mut self, now: Uptime) -> Vec<Timer> {
+    pub(in crate::supervisor) fn due(&mut self, now: Uptime) -> Vec<Timer> {
         let mut due: Vec<(Timer, Duration)> = self.armed.iter().copied().filter(|(_, at)| *at <= now).collect();
         self.armed.retain(|(_, at)| *at > now);
         due.sort_by_key(|(timer, at)| (*at, *timer));
