@@ -97,6 +97,8 @@ impl Member {
             self.phase = Phase::Surveying;
             actions.push(Action::Survey);
         }
+        // Before the offer: what is heard last of a member is what it does now.
+        self.tell_fall(now, actions);
         match self.phase.clone() {
             Phase::Ready(offer) => actions.push(Action::Send(ToLeader::Offer { after: self.newest, offer })),
             Phase::Armed(generation) => actions.push(Action::Send(ToLeader::Armed { generation })),
@@ -109,7 +111,6 @@ impl Member {
             | Phase::Ending(_)
             | Phase::Left => {}
         }
-        self.tell_fall(now, actions);
     }
 
     fn agreed(&mut self, generation: Generation, choice: Choice, actions: &mut Vec<Action>) {

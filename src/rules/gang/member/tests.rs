@@ -278,3 +278,17 @@ fn a_death_is_said_again_on_a_new_connection_until_the_leader_halts_the_generati
     hear(&mut member, 30, ToMember::Halt { generation: 1, hung: false });
     assert!(!again(40, &mut member));
 }
+
+#[test]
+fn a_death_is_said_before_what_can_be_restored() {
+    let mut member = training();
+    member.step(at(10), Event::Unlinked { silent: false });
+    member.step(at(20), Event::Fell(failure()));
+    member.step(at(30), Event::TreeEmpty(offer(&[20])));
+    member.step(at(40), Event::Linked);
+    let actions = hear(&mut member, 50, welcome(1));
+    let place = |is_it: fn(&Action) -> bool| actions.iter().position(is_it);
+    let fell = place(|action| matches!(action, Action::Send(ToLeader::Fell { .. })));
+    let offered = place(|action| matches!(action, Action::Send(ToLeader::Offer { .. })));
+    assert!(fell.is_some() && fell < offered, "{actions:?}");
+}
