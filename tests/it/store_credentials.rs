@@ -228,32 +228,6 @@ fn credentials_that_are_a_variables_are_not_waited_for() {
 }
 
 #[test]
-fn valid_credentials_are_used_while_their_source_does_not_answer() {
-    let bucket = Bucket::start();
-    let (is_away, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
-    let (ours, count) = (Arc::clone(&is_away), Arc::clone(&asked));
-    let server = Metadata::start(move |request, _| match ours.load(SeqCst) {
-        true => {
-            count.fetch_add(1, SeqCst);
-            status("404 Not Found")
-        }
-        // By our clock they have run out: the crate would have others for each request.
-        false => instance(request, 1, "2026-01-01T00:00:00Z"),
-    });
-    let mut env = as_amazon(&bucket);
-    env.push(("AWS_EC2_METADATA_SERVICE_ENDPOINT", format!("http://{}", server.at)));
-    env.push(("HOME", "/nonexistent".to_owned()));
-    let place = Place::with_store(&format!("s3://{NAME}/jobs/1"), env);
-    place.save(1);
-    bucket.misbehave(move |r| {
-        is_away.fetch_or(is_data(r), SeqCst);
-        (!signed_by(r, 1)).then_some(Fault::Refuse(EXPIRED.0, EXPIRED.1))
-    });
-    place.push();
-    assert_eq!(asked.load(SeqCst), 1, "once, and not for each request");
-}
-
-#[test]
 fn expired_credentials_without_new_ones_are_reported_with_both_causes() {
     let bucket = Bucket::start();
     let is_away = Arc::new(AtomicBool::new(false));

@@ -14,7 +14,7 @@ use tokio::sync::Mutex;
 
 use super::checksum::Checksum;
 use super::error::{Failed, Trouble};
-use super::list::{Object, REPEATS, once};
+use super::list::Object;
 use super::ranged_read::Seen;
 use crate::edge::clock::Clock;
 use crate::edge::store::clouds::access::Access;
@@ -275,13 +275,9 @@ impl Bucket {
         let key = self.key(prefix)?;
         let listed = self.run(|client| {
             let key = Some(key.clone()).filter(|_| !under.is_empty());
-            async move { read_listing(&*client, key.as_ref()).await }
+            async move { client.list(key.as_ref()).try_collect::<Vec<ObjectMeta>>().await }
         });
-        let Some(listed) = listed.await? else {
-            let detail = "it tells the same objects again and again, without an end".to_owned();
-            return Err(Failed::new(Trouble::Other, detail));
-        };
-        Ok(listed.into_iter().map(|meta| self.object(meta)).collect())
+        Ok(listed.await?.into_iter().map(|meta| self.object(meta)).collect())
     }
 
     fn object(&self, meta: ObjectMeta) -> Object {
@@ -293,24 +289,6 @@ impl Bucket {
             tag: meta.e_tag,
         }
     }
-}
-
-/// `None`: it has no end.
-async fn read_listing(client: &dyn Client, under: Option<&Key>) -> object_store::Result<Option<Vec<ObjectMeta>>> {
-    let mut list = client.list(under);
-    let (mut objects, mut known) = (Vec::new(), 0);
-    while let Some(object) = list.try_next().await? {
-        objects.push(object);
-        if objects.len() < 2 * known + REPEATS {
-            continue;
-        }
-        once(&mut objects, |meta| meta.location.as_ref());
-        if objects.len() == known {
-            return Ok(None);
-        }
-        known = objects.len();
-    }
-    Ok(Some(objects))
 }
 
 /// Errors: the store says that it holds other bytes than were sent.

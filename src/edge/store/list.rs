@@ -12,9 +12,6 @@ use crate::edge::fs::trusted_open;
 use crate::rules::checkpoint::listing::{join, name_of};
 use crate::rules::store::names::is_half_written;
 
-/// So many objects that are all known already are the sign of a listing without an end.
-pub(super) const REPEATS: usize = 20_000;
-
 /// An object in a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Object {

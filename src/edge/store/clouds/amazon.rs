@@ -13,7 +13,6 @@ use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, Checksum, S3Conditio
 
 use crate::edge::store::bucket::Opened;
 use crate::edge::store::clouds::access::Access;
-use crate::edge::store::clouds::credentials::Kept;
 use crate::edge::store::clouds::values;
 use crate::edge::store::error::Failed;
 use crate::edge::store::http::connect::{self, Connector};
@@ -72,10 +71,6 @@ pub(in crate::edge::store) async fn open(bucket: &Bucket, access: &Access) -> Re
     builder = with_metadata_servers(builder, access).with_conditional_put(S3ConditionalPut::ETagMatch);
     // A session of S3 Express is the crate's to renew.
     let renews = is_signed && !has_keys && !access.is_on("AWS_S3_EXPRESS");
-    if renews {
-        let kept = Kept::of(builder.clone().build().map_err(|error| Failed::from(&error))?.credentials());
-        builder = builder.with_credentials(kept);
-    }
     let store = builder.build().map_err(|error| Failed::from(&error))?;
     if is_signed {
         store.credentials().get_credential().await.map_err(|error| Failed::no_credentials(&error, WAY_OUT))?;

@@ -10,7 +10,6 @@ use url::Url;
 
 use crate::edge::store::bucket::Opened;
 use crate::edge::store::clouds::access::Access;
-use crate::edge::store::clouds::credentials::Kept;
 use crate::edge::store::clouds::values;
 use crate::edge::store::error::Failed;
 use crate::edge::store::http::connect::{self, Connector};
@@ -88,10 +87,6 @@ pub(in crate::edge::store) async fn open(bucket: &Bucket, access: &Access) -> Re
     }
     if let Some(account) = account {
         builder = builder.with_account(account);
-    }
-    if renews {
-        let kept = Kept::of(builder.clone().build().map_err(|error| Failed::from(&error))?.credentials());
-        builder = builder.with_credentials(kept);
     }
     let store = builder.build().map_err(|error| Failed::no_credentials(&error, COPIED_WHOLE))?;
     store.credentials().get_credential().await.map_err(|error| Failed::no_credentials(&error, WAY_OUT))?;

@@ -17,7 +17,6 @@ use serde_json::Value;
 
 use crate::edge::store::bucket::Opened;
 use crate::edge::store::clouds::access::Access;
-use crate::edge::store::clouds::credentials::Kept;
 use crate::edge::store::clouds::values;
 use crate::edge::store::error::Failed;
 use crate::edge::store::http::connect::{self, Connector};
@@ -81,10 +80,6 @@ pub(in crate::edge::store) async fn open(bucket: &Bucket, access: &Access) -> Re
         return Err(values::unusable(name, "it is empty", "name a host, or take it away"));
     }
     let no_credentials = |error: object_store::Error| Failed::no_credentials(&error, &way_out);
-    if renews {
-        let kept = Kept::of(builder.clone().build().map_err(no_credentials)?.credentials());
-        builder = builder.with_credentials(kept);
-    }
     let store = builder.build().map_err(no_credentials)?;
     store.credentials().get_credential().await.map_err(no_credentials)?;
     Ok(Opened { client: Arc::new(store), renews })

@@ -3,6 +3,5 @@
 pub(super) mod access;
 pub(super) mod amazon;
 pub(super) mod azure;
-pub(super) mod credentials;
 pub(super) mod google;
 pub(super) mod values;
