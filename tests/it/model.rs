@@ -292,35 +292,25 @@ fn in_a_bucket_objects_of_the_model_are_replaced_and_other_objects_are_not_read(
     assert_eq!(deeds.iter().rfind(is_models).map(String::as_str), Some("PUT job/.trainit/model.json"));
 }
 
-/// Starts the copy of a second run while the first run's copy waits in the bucket, and lets the first continue when the
-/// second has put its manifest. Both succeed, and the manifest names one complete model: that of the run that finished last.
-#[track_caller]
-fn one_is_whole_in_the_end(bucket: &Bucket, waits_at: &'static str) {
+#[test]
+fn of_two_copies_at_once_the_one_that_ends_last_fails_and_leaves_no_manifest() {
+    let bucket = Bucket::start();
     let start = |word: &str| {
         let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
         let script = format!("mkdir -p \"$0/v\"; echo {word} > \"$0/v/v\"; echo {word} > \"$0/saved_model.pb\"");
         let running = place.env().iter().fold(run(&place, &script), |run, (name, value)| run.env(name, value)).start();
         (place, running)
     };
-    let (waits, go_on) = bucket.hesitate(waits_at);
+    let (waits, go_on) = bucket.hesitate("/saved_model.pb");
     let (_place, one) = start("one");
     waits.recv().unwrap();
     let (_place, other) = start("the-other");
     eventually("the other's manifest", || bucket.object("job/.trainit/model.json").is_some());
-    go_on.send(()).unwrap();
-    one.finish().expect_code(0);
     other.finish().expect_code(0);
-    let words = ["job/saved_model.pb", "job/v/v"].map(|key| String::from_utf8(bucket.object(key).unwrap()).unwrap());
-    assert_eq!(words[0], words[1]);
-    let manifest = bucket.object("job/.trainit/model.json").unwrap();
-    let manifest: serde_json::Value = serde_json::from_slice(&manifest).unwrap();
-    assert_eq!(manifest["files"][0]["size"], words[0].len());
-    assert!(bucket.keys().iter().all(|key| !key.contains("/probes/")), "{:?}", bucket.keys());
-}
-
-#[test]
-fn with_two_copies_at_once_the_one_that_ends_last_is_complete() {
-    one_is_whole_in_the_end(&Bucket::start(), "/saved_model.pb");
+    go_on.send(()).unwrap();
+    let failed = one.finish().expect_code(204);
+    assert!(failed.err().contains("another run has copied its model there"), "{}", failed.err());
+    assert!(bucket.object("job/.trainit/model.json").is_none(), "the files are of both");
 }
 
 #[test]

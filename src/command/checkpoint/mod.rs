@@ -34,7 +34,7 @@ use crate::settings::{Complaint, Origin, Reader, Values};
 use crate::supervisor::checkpoints::config::{Config, Role};
 use crate::supervisor::checkpoints::failure::Failure;
 use crate::supervisor::checkpoints::mirror::Mirror;
-use crate::supervisor::checkpoints::thread::progress::shown;
+use crate::supervisor::checkpoints::progress::shown;
 
 /// The limit for pending writes to a disk at the end.
 const EXIT_LIMIT: Duration = Duration::from_millis(500);

@@ -24,13 +24,13 @@ use crate::rules::store::pace::Pace;
 use crate::settings::Reader;
 use crate::settings::checkpoint::{Checkpoints, Resuming};
 use crate::settings::model::{self, Model};
-use crate::supervisor::Keep;
+use crate::supervisor::LeftModel;
 use crate::supervisor::checkpoints::config::{Config, Restore, Restoring, Role};
 use crate::supervisor::checkpoints::failure::Failure;
 use crate::supervisor::checkpoints::mirror::{Mirror, apart};
-use crate::supervisor::checkpoints::thread::sibling::{self, Others, Sibling};
-use crate::supervisor::checkpoints::{self, LeftModel};
 use crate::supervisor::gang::SharedStore;
+use crate::supervisor::keep::sibling::{self, Others, Sibling};
+use crate::supervisor::keep::{self, Keep};
 
 /// The limit for a launch's name, so that a run's file about itself stays small.
 const LAUNCH_CHARS: usize = 200;
@@ -197,7 +197,7 @@ fn is_complete(part: &PartState) -> bool {
 
 /// The checkpoints to keep, if there is a directory. A replica without a rank (ps, evaluator) commits nothing, because
 /// the checkpoints are those of the training replicas.
-fn kept(mut settings: Checkpoints, places: &Found, spec: &ClusterSpec, env: &Env) -> Option<checkpoints::Checkpoints> {
+fn kept(mut settings: Checkpoints, places: &Found, spec: &ClusterSpec, env: &Env) -> Option<keep::Checkpoints> {
     let node_rank = spec.said.node_rank;
     let dir = settings.dir.as_ref()?;
     if node_rank.is_none() {
@@ -207,7 +207,7 @@ fn kept(mut settings: Checkpoints, places: &Found, spec: &ClusterSpec, env: &Env
     let interval = settings.interval;
     let config = mirror_config(settings, places, node_rank.unwrap_or(0), Role::Keeps, env);
     let config = Config { has_other_nodes: has_other_nodes(spec), ..config };
-    Some(checkpoints::Checkpoints { config, interval, kept, sibling: None, others: None })
+    Some(keep::Checkpoints { config, interval, kept, sibling: None, others: None })
 }
 
 /// Whether this trainit is part of the command of another one that keeps the same checkpoints, for example if the
@@ -225,7 +225,7 @@ fn kept_beside(
     spec: &ClusterSpec,
     by: &str,
     env: &Env,
-) -> Option<checkpoints::Checkpoints> {
+) -> Option<keep::Checkpoints> {
     let (dir, store) = (settings.dir.clone()?, settings.store.clone());
     let (Some(store), Some(node_rank)) = (store, spec.said.node_rank) else {
         settings.store = None;
@@ -240,11 +240,11 @@ fn kept_beside(
     // Prevents other runs from treating this one as the first.
     let beside = Some(Kept { beside: true, ..known.clone() });
     let sibling = Sibling { kept: known, dir, store, tmp: env.given("TMPDIR").map(str::to_owned) };
-    Some(checkpoints::Checkpoints { sibling: Some(sibling), kept: beside, ..kept(settings, places, spec, env)? })
+    Some(keep::Checkpoints { sibling: Some(sibling), kept: beside, ..kept(settings, places, spec, env)? })
 }
 
 /// The other processes of the node, if a launcher has started any.
-fn with_others(checkpoints: checkpoints::Checkpoints, spec: &ClusterSpec, env: &Env) -> checkpoints::Checkpoints {
+fn with_others(checkpoints: keep::Checkpoints, spec: &ClusterSpec, env: &Env) -> keep::Checkpoints {
     let is_first = spec.said.process.as_ref().is_some_and(|process| process.local_size != Some(1));
     let tmp = env.given("TMPDIR").map(str::to_owned);
     let others = checkpoints.kept.clone().filter(|_| is_first).map(|kept| Others {
@@ -252,7 +252,7 @@ fn with_others(checkpoints: checkpoints::Checkpoints, spec: &ClusterSpec, env: &
         tmp,
         since: clock::wall(),
     });
-    checkpoints::Checkpoints { others, ..checkpoints }
+    keep::Checkpoints { others, ..checkpoints }
 }
 
 /// The identity by which the trainits of a node recognise that they use the same checkpoints.

@@ -23,9 +23,9 @@ use crate::supervisor::checkpoints::config::{Config, Role};
 use crate::supervisor::checkpoints::directory::look::How;
 use crate::supervisor::checkpoints::failure::Failure;
 use crate::supervisor::checkpoints::mirror::Mirror;
+use crate::supervisor::checkpoints::progress::shown;
 use crate::supervisor::checkpoints::store::commits::{commits, judge};
-use crate::supervisor::checkpoints::thread::progress::shown;
-use crate::supervisor::checkpoints::thread::sibling::committer;
+use crate::supervisor::keep::sibling::committer;
 
 /// The signals that stop a push.
 pub(super) const STOPPING: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];

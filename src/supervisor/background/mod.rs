@@ -1,6 +1,9 @@
 //! Long work on a separate thread with its own runtime. The thread takes orders and notifies an eventfd when it has
 //! events. It exists only if there is [`Work`] for it.
 
+pub mod keep;
+pub(super) mod model;
+pub(super) mod orders;
 mod peers;
 mod preemption_watch;
 mod work;
@@ -13,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc as orders};
+use tokio::sync::{Notify, mpsc as channel};
 
 use crate::edge::clock::Clock;
 use crate::edge::io::eventfd::{EventFd, NotifyOnDrop};
@@ -23,10 +26,11 @@ use crate::rules::gang::message::Choice;
 use crate::rules::gang::seat::Incarnation;
 use crate::rules::job::{Event, Flushed};
 use crate::rules::process::exit;
-use crate::supervisor::checkpoints::Keep;
 use crate::supervisor::job::heartbeat::Heartbeat;
 use crate::supervisor::status::history::History;
 use crate::supervisor::status::page::Question;
+use keep::Keep;
+use orders::{NO_END, Order, Teller};
 pub use peers::Peers;
 pub use preemption_watch::PreemptionWatch;
 pub use work::Work;
@@ -34,36 +38,6 @@ use work::{Begins, carry_out};
 
 /// The maximum number of events taken in one turn of the loop.
 const EVENTS: usize = 64;
-
-/// Deadline used when a stop has none.
-pub(in crate::supervisor) const NO_END: Duration = Duration::from_secs(365 * 86_400);
-
-/// An order to the thread.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::supervisor) enum Order {
-    Restore,
-    Refresh,
-    FallBack,
-    /// Find out which checkpoints can be restored. The argument is the leader's agent, because all may share one directory.
-    Survey(Option<Incarnation>),
-    /// Restore exactly this step.
-    RestoreAgreed(Choice),
-    /// All members of the gang have this step: keep it and newer ones.
-    Keep(u64),
-    /// The trainer was killed this long ago, maybe in the middle of a save.
-    MarkUnsure(Duration),
-    Publish,
-    /// The last commit, and its deadline on the thread's clock.
-    Flush(Option<Duration>),
-    /// The command failed: the last commit does not wait for the other processes of the node.
-    SkipOthers,
-    /// Sets the deadline of the commit in progress.
-    SetCommitDeadline(Duration),
-    /// Check for complete checkpoints now and often. `notice`: the end is near.
-    CommitSoon {
-        notice: bool,
-    },
-}
 
 /// The supervisor's side of the thread.
 #[derive(Debug, Default)]
@@ -75,7 +49,7 @@ pub(in crate::supervisor) struct Background {
 
 #[derive(Debug)]
 struct Thread {
-    orders: orders::UnboundedSender<Order>,
+    orders: channel::UnboundedSender<Order>,
     events: mpsc::Receiver<Event>,
     questions: mpsc::Receiver<Question>,
     eventfd: EventFd,
@@ -94,43 +68,13 @@ struct Thread {
     is_gathering: bool,
 }
 
-/// The thread's side.
-#[derive(Debug, Clone)]
-pub(in crate::supervisor) struct Teller {
-    events: mpsc::Sender<Event>,
-    questions: mpsc::Sender<Question>,
-    eventfd: EventFd,
-    incarnation: Arc<AtomicU64>,
-}
-
-impl Teller {
-    /// Sends an event to the supervisor.
-    pub(in crate::supervisor) fn tell(&self, event: Event) {
-        // There is no receiver after the end of the job.
-        let _ = self.events.send(event);
-        self.eventfd.notify();
-    }
-
-    /// Sends a question to the supervisor.
-    pub(in crate::supervisor) fn ask(&self, question: Question) {
-        // There is no receiver after the end of the job.
-        let _ = self.questions.send(question);
-        self.eventfd.notify();
-    }
-
-    /// Publishes this run's number in the store.
-    pub(in crate::supervisor) fn incarnation(&self, number: u64) {
-        self.incarnation.store(number, Ordering::Relaxed);
-    }
-}
-
 impl Background {
     /// Starts the thread if there is work for it. Errors: as eventfd(2) and pthread_create(3).
     pub(in crate::supervisor) fn start(work: Work, history: &History) -> io::Result<Background> {
         if work.is_none() {
             return Ok(Background::default());
         }
-        let (order_sender, order_receiver) = orders::unbounded_channel();
+        let (order_sender, order_receiver) = channel::unbounded_channel();
         let (event_sender, events) = mpsc::channel();
         let (question_sender, questions) = mpsc::channel();
         let (eventfd, incarnation) = (EventFd::new()?, Arc::new(AtomicU64::new(0)));

@@ -6,10 +6,10 @@ use tokio::sync::{Notify, mpsc as orders};
 
 use super::peers::Peers;
 use super::preemption_watch::PreemptionWatch;
-use super::{Order, Teller};
 use crate::edge::clock::Clock;
 use crate::edge::transfer::blocking;
-use crate::supervisor::checkpoints::Keep;
+use crate::supervisor::background::keep::Keep;
+use crate::supervisor::background::orders::{Order, Teller};
 use crate::supervisor::fetch::{self, Fetch};
 use crate::supervisor::status::history::History;
 use crate::supervisor::status::page::Page;

@@ -29,10 +29,10 @@ use crate::supervisor::checkpoints::directory::look::Watcher;
 use crate::supervisor::checkpoints::directory::record::{self, Record};
 use crate::supervisor::checkpoints::directory::scratch_dir::sweep;
 use crate::supervisor::checkpoints::failure::{Failure, IN_THE_WAY};
+use crate::supervisor::checkpoints::progress::Listeners;
 use crate::supervisor::checkpoints::restore::offer::GangProgress;
 use crate::supervisor::checkpoints::store::claim::{Remote, claim};
 use crate::supervisor::checkpoints::store::retention::{Pruned, Retiring};
-use crate::supervisor::checkpoints::thread::progress::Listeners;
 
 /// What to resume from.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,17 +2,13 @@
 //! All of it runs on the background thread. The job machine decides what the events mean for the job.
 //!
 //! `mirror` joins the directory (`directory/`) and the store (`store/`). `commit/` copies to the store, `restore/` back.
-//! `thread/` executes the supervisor's orders.
+//! The orders of a run come from `background/keep`.
 
 pub mod commit;
 pub mod config;
 pub(crate) mod directory;
 pub mod failure;
 pub mod mirror;
+pub(crate) mod progress;
 pub(crate) mod restore;
 pub(crate) mod store;
-pub(crate) mod thread;
-mod wanted;
-
-pub use thread::model::LeftModel;
-pub use wanted::{Checkpoints, Keep};

@@ -13,7 +13,7 @@ use crate::edge::net::http_server;
 use crate::rules::status::history as rules;
 use crate::rules::status::html::Scene;
 use crate::rules::status::page::{self, Shown};
-use crate::supervisor::background::Teller;
+use crate::supervisor::background::orders::Teller;
 use crate::supervisor::status::history::History;
 
 /// The run's page is rendered at most once in this time, for any number of readers.

@@ -15,9 +15,9 @@ use crate::supervisor::checkpoints::commit::hard_links::{HardLinks, link, unchan
 use crate::supervisor::checkpoints::commit::send::{Sending, odd_directories, without_data};
 use crate::supervisor::checkpoints::failure::Stop;
 use crate::supervisor::checkpoints::mirror::Mirror;
+use crate::supervisor::checkpoints::progress::make_durable;
 use crate::supervisor::checkpoints::store::claim::Remote;
 use crate::supervisor::checkpoints::store::commits::verify;
-use crate::supervisor::checkpoints::thread::progress::make_durable;
 
 /// Under which place in the store the data of files lies that belong to no unit's directory.
 const TREE: &str = "tree";

@@ -24,8 +24,8 @@ use crate::supervisor::checkpoints::commit::memory::Memory;
 use crate::supervisor::checkpoints::config::Config;
 use crate::supervisor::checkpoints::directory::sums::Sums;
 use crate::supervisor::checkpoints::failure::{Failure, Refusal};
+use crate::supervisor::checkpoints::progress::Listeners;
 use crate::supervisor::checkpoints::store::commits::{lack, sizes};
-use crate::supervisor::checkpoints::thread::progress::Listeners;
 
 /// Chunks of one file under way at once.
 const CHUNKS_AT_ONCE: usize = 8;

@@ -4,12 +4,12 @@ use crate::rules::checkpoint::Writer;
 use crate::rules::gang::message::{Choice, Offer};
 use crate::rules::gang::seat::Incarnation;
 use crate::rules::job::Event;
+use crate::supervisor::background::keep::run::{CheckpointThread, given_up};
+use crate::supervisor::background::keep::wanted::Checkpoints;
+use crate::supervisor::background::keep::watchdog::Watchdog;
 use crate::supervisor::checkpoints::config::Restore;
 use crate::supervisor::checkpoints::failure::Failure;
 use crate::supervisor::checkpoints::mirror::Mirror;
-use crate::supervisor::checkpoints::thread::run::{CheckpointThread, given_up};
-use crate::supervisor::checkpoints::thread::watchdog::Watchdog;
-use crate::supervisor::checkpoints::wanted::Checkpoints;
 
 impl CheckpointThread {
     /// The tree is empty: commits what had settled, and says what can be restored.

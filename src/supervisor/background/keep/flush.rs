@@ -9,13 +9,13 @@ use crate::rules::checkpoint::Writer;
 use crate::rules::job::{Event, Flushed};
 use crate::rules::status::sibling::may_save;
 use crate::rules::store::names::Attempt;
-use crate::supervisor::background::{NO_END, Order};
+use crate::supervisor::background::keep::order_queue::{OrderQueue, TO_ANY, TO_NONE};
+use crate::supervisor::background::keep::run::{CheckpointThread, LAST_TURN};
+use crate::supervisor::background::keep::watchdog::{LONG, SHORT};
+use crate::supervisor::background::orders::{NO_END, Order};
 use crate::supervisor::checkpoints::commit::outcome::Outcome;
 use crate::supervisor::checkpoints::directory::look::How;
 use crate::supervisor::checkpoints::mirror::Mirror;
-use crate::supervisor::checkpoints::thread::order_queue::{OrderQueue, TO_ANY, TO_NONE};
-use crate::supervisor::checkpoints::thread::run::{CheckpointThread, LAST_TURN};
-use crate::supervisor::checkpoints::thread::watchdog::{LONG, SHORT};
 
 /// How long to wait before looking again at what changed under the last commit of a run, and before what failed is tried
 /// again.

@@ -10,7 +10,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::edge::clock::Clock;
 use crate::rules::store::pace::Pace;
-use crate::supervisor::background::Order;
+use crate::supervisor::background::orders::Order;
 
 /// How much longer something may take once this order has come; `None`: as long as it does.
 pub(super) type Yields = fn(&Order) -> Option<Duration>;

@@ -3,8 +3,8 @@
 //! have no links.
 //!
 //! It is committed as checkpoints are: data first, the manifest (`.trainit/model.json`) last. Without the manifest the model is
-//! not whole. An older model is replaced file by file: first its manifest is deleted, then the files that only it named. Of
-//! two runs that copy at once, the one that finds the other's manifest at its end copies again.
+//! not complete. An older model is replaced file by file: first its manifest is deleted, then the files that only it named. A
+//! run that finds the manifest of another one at its end deletes it and fails: the files may be of both.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -31,12 +31,12 @@ use crate::rules::text::safe_text::and_more;
 use crate::supervisor::checkpoints::commit::hard_links::Held;
 use crate::supervisor::checkpoints::commit::send::Sending;
 use crate::supervisor::checkpoints::failure::Stop;
+use crate::supervisor::checkpoints::progress::{going_on, make_durable};
 use crate::supervisor::checkpoints::store::claim::Remote;
-use crate::supervisor::checkpoints::thread::progress::{going_on, make_durable};
 
 /// Before another try of what failed; doubled each time.
 const PAUSE: Duration = Duration::from_millis(500);
-/// So often a file is sent, and the whole copied, where another try may do it.
+/// A file is sent this many times if another try may succeed.
 const TRIES: u32 = 4;
 const MANIFEST: &str = ".trainit/model.json";
 const SCHEMA: &str = "trainit.model/1";
@@ -114,18 +114,7 @@ pub(crate) async fn publish(
         let now = opened.moved();
         now != std::mem::replace(&mut before, now)
     };
-    let copying = async {
-        for _ in 0..TRIES {
-            if copy(&model.dir, &listing, &opened, remote, &sent, &told).await? {
-                return Ok(());
-            }
-            sent.set(0);
-            done.set(0);
-        }
-        // It is over a mixture now.
-        opened.delete(MANIFEST).await?;
-        Err(Stop::Failed("another run has copied its model there meanwhile".to_owned()))
-    };
+    let copying = copy(&model.dir, &listing, &opened, remote, &sent, &told);
     going_on(copying, moves, &told).await.map_err(|stop| match stop {
         Stop::Fenced(by) => Stop::Fenced(by),
         stop => Stop::Failed(format!(
@@ -163,8 +152,7 @@ async fn prepare(model: &LeftModel) -> Result<(Listing, Arc<Store>), Stop> {
     Ok((listing, Arc::new(Store::open(&model.store, true, &model.access).await?.replacing())))
 }
 
-/// `count` has how many files are there, `told` hears how many bytes more are through. Whether no other run has ended a copy
-/// meanwhile.
+/// `count` has the number of files that are there, `told` hears the number of bytes that were sent.
 async fn copy(
     at: &Path,
     listing: &Listing,
@@ -172,7 +160,7 @@ async fn copy(
     remote: Option<&Remote>,
     count: &Cell<usize>,
     told: &dyn Fn(u64),
-) -> Result<bool, Stop> {
+) -> Result<(), Stop> {
     give_way(remote).await?;
     let at = at.to_owned();
     let dir =
@@ -205,7 +193,11 @@ async fn copy(
     let manifest = Manifest { schema: SCHEMA.to_owned(), files };
     let text = serde_json::to_vec(&manifest).map_err(|error| Stop::Failed(error.to_string()))?;
     give_way(remote).await?;
-    Ok(store.create(MANIFEST, text).await? == Created::Ours)
+    if store.create(MANIFEST, text).await? == Created::Ours {
+        return Ok(());
+    }
+    store.delete(MANIFEST).await?;
+    Err(Stop::Failed("another run has copied its model there at the same time".to_owned()))
 }
 
 /// What a newer run leaves is not for us to replace.

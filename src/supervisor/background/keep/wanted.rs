@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::rules::status::sibling::Kept;
+use crate::supervisor::background::keep::sibling::{Others, Sibling};
+use crate::supervisor::background::model::LeftModel;
 use crate::supervisor::checkpoints::config::{Config, GangNode};
-use crate::supervisor::checkpoints::thread::model::LeftModel;
-use crate::supervisor::checkpoints::thread::sibling::{Others, Sibling};
 use crate::supervisor::job::heartbeat::Heartbeat;
 
 /// What to keep of a run.

@@ -12,18 +12,18 @@ use crate::rules::checkpoint::Writer;
 use crate::rules::job::{Event, Flushed};
 use crate::rules::status::sibling::From;
 use crate::rules::store::names::Attempt;
-use crate::supervisor::background::{Order, Teller};
+use crate::supervisor::background::keep::order_queue::{OrderQueue, TO_A_FLUSH, TO_A_SURVEY, TO_ANY, TO_NONE};
+use crate::supervisor::background::keep::report::Report;
+use crate::supervisor::background::keep::sibling::{Others, SEARCH};
+use crate::supervisor::background::keep::wanted::{Checkpoints, Keep};
+use crate::supervisor::background::keep::watchdog::Watchdog;
+use crate::supervisor::background::model::{LeftModel, publish};
+use crate::supervisor::background::orders::{Order, Teller};
 use crate::supervisor::checkpoints::commit::outcome::{Ask, Outcome};
 use crate::supervisor::checkpoints::config::{Config, Role};
 use crate::supervisor::checkpoints::directory::look::How;
 use crate::supervisor::checkpoints::failure::{Failure, Stop};
 use crate::supervisor::checkpoints::mirror::{Mirror, Resume};
-use crate::supervisor::checkpoints::thread::model::{LeftModel, publish};
-use crate::supervisor::checkpoints::thread::order_queue::{OrderQueue, TO_A_FLUSH, TO_A_SURVEY, TO_ANY, TO_NONE};
-use crate::supervisor::checkpoints::thread::report::Report;
-use crate::supervisor::checkpoints::thread::sibling::{Others, SEARCH};
-use crate::supervisor::checkpoints::thread::watchdog::Watchdog;
-use crate::supervisor::checkpoints::wanted::{Checkpoints, Keep};
 
 /// Under a notice: how long a part must have lain unchanged, and between two looks.
 const NOTICE_SETTLE: Duration = Duration::from_millis(500);

@@ -7,11 +7,11 @@ use crate::edge::clock::Clock;
 use crate::rules::job::{self, Event, Flushed, Mirrored};
 use crate::rules::process::exit;
 use crate::rules::store::names::Attempt;
-use crate::supervisor::background::Teller;
+use crate::supervisor::background::orders::Teller;
 use crate::supervisor::checkpoints::commit::outcome::Outcome;
 use crate::supervisor::checkpoints::failure::Failure;
 use crate::supervisor::checkpoints::mirror::{Mirror, Resume};
-use crate::supervisor::checkpoints::thread::progress::{Hear, log_lines};
+use crate::supervisor::checkpoints::progress::{Hear, log_lines};
 
 /// Between two words of progress to the supervisor.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(500);

@@ -1,0 +1,13 @@
+//! The background thread's work for a run's checkpoints: it executes the supervisor's orders with the mirror of
+//! [`checkpoints`](crate::supervisor::checkpoints), within limits, and reports the results.
+
+mod flush;
+mod gang;
+mod order_queue;
+mod report;
+mod run;
+pub mod sibling;
+mod wanted;
+mod watchdog;
+
+pub use wanted::{Checkpoints, Keep};
