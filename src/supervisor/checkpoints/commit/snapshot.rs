@@ -249,7 +249,7 @@ impl Mirror {
         if let Err(error) = self.in_dir(move |dir| links.remove(&dir, &within)).await {
             self.note(format!("cannot remove {HARD_LINKS}: {error}"));
         }
-        self.sender.known = Known::new(sent, &self.sender.known);
+        self.sender.known = Known::new(sent);
         Ok(manifest.total_bytes)
     }
 

@@ -272,5 +272,5 @@ fn known(manifest: &Manifest, entries: &BTreeMap<String, Entry>) -> Known {
         let entry = entries.get(&item.path)?.clone();
         Some(Sent { entry, item: item.clone() })
     });
-    Known::new(sent.collect(), &Known::default())
+    Known::new(sent.collect())
 }
