@@ -76,25 +76,25 @@ impl Bucket {
         Arc::clone(&self.opened.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Does it. Where the credentials are refused as stale, the bucket is opened again, and it is done once more.
-    async fn run<T, F>(&self, deed: impl Fn(Arc<dyn Client>) -> F) -> Result<T, Failed>
+    /// Does the operation. If the credentials are refused as stale, opens the bucket again and does it once more.
+    async fn run<T, F>(&self, work: impl Fn(Arc<dyn Client>) -> F) -> Result<T, Failed>
     where
         F: Future<Output = object_store::Result<T>>,
     {
-        self.run_if(|failed| failed.trouble == Trouble::NotBelieved, deed).await
+        self.run_if(|failed| failed.trouble == Trouble::NotBelieved, work).await
     }
 
     async fn run_if<T, F>(
         &self,
         is_stale: impl Fn(&Failed) -> bool,
-        deed: impl Fn(Arc<dyn Client>) -> F,
+        work: impl Fn(Arc<dyn Client>) -> F,
     ) -> Result<T, Failed>
     where
         F: Future<Output = object_store::Result<T>>,
     {
         let opened = self.opened();
         // Boxed: a thread's stack holds few futures of this size.
-        let refused = match Box::pin(deed(Arc::clone(&opened.client))).await {
+        let refused = match Box::pin(work(Arc::clone(&opened.client))).await {
             Ok(done) => return Ok(done),
             Err(error) => Failed::from(&error),
         };
@@ -110,7 +110,7 @@ impl Bucket {
                 ),
             )
         })?;
-        Box::pin(deed(Arc::clone(&again.client))).await.map_err(|error| {
+        Box::pin(work(Arc::clone(&again.client))).await.map_err(|error| {
             let failed = Failed::from(&error);
             match failed.trouble {
                 Trouble::NotBelieved => Failed { trouble: Trouble::Outdated, ..failed },
@@ -188,7 +188,7 @@ impl Bucket {
         Ok(e_tag)
     }
 
-    /// What is there whole though the store says no: it was done and the answer was lost, after which servers know no such
+    /// The object, if it is complete although the store reports an error: the answer was lost, after which servers know no such
     /// upload. So they say, too, while an object is still put together from its parts.
     async fn await_whole(&self, of: &Parts, failed: Failed) -> Result<(Option<String>, Extensions), Failed> {
         let limit = PUT_TOGETHER + Duration::from_secs(of.size / SLOWEST);
@@ -210,7 +210,7 @@ impl Bucket {
         let _ = self.opened().client.abort_multipart(&parts.key, &parts.id).await;
     }
 
-    /// A whole object, or what of it comes first.
+    /// An object, or its beginning.
     pub(super) async fn get(&self, key: &str, limit: u64) -> Result<Bytes, Failed> {
         let key = self.key(key)?;
         self.run(|client| {

@@ -40,15 +40,15 @@ pub(super) struct Directory {
     odd: OddName,
 }
 
-/// Does it on a thread of its own. Errors: its own; it reports no progress for so long.
+/// Does the work on a thread of its own. Errors: those of the work; no progress for `limit`.
 pub(super) async fn timed<T: Send + 'static>(
     meter: &Meter,
     limit: Duration,
-    deed: impl FnOnce(&Progress) -> io::Result<T> + Send + 'static,
+    work: impl FnOnce(&Progress) -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     let operation = meter.begin();
     let progress = operation.progress().clone();
-    let done = operation.within(limit, blocking(move || deed(&progress))).await;
+    let done = operation.within(limit, blocking(move || work(&progress))).await;
     done.unwrap_or_else(|| Err(not_answered(limit)))
 }
 
@@ -72,18 +72,18 @@ impl Directory {
         Ok(directory)
     }
 
-    /// Does it on a thread of its own. Errors: its own; it reports no progress for the store's time-out.
+    /// Does the work on a thread of its own. Errors: those of the work; no progress for the store's time-out.
     async fn run<T: Send + 'static>(
         &self,
-        deed: impl FnOnce(&Path, &Progress) -> io::Result<T> + Send + 'static,
+        work: impl FnOnce(&Path, &Progress) -> io::Result<T> + Send + 'static,
     ) -> Result<T, Failed> {
-        self.run_for(self.timeout, deed).await
+        self.run_for(self.timeout, work).await
     }
 
     async fn run_for<T: Send + 'static>(
         &self,
         limit: Duration,
-        deed: impl FnOnce(&Path, &Progress) -> io::Result<T> + Send + 'static,
+        work: impl FnOnce(&Path, &Progress) -> io::Result<T> + Send + 'static,
     ) -> Result<T, Failed> {
         let (root, turn) = (Arc::clone(&self.root), Arc::clone(&self.turns).acquire_owned());
         let Ok(turn) = tokio::time::timeout(self.timeout, turn).await else {
@@ -91,7 +91,7 @@ impl Directory {
         };
         let done = timed(&self.meter, limit, move |progress| {
             let _turn = turn;
-            deed(&root, progress)
+            work(&root, progress)
         });
         done.await.map_err(|error| Failed::from(&error))
     }
@@ -116,7 +116,7 @@ impl Directory {
         self.run(move |_, progress| to.write(from, &blocks, progress)).await
     }
 
-    /// Puts it into its place. All its parts must be through.
+    /// Puts it into its place. All its parts must be written.
     pub(super) async fn finish(&self, staged: Arc<Staged>, how: Placing) -> Result<(), Failed> {
         let Ok(staged) = Arc::try_unwrap(staged) else {
             return Err(Failed::new(Trouble::Other, "a part is not through".to_owned()));
@@ -164,7 +164,7 @@ impl Directory {
         .await
     }
 
-    /// A file, as a listing has it; `None`: no file lies there. Errors: as stat(2).
+    /// A file, as a listing has it; `None`: there is no such file. Errors: as stat(2).
     pub(super) async fn look(&self, key: &str) -> Result<Option<Object>, Failed> {
         let key = key.to_owned();
         self.run(move |root, _| match trusted_open::metadata(&root.join(&key)) {
@@ -283,14 +283,14 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::symlink;
 
-    fn with_store(deed: impl AsyncFnOnce(&Path, Store)) {
+    fn with_store(work: impl AsyncFnOnce(&Path, Store)) {
         let dir = tempfile::tempdir().expect("temporary directory");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
         let root = dir.path().join("s");
         runtime.block_on(async {
             let address = Address::Directory(root.clone());
             let store = Store::open(&address, true, &Access::default()).await.expect("opens");
-            deed(&root, store).await;
+            work(&root, store).await;
         });
     }
 

@@ -1,4 +1,4 @@
-//! What went wrong with a store, as far as anyone may act on it, in words without secrets.
+//! What went wrong with a store, as far as a caller may act on it, in a text without secrets.
 
 use std::error::Error;
 use std::io;
@@ -39,7 +39,7 @@ pub enum Trouble {
 }
 
 impl Trouble {
-    /// In one word.
+    /// The name for counters.
     pub fn word(self) -> &'static str {
         match self {
             Trouble::Absent => "absent",
@@ -56,7 +56,7 @@ impl Trouble {
         }
     }
 
-    /// Whether time may mend it, and nothing else need.
+    /// Whether it may pass by itself.
     pub fn may_pass(self) -> bool {
         matches!(self, Trouble::Unreachable | Trouble::Outdated)
     }
@@ -64,9 +64,9 @@ impl Trouble {
 
 /// A failed operation on a store.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {deed} {place}: {detail}")]
+#[error("cannot {action} {place}: {detail}")]
 pub struct StoreError {
-    deed: &'static str,
+    action: &'static str,
     place: String,
     detail: String,
     /// Its kind.
@@ -74,8 +74,8 @@ pub struct StoreError {
 }
 
 impl StoreError {
-    pub(super) fn new(deed: &'static str, place: String, detail: String, trouble: Trouble) -> StoreError {
-        StoreError { deed, place, detail, trouble }
+    pub(super) fn new(action: &'static str, place: String, detail: String, trouble: Trouble) -> StoreError {
+        StoreError { action, place, detail, trouble }
     }
 
     /// Whether it was said of the object and not of the store, as an answer that is spoilt on its way may be too: to be
@@ -115,8 +115,8 @@ impl Failed {
         Failed::new(Trouble::NoCredentials, detail)
     }
 
-    pub(super) fn of(self, deed: &'static str, place: String, access: &Access) -> StoreError {
-        StoreError { deed, place, detail: access.censored(self.detail), trouble: self.trouble }
+    pub(super) fn of(self, action: &'static str, place: String, access: &Access) -> StoreError {
+        StoreError { action, place, detail: access.censored(self.detail), trouble: self.trouble }
     }
 
     pub(super) fn no_credentials(error: &object_store::Error, way_out: &str) -> Failed {
@@ -189,7 +189,7 @@ pub(super) fn in_words(body: &str) -> String {
 /// `Server returned non-2xx status code: 403 Forbidden: <?xml ...><Error><Code>AccessDenied</Code>...`
 struct Answer<'a> {
     status: Option<u16>,
-    /// The machine-readable word of the XML body.
+    /// The machine-readable code of the XML body.
     code: Option<&'a str>,
     message: Option<&'a str>,
     /// S3's answer for a bucket of another region names no place.
@@ -214,7 +214,7 @@ impl<'a> Answer<'a> {
             _ if self.is_redirect => Trouble::NoBucket,
             // Two creations met: neither need have been done.
             ("ConditionalRequestConflict" | "OperationAborted", _) => Trouble::Unreachable,
-            // S3's word, with status 400, for a body that came too slowly.
+            // S3's code, with status 400, for a body that came too slowly.
             ("RequestTimeout", _) => Trouble::Unreachable,
             (
                 "ExpiredToken"

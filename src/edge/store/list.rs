@@ -1,4 +1,4 @@
-//! What lies in a store, and in one that is a directory.
+//! The objects of a store, and those of a directory.
 
 use std::fs::{self, DirEntry};
 use std::io;

@@ -79,7 +79,7 @@ pub struct Store {
     backend: Backend,
     /// For messages.
     place: String,
-    /// Whether a data object takes the place of what lies under its key.
+    /// Whether a data object replaces the object under its key.
     replaces: bool,
     access: Access,
     /// One of them is with each upload that is being given up.
@@ -205,7 +205,7 @@ impl Store {
         if self.replaces { Placing::Over } else { Placing::Newly }
     }
 
-    /// What lies in the place of a directory that this key needs. In a bucket nothing does: it has no directories.
+    /// A file in the place of a directory that this key needs. A bucket has no directories, so nothing is in the way.
     pub async fn in_the_way(&self, key: &str) -> Result<Option<String>, StoreError> {
         let Backend::Directory(directory) = &self.backend else { return Ok(None) };
         directory.in_the_way(key).await.map_err(|failed| self.error("look at", key, failed))
@@ -218,7 +218,7 @@ impl Store {
         directory.make_durable(keys, bytes).await.map_err(|failed| self.error("flush", "", failed))
     }
 
-    /// A whole object of at most `limit` bytes, or what of a longer one comes first.
+    /// An object of at most `limit` bytes, or the beginning of a longer one.
     pub async fn get(&self, key: &str, limit: u64) -> Result<Bytes, StoreError> {
         let got = match &self.backend {
             Backend::Directory(directory) => directory.read(key, 0, limit).await.map(Bytes::from),
@@ -259,7 +259,7 @@ impl Store {
             Backend::Bucket(bucket) => bucket.delete(key).await,
         };
         match deleted {
-            // Nothing lies below a file.
+            // There is nothing below a file.
             Err(failed) if !matches!(failed.trouble, Trouble::Absent | Trouble::NoDirectory) => {
                 Err(self.error("delete", key, failed))
             }
@@ -289,13 +289,13 @@ impl Store {
         directory.sweep(age, is_ours, dry).await.map_err(|failed| self.error("clean", "", failed))
     }
 
-    fn error(&self, deed: &'static str, key: &str, failed: Failed) -> StoreError {
-        failed.of(deed, self.place(key), &self.access)
+    fn error(&self, action: &'static str, key: &str, failed: Failed) -> StoreError {
+        failed.of(action, self.place(key), &self.access)
     }
 
-    /// An error of the caller's, which cannot use what lies under a key.
-    pub fn useless(&self, deed: &'static str, key: &str, why: &str) -> StoreError {
-        StoreError::new(deed, self.place(key), why.to_owned(), Trouble::Other)
+    /// An error of a caller that cannot use the object under a key.
+    pub fn useless(&self, action: &'static str, key: &str, why: &str) -> StoreError {
+        StoreError::new(action, self.place(key), why.to_owned(), Trouble::Other)
     }
 
     fn place(&self, key: &str) -> String {

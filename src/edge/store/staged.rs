@@ -115,7 +115,7 @@ impl Staged {
     }
 }
 
-/// The directories that a path lies in, up to the root.
+/// The parent directories of a path, up to the root.
 pub(super) fn above<'a>(root: &'a Path, path: &'a Path) -> impl Iterator<Item = &'a Path> {
     path.ancestors().skip(1).take_while(move |directory| directory.starts_with(root))
 }

@@ -30,7 +30,7 @@ enum Place {
     Parts(Parts),
 }
 
-/// A part that is through.
+/// A part that was written.
 #[derive(Debug)]
 pub struct Part {
     number: usize,

@@ -17,16 +17,16 @@ const BEAT: Duration = Duration::from_secs(60);
 /// A thread that the system has granted starts at once.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs `deed` on another thread. If the future is dropped, the work continues there.
-pub async fn blocking<T: Send + 'static>(deed: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+/// Runs `work` on another thread. If the future is dropped, the work continues there.
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     let done = Arc::new(Mutex::new(None));
     let told = Arc::clone(&done);
     // Boxed, so that the runtime's part is compiled once instead of for each of a hundred callers.
-    let deed: Box<dyn FnOnce() + Send> = Box::new(move || {
-        let outcome = deed();
+    let work: Box<dyn FnOnce() + Send> = Box::new(move || {
+        let outcome = work();
         *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
     });
-    tokio::task::spawn_blocking(deed).await.map_err(io::Error::other)?;
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?;
     let outcome = done.lock().unwrap_or_else(PoisonError::into_inner).take();
     outcome.unwrap_or_else(|| Err(io::ErrorKind::Other.into()))
 }

@@ -30,8 +30,8 @@ fn for_processors(count: Option<usize>) -> usize {
 }
 
 /// The number of lanes for this number of tasks; 0 if one thread finishes as soon.
-fn several(wanted: usize, deeds: usize) -> usize {
-    let count = wanted.min(deeds / FEW);
+fn several(wanted: usize, tasks: usize) -> usize {
+    let count = wanted.min(tasks / FEW);
     if count > 1 { count } else { 0 }
 }
 
@@ -51,9 +51,9 @@ struct Lane {
 
 impl Lanes {
     /// Opens [`wanted`] lanes, but no more than there are tasks; fewer, or none, if the system refuses threads.
-    pub(crate) async fn open(deeds: usize) -> Lanes {
+    pub(crate) async fn open(tasks: usize) -> Lanes {
         let mut lanes = Vec::new();
-        while lanes.len() < wanted().min(deeds)
+        while lanes.len() < wanted().min(tasks)
             && let Some(lane) = Lane::open().await
         {
             lanes.push(lane);
@@ -62,22 +62,22 @@ impl Lanes {
     }
 
     /// Opens lanes only if several finish sooner than the caller's own thread.
-    pub(crate) async fn open_several(deeds: usize) -> Lanes {
-        Lanes::open(several(wanted(), deeds)).await
+    pub(crate) async fn open_several(tasks: usize) -> Lanes {
+        Lanes::open(several(wanted(), tasks)).await
     }
 
     /// Runs the task on the next lane with `true`: there it may wait for a file, which delays only tasks of the same
     /// lane. Without lanes it runs on the caller's thread with `false`. If the future is dropped, the task ends at its
     /// next await. Errors: those of the task.
-    pub(crate) async fn carry<T, F>(&self, deed: impl FnOnce(bool) -> F) -> io::Result<T>
+    pub(crate) async fn carry<T, F>(&self, work: impl FnOnce(bool) -> F) -> io::Result<T>
     where
         T: Send + 'static,
         F: Future<Output = io::Result<T>> + Send + 'static,
     {
         let number = self.next.fetch_add(1, Relaxed);
-        let Some(lane) = self.lanes.get(number % self.lanes.len().max(1)) else { return deed(false).await };
+        let Some(lane) = self.lanes.get(number % self.lanes.len().max(1)) else { return work(false).await };
         let mut one = JoinSet::new();
-        one.spawn_on(deed(true), &lane.handle);
+        one.spawn_on(work(true), &lane.handle);
         one.join_next().await.ok_or(io::ErrorKind::Other)?.map_err(io::Error::other)?
     }
 
@@ -130,8 +130,8 @@ mod tests {
     #[test]
     fn there_are_several_lanes_only_with_enough_processors_and_tasks() {
         assert_eq!([None, Some(1), Some(2), Some(8), Some(64)].map(for_processors), [1, 1, 1, 4, MOST]);
-        for (deeds, expected) in [(0, 0), (2 * FEW - 1, 0), (2 * FEW, 2), (1000, 4)] {
-            assert_eq!((several(1, deeds), several(4, deeds)), (0, expected), "{deeds}");
+        for (tasks, expected) in [(0, 0), (2 * FEW - 1, 0), (2 * FEW, 2), (1000, 4)] {
+            assert_eq!((several(1, tasks), several(4, tasks)), (0, expected), "{tasks}");
         }
     }
 

@@ -64,7 +64,7 @@ pub(super) struct Part<'a> {
     blocker: Option<String>,
     /// Whether files but texts are new.
     pub(super) has_content: bool,
-    /// Whether what lies there is what the last commit has, and may stand for it in the next one.
+    /// Whether what is in the directory is what the last commit has, and may stand for it in the next one.
     is_intact: bool,
     /// When it may be ready.
     pub(super) again: Option<Duration>,

@@ -16,7 +16,7 @@ pub struct Rewind {
     pub pointers: Vec<(String, String)>,
 }
 
-/// What lies there to go on from, the newest first. The newest is the directory as it is. A directory with checkpoints of one
+/// The checkpoints of the directory, the newest first. The newest is the directory as it is. A directory with checkpoints of one
 /// format, and nothing else but texts, can go back to each complete one that has a step.
 pub fn restorable(scan: &Scan, tracker: &Tracker) -> Vec<Resume> {
     let Some(newest) = resume(scan, tracker) else { return Vec::new() };

@@ -94,7 +94,7 @@ pub struct Resume {
 }
 
 impl Tracker {
-    /// What lies there, and what is to be committed.
+    /// The state of the directory, and what is to be committed.
     pub fn look(&mut self, facts: &Facts) -> Look {
         self.take_in(facts);
         self.has_run |= facts.writer == Writer::Running;
@@ -250,7 +250,7 @@ fn step_of_paths<'a>(scan: &Scan, history: &History, files: impl Iterator<Item =
     steps.max().map(|(_, _, step)| step)
 }
 
-/// What to resume from in what lies there now. `None`: no complete unit and no file of the rest.
+/// What to resume from in the directory as it is. `None`: no complete unit and no file of the rest.
 pub fn resume(scan: &Scan, tracker: &Tracker) -> Option<Resume> {
     let found = partition(scan, &tracker.history);
     let good = found.roots.iter().filter_map(|root| root.units.iter().find(|unit| Unit::is_good(unit)));

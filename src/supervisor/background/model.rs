@@ -86,8 +86,8 @@ pub(crate) async fn publish(
 ) -> Result<(), Stop> {
     let (dir, store) = (model.dir.display(), &model.store);
     let (at, there) = (model.dir.clone(), store.clone());
-    let lie = blocking(move || Ok(lies(&at, &there))).await;
-    let prepared = match lie.map_err(|error| Stop::Failed(format!("{dir} cannot be looked at: {error}; {AGAIN}")))? {
+    let found = blocking(move || Ok(nearness(&at, &there))).await;
+    let prepared = match found.map_err(|error| Stop::Failed(format!("{dir} cannot be looked at: {error}; {AGAIN}")))? {
         Nearness::Same => {
             tracing::info!("{store} is where the trainer wrote the model ({dir}): there is nothing to copy");
             return Ok(());
@@ -128,9 +128,9 @@ pub(crate) async fn publish(
     Ok(())
 }
 
-/// How the two places lie to each other, now that the trainer has made what it makes. Without the mount a directory that
+/// How near the two places are to each other, after the trainer has created its files. Without the mount a directory that
 /// is named like a bucket's is one of this machine's own.
-fn lies(dir: &Path, store: &Address) -> Nearness {
+fn nearness(dir: &Path, store: &Address) -> Nearness {
     let is_bucket = matches!(store, Address::Bucket(_));
     match store.nearness(dir, &real_path::real) {
         _ if is_bucket && !real_path::is_mounted(dir) => Nearness::Apart,
@@ -175,7 +175,7 @@ async fn copy(
     let uncommitted = RefCell::default();
     let sending = Sending::begin((&dir, store), None, listing.files().map(|f| f.size), told, &uncommitted).await;
     let mut items: Vec<Item> = Vec::new();
-    // What lies at the root comes last: it is what others look for.
+    // The files at the root come last: other programs look for them.
     let (deeper, top): (Vec<&Entry>, Vec<&Entry>) = listing.files().partition(|f| f.path.contains('/'));
     for group in [deeper, top] {
         let sent = group.into_iter().map(|entry| async {
@@ -272,13 +272,13 @@ async fn listed(model: &LeftModel) -> Result<Listing, String> {
     Ok(listing)
 }
 
-/// A checkpoint directory that lies in the model has a corner of ours too, which is no part of the model.
+/// A checkpoint directory inside the model has a `.trainit` too, which is not part of the model.
 fn without_corners(listing: Listing) -> Listing {
     let is_other = |entry: &&Entry| !entry.path.split('/').any(|part| part == OWN);
     Listing::new(listing.entries().iter().filter(is_other).cloned().collect())
 }
 
-/// What an earlier run says it left; `None` where there is no such word, nothing where it cannot be read.
+/// The manifest of an earlier run; `None` if there is none, an empty one if it cannot be read.
 async fn before(store: &Store) -> Result<Option<Manifest>, StoreError> {
     match store.get(MANIFEST, LIMIT).await {
         Ok(text) => {

@@ -55,7 +55,7 @@ pub struct GangNode {
     pub is_chief: bool,
 }
 
-/// What the mirror is told.
+/// The configuration of a mirror.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Where the trainer writes its checkpoints.

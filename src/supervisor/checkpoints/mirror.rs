@@ -97,7 +97,7 @@ pub(crate) struct Seen {
     pub(crate) parts: Vec<PartState>,
     /// Something new that is not in the store: its step, and since when it is known.
     pub(crate) waiting: Option<(Option<u64>, Duration)>,
-    /// What can never be committed, as far as it was told.
+    /// Paths that can never be committed and were already reported.
     pub(crate) unfit: BTreeSet<String>,
 }
 
@@ -142,11 +142,11 @@ impl Mirror {
             in_gang: GangProgress::default(),
         };
         let Some(address) = mirror.config.store.clone() else { return Ok(mirror) };
-        // The check below would wait for a store that hangs without a word.
+        // The check below would wait silently for a store that hangs.
         mirror.config.access.answers(&address).await.map_err(|error| mirror.config.away(&error))?;
         let (dir, store) = (mirror.config.dir.clone(), address.clone());
-        let lie = blocking(move || Ok(apart(&dir, &store, &real_path::real))).await;
-        lie.map_err(|error| Failure::store(format!("{address} cannot be looked at: {error}; start again")))??;
+        let checked = blocking(move || Ok(apart(&dir, &store, &real_path::real))).await;
+        checked.map_err(|error| Failure::store(format!("{address} cannot be looked at: {error}; start again")))??;
         if mirror.config.claims() {
             mirror.prepare_directory().await?;
         }
@@ -209,13 +209,13 @@ impl Mirror {
         Ok(())
     }
 
-    /// Does it in the checkpoint directory, on a thread for file work. Errors: as open(2) of that, its own.
+    /// Does the work in the checkpoint directory, on a thread for files. Errors: as open(2) of the directory; those of the work.
     pub(crate) async fn in_dir<T: Send + 'static>(
         &self,
-        deed: impl FnOnce(Arc<Beneath>) -> io::Result<T> + Send + 'static,
+        work: impl FnOnce(Arc<Beneath>) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
         let dir = self.config.dir.clone();
-        blocking(move || deed(Arc::new(Beneath::open(&dir)?))).await
+        blocking(move || work(Arc::new(Beneath::open(&dir)?))).await
     }
 
     /// Makes the checkpoint directory where there is no store, and only the command depends on it. What there is to tell
@@ -250,7 +250,7 @@ impl Mirror {
         format!("{HARD_LINKS}/{}", hash16(address.as_bytes()))
     }
 
-    /// Deletes what retention no longer keeps, for so long. A commit that is owed does not wait for it.
+    /// Deletes what retention no longer keeps, for so long. The next commit does not wait for it.
     pub async fn retire(&mut self, turn: Duration, is_last: bool) {
         let Some(remote) = &self.remote else { return };
         let told = self.retiring.retire(remote, self.history.parent.as_ref(), turn, is_last).await;
@@ -330,7 +330,7 @@ impl Mirror {
     }
 }
 
-/// The store and the checkpoint directory must not lie in each other, or copies would be taken for checkpoints. `real` frees
+/// The store and the checkpoint directory must not be inside each other, or copies would be taken for checkpoints. `real` frees
 /// a path of symbolic links. Errors: they do.
 pub fn apart(dir: &Path, store: &Address, real: &dyn Fn(&Path) -> PathBuf) -> Result<(), Failure> {
     if store.nearness(dir, real) == Nearness::Apart {

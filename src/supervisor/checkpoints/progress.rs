@@ -14,17 +14,17 @@ const LOOK_PAUSE: Duration = Duration::from_secs(2);
 /// No disk takes fewer bytes a second.
 const SLOWEST_DISK: u64 = 4 << 20;
 
-/// Runs the deed, and tells that it goes on as often as `moves` says so.
+/// Runs the work, and calls `told` each time that `moves` reports progress.
 pub(crate) async fn going_on<T>(
-    deed: impl Future<Output = T>,
+    work: impl Future<Output = T>,
     mut moves: impl FnMut() -> bool,
     told: &dyn Fn(u64),
 ) -> T {
-    tokio::pin!(deed);
+    tokio::pin!(work);
     loop {
         tokio::select! {
             biased;
-            done = &mut deed => return done,
+            done = &mut work => return done,
             () = tokio::time::sleep(LOOK_PAUSE) => {
                 if moves() {
                     told(0);
@@ -34,7 +34,7 @@ pub(crate) async fn going_on<T>(
     }
 }
 
-/// Flushes what was sent to the device. Nothing says how far that is, so it is told to go on for as long as a slow disk takes
+/// Flushes what was sent to the device. Nothing reports its progress, so it counts as going on for as long as a slow disk takes
 /// for so many bytes.
 pub(crate) async fn make_durable(
     store: &Store,

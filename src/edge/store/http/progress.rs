@@ -82,7 +82,7 @@ pub(in crate::edge::store) struct Progress {
 }
 
 impl Progress {
-    /// Reports that so many bytes, or a step without bytes, are through.
+    /// Reports that so many bytes, or a step without bytes, were transferred.
     pub(in crate::edge::store) fn moved(&self, bytes: usize) {
         self.meter.0.moved_at.store(self.meter.now(), Relaxed);
         self.meter.0.bytes.fetch_add(bytes as u64, Relaxed);

@@ -3,7 +3,7 @@
 use super::*;
 
 impl Dir {
-    /// What lies there to go on from, the newest first.
+    /// The checkpoints of the directory, the newest first.
     fn restorable(&mut self) -> Vec<(Option<String>, Option<u64>)> {
         let found = self.with(Writer::Finished, |tracker, facts| {
             tracker.take_in(facts);

@@ -27,7 +27,7 @@ const TRIES: u32 = 4;
 /// How long the other processes of the node may take to end, and how much of what is left stays for what they leave.
 const OTHERS_PATIENCE: Duration = Duration::from_secs(30);
 const AFTER_OTHERS: Duration = Duration::from_secs(2);
-/// Where trainit was told to stop without a deadline: they were told as well, and 30 s are a platform's usual.
+/// After a stop without a deadline: they got the signal as well, and a platform usually grants 30 s.
 const LEAVING_PATIENCE: Duration = Duration::from_secs(4);
 /// After a failure the launcher is to hear of it soon.
 const FAILED_SETTLE: Duration = Duration::from_secs(3);
@@ -44,7 +44,7 @@ impl CheckpointThread {
     ) {
         let flushed = match queue.during(orders, TO_NONE, self.flush(by)).await {
             Some(flushed) => flushed,
-            // A deadline came in the middle: what stands is told.
+            // A deadline came in the middle: report what is committed.
             None => self.flush(Some(self.clock.now())).await,
         };
         if let Some(mirror) = self.mirror.as_ref().filter(|_| self.writer == Writer::Finished) {
@@ -71,7 +71,7 @@ impl CheckpointThread {
         }
     }
 
-    /// What lies still is committed, as often as there is more, until the others of the node have ended.
+    /// Commits what is unchanged, again and again, until the other processes of the node have ended.
     /// Errors: the newer run that has taken over.
     async fn await_others(&mut self, by: Option<Duration>) -> Result<(), Attempt> {
         let awaited = self.until_others_end(by).await;
@@ -187,7 +187,7 @@ impl CheckpointThread {
         Ok(flushed)
     }
 
-    /// What lies there is in the store, but for what is told of here. Only where that is all of it, it is called safe.
+    /// The directory is in the store, except for what is reported here. It is called safe only if nothing is missing.
     fn safe(&self, step: Option<u64>) -> Flushed {
         let left_out = self.mirror.as_ref().map(Mirror::left_out).unwrap_or_default();
         if let Some(mirror) = self.mirror.as_ref().filter(|_| !left_out.is_empty()) {

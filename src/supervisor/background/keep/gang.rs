@@ -25,7 +25,7 @@ impl CheckpointThread {
                 offered.unwrap_or_else(|why| Err(given_up(why)))
             }
             (Ok(true), None) => Ok(Offer::default()),
-            // A newer run has taken over, and that was told.
+            // A newer run has taken over, and that was reported.
             (Ok(false), _) => return,
             (Err(failure), _) => Err(failure),
         };
@@ -66,12 +66,12 @@ impl CheckpointThread {
         if let Some(mirror) = self.mirror.as_mut().filter(|mirror| mirror.may_commit())
             && mirror.roll_back(how).await?.is_some()
         {
-            // What was torn cannot be put back from the last commit: only the store has something whole.
+            // What was torn cannot be put back from the last commit: only the store has something complete.
             mirror.in_gang.directory_counts = false;
         }
         self.writer = Writer::Finished;
         let was_held_back = self.mirror.as_ref().is_some_and(|mirror| !mirror.left_out().is_empty());
-        // What a torn save held back is whole now.
+        // Nothing of a torn save is in the way now.
         Ok(!was_held_back || self.save_what_is_left().await)
     }
 

@@ -22,14 +22,14 @@ pub(super) const TO_A_FLUSH: Yields = |order| matches!(order, Order::Flush(_)).t
 /// A restore for the gang, to the last commit, and to another survey: the agreement is over then.
 pub(super) const TO_A_SURVEY: Yields =
     |order| matches!(order, Order::Flush(_) | Order::Survey(_)).then_some(Duration::ZERO);
-/// What can be done later; most often it is about to be through.
+/// Any order stops it: it can be done later, but gets a second to finish.
 pub(super) const TO_ANY: Yields = |_| Some(Duration::from_secs(1));
 
 /// Orders that wait for their turn.
 pub(super) struct OrderQueue {
     clock: Clock,
     held: VecDeque<Order>,
-    /// By when all must be through, where that was said of what was under way.
+    /// The deadline that an order set for the work in progress.
     deadline: Option<Duration>,
     pace: Option<Arc<Mutex<Pace>>>,
     /// Whether an order says that the end is near; shared with what is under way.
@@ -75,28 +75,29 @@ impl OrderQueue {
         }
     }
 
-    /// Runs the deed, keeping what comes meanwhile for later. `None`: it was cut off, as an order says by when the last commit
-    /// must be through, so long after an order that it `yields` to, or when the supervisor is gone.
+    /// Runs the work, and keeps the orders that arrive meanwhile. `None`: it was cut off, because an order set the deadline
+    /// of the last commit, because an order that it `yields` to arrived and that time passed, or because the supervisor is
+    /// gone.
     pub(super) async fn during<T>(
         &mut self,
         orders: &mut UnboundedReceiver<Order>,
         yields: Yields,
-        deed: impl Future<Output = T>,
+        work: impl Future<Output = T>,
     ) -> Option<T> {
-        let mut deed = Box::pin(deed);
+        let mut work = Box::pin(work);
         let mut by: Option<Duration> = None;
         loop {
             let left = by.map(|by| by.saturating_sub(self.clock.now()));
             tokio::select! {
                 biased;
-                done = &mut deed => return Some(done),
+                done = &mut work => return Some(done),
                 order = orders.recv() => by = [by, self.hear(order?, yields)].into_iter().flatten().min(),
                 () = tokio::time::sleep(left.unwrap_or_default()), if left.is_some() => return None,
             }
         }
     }
 
-    /// Keeps the order. By when what is under way must be through now.
+    /// Keeps the order. Returns the new deadline of the work in progress.
     fn hear(&mut self, order: Order, yields: Yields) -> Option<Duration> {
         // From now on a commit has better things to do than to be considerate.
         let is_urgent =
@@ -160,8 +161,8 @@ mod tests {
             let (orders, mut received) = unbounded_channel();
             let mut queue = OrderQueue::new(Clock::start(), None, Rc::default());
             orders.send(Order::Flush(None)).expect("is heard");
-            let deed = tokio::time::sleep(Duration::from_millis(50));
-            assert_eq!(queue.during(&mut received, yields, deed).await.is_some(), is_through);
+            let work = tokio::time::sleep(Duration::from_millis(50));
+            assert_eq!(queue.during(&mut received, yields, work).await.is_some(), is_through);
         }
     }
 }

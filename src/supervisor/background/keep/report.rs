@@ -13,7 +13,7 @@ use crate::supervisor::checkpoints::failure::Failure;
 use crate::supervisor::checkpoints::mirror::{Mirror, Resume};
 use crate::supervisor::checkpoints::progress::{Hear, log_lines};
 
-/// Between two words of progress to the supervisor.
+/// Between two reports of progress to the supervisor.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(500);
 /// A complaint is repeated when the store is twice as far behind as when it was made, from here on.
 const SAID_AGAIN: Duration = Duration::from_secs(120);
@@ -26,7 +26,7 @@ pub(super) struct Report {
     said: (String, Duration),
 }
 
-/// Logs how far a transfer is, and tells it in these words.
+/// Logs the progress of a transfer, and reports it as the event that `word` makes.
 fn hear(teller: Teller, what: &'static str, word: fn(u64, u64) -> Event) -> Hear {
     let (clock, said_at, lines) = (Clock::start(), Cell::new(Duration::ZERO), log_lines(what));
     Box::new(move |done, all| {
@@ -52,19 +52,19 @@ impl Report {
         self.teller.incarnation(number);
     }
 
-    /// Hears of a transfer: the supervisor is told that it moves, the log how far it is.
+    /// For a transfer: reports to the supervisor that it moves, and logs its progress.
     pub(super) fn progress(&self, what: &'static str) -> Hear {
         hear(self.teller.clone(), what, |_, _| Event::Transferring)
     }
 
-    /// Hears of each restore: the supervisor and the log are told how far it is.
+    /// For each restore: reports and logs its progress.
     pub(super) fn restores(&self) -> Box<dyn Fn() -> Hear> {
         let teller = self.teller.clone();
         let word = |done, all| Event::Mirrored(Mirrored::Restoring { done, all });
         Box::new(move || hear(teller.clone(), "restoring the checkpoint", word))
     }
 
-    /// Hears of events; the supervisor is told how far the store is behind when that changes.
+    /// For events: reports how far the store is behind only if that has changed.
     pub(super) fn listener(&self) -> Box<dyn Fn(Event)> {
         let (teller, behind) = (self.teller.clone(), Cell::new(None));
         Box::new(move |event| {

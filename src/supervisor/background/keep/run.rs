@@ -121,7 +121,7 @@ impl CheckpointThread {
                 }
                 Order::MarkUnsure(ago) => queue.during(&mut orders, TO_NONE, self.mark_unsure(ago)).await.unwrap_or(()),
                 Order::SkipOthers => self.waits_for_others = false,
-                // What was to be through earlier is through already.
+                // The work that it was meant for has ended.
                 Order::SetCommitDeadline(_) => {}
                 Order::Restore => {
                     is_training = self.restore().await;
@@ -329,7 +329,7 @@ impl CheckpointThread {
                 self.report.complain(self.mirror.as_ref(), message);
                 self.interval
             }
-            // Not settled yet: there is no need to wait for a whole interval.
+            // Not settled yet: look again before a full interval has passed.
             Some(Outcome::Changed { why }) => {
                 tracing::debug!("a checkpoint is being written: {why}");
                 self.settle.min(self.interval).max(LEAST_PAUSE)
@@ -339,7 +339,7 @@ impl CheckpointThread {
         }
     }
 
-    /// What retention lets go of since the last commit, for so long. A commit that is owed does not wait for it.
+    /// What retention lets go of since the last commit, for so long. The next commit does not wait for it.
     pub(super) async fn retire(&mut self, turn: Duration, is_last: bool) {
         if let Some(mirror) = &mut self.mirror {
             mirror.retire(turn, is_last).await;

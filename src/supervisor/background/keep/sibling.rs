@@ -90,7 +90,7 @@ fn runs(tmp: Option<&str>, kept: &Kept) -> Vec<PathBuf> {
 }
 
 /// The process of a run on this machine that commits to this store (0: of another PID namespace), as far as it can be seen
-/// from here; `dir` is whence we would.
+/// from here; `dir` is the checkpoint directory of the caller.
 pub(crate) async fn committer(store: &Address, dir: PathBuf, tmp: Option<String>) -> Option<i32> {
     let store = shown(&store.to_string());
     let found = blocking(move || {
@@ -181,7 +181,7 @@ impl Sibling {
         blocking(move || Ok(written(&this.dir))).await.unwrap_or_default()
     }
 
-    /// The node, if its first one has written down since then that it has restored: it may be through with all by now.
+    /// The node, if its first run has recorded its restore since then: that run may have ended already.
     async fn has_restored_since(&self, before: &Records, node: Option<u32>) -> Option<u32> {
         let (record, now) = (path(node?), self.records().await);
         node.filter(|_| now.get(&record) != before.get(&record))

@@ -12,7 +12,7 @@ use crate::edge::store::Access;
 use crate::edge::transfer::blocking::blocking;
 use crate::supervisor::checkpoints::config::Config;
 
-/// It is told of after so long.
+/// A warning is logged after this time.
 const SOON: Duration = Duration::from_secs(8);
 /// Between two looks at what moves.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -21,7 +21,7 @@ pub(super) const SHORT: Duration = Duration::from_secs(20);
 /// Where the job came to its end by itself.
 pub(super) const LONG: Duration = Duration::from_secs(60);
 
-/// Watches both sides beside a deed.
+/// Watches the store and the directory while work is done.
 pub(super) struct Watchdog {
     access: Access,
     store: String,
@@ -45,20 +45,20 @@ impl Watchdog {
         }
     }
 
-    /// Carries the deed out, and tells once, under this name, what does not answer. Errors: that, where it did not for so
-    /// long, or for [`SHORT`] since the end is near; without `limit` only then.
+    /// Does the work, and logs once what does not answer. Errors: the side that has not answered for
+    /// `limit`, or for [`SHORT`] since the end is near; without `limit` only then.
     pub(super) async fn watch<T>(
         &self,
         what: &str,
         limit: Option<Duration>,
-        deed: impl Future<Output = T>,
+        work: impl Future<Output = T>,
     ) -> Result<T, String> {
-        let mut deed = Box::pin(deed);
+        let mut work = Box::pin(work);
         let (mut asked, mut asked_at, mut is_told): (Option<Asked>, Duration, bool) = (None, self.clock.now(), false);
         loop {
             tokio::select! {
                 biased;
-                done = &mut deed => return Ok(done),
+                done = &mut work => return Ok(done),
                 () = answer(&mut asked) => { asked = None; }
                 () = tokio::time::sleep(PAUSE) => {
                     if asked.is_none() {

@@ -7,7 +7,7 @@ use crate::rules::store::archive::{Load, loads};
 use crate::rules::store::names::{Stamp, data_key};
 
 /// What goes out as one object, and its key. `gathers`: whether many small ones may go together; `home`: the unit or other
-/// place in the store under which a file's data lies.
+/// place in the store for a file's data.
 pub(crate) fn outgoing<'a>(
     entries: &[&'a Entry],
     stamp: &Stamp,

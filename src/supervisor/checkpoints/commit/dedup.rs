@@ -70,7 +70,7 @@ impl Known {
         self.by_path.get(path).map(|at| &self.sent[*at])
     }
 
-    /// The file of this path was put back from the store, and lies there so now.
+    /// The file of this path was put back from the store, and this is its entry now.
     pub(crate) fn lies_now_as(&mut self, entry: Entry) {
         if let Some(at) = self.by_path.get(&entry.path).copied() {
             self.by_file.insert((entry.device, entry.inode), at);
@@ -78,7 +78,7 @@ impl Known {
         }
     }
 
-    /// The store may have lost some of it: what lies here is sent again.
+    /// The store may have lost some of it: the files here are sent again.
     pub(crate) fn distrust(&mut self) {
         self.is_distrusted = true;
     }

@@ -14,14 +14,14 @@ const LARGEST: usize = 3;
 /// What is asked of a commit.
 #[derive(Debug, Clone, Copy)]
 pub struct Ask {
-    /// What became of the processes that write, and how long a part lies still before it is ready.
+    /// What became of the processes that write, and how long a part must be unchanged before it is ready.
     pub(crate) how: How,
     /// Give up after this long, and do not begin what the last throughput says cannot be done in it.
     pub limit: Option<Duration>,
 }
 
 impl Ask {
-    /// Processes may write; what lies still for `settle` is ready.
+    /// Processes may write; what has been unchanged for `settle` is ready.
     pub fn running(settle: Duration, limit: Option<Duration>) -> Ask {
         Ask { how: How::running(settle), limit }
     }
@@ -50,7 +50,7 @@ pub enum Outcome {
         /// Whether it has new content: the job got further.
         is_progress: bool,
     },
-    /// All that lies there is in the store.
+    /// All of the directory is in the store.
     UpToDate {
         /// Its step, where known.
         step: Option<u64>,
@@ -87,7 +87,7 @@ pub enum Outcome {
         is_away: bool,
         /// Whether another try may do it.
         again: bool,
-        /// Why, in one word, for the counters.
+        /// The cause, as the label of the counters.
         cause: &'static str,
     },
 }

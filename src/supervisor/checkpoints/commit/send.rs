@@ -43,7 +43,7 @@ pub(crate) struct Sending<'a> {
     /// For what is put.
     lanes: Lanes,
     clock: Clock,
-    /// Hears how many bytes more are through.
+    /// Called with the number of bytes that were sent.
     told: &'a dyn Fn(u64),
     /// Keys that the store was asked to write.
     uncommitted: &'a RefCell<Vec<String>>,
@@ -109,7 +109,7 @@ impl<'a> Sending<'a> {
             }
             let wanted = part.min(size - at);
             self.take_turn(wanted).await;
-            // Waiting for memory is waiting for a part to be through.
+            // Waiting for memory means waiting until a part was sent.
             let held = self.memory.hold(wanted).await;
             let failed = |error: io::Error| unread(entry, &error);
             let reader = file.try_clone().map_err(failed)?;

@@ -1,5 +1,5 @@
 //! Commits a snapshot of the checkpoint directory: data first, the manifest last, each key written once. After a kill at any
-//! time the store holds either the old commits or also the whole new one.
+//! time the store holds either the old commits, or also the complete new one.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -21,9 +21,9 @@ use crate::supervisor::checkpoints::store::commits::{commits, delete_all, verify
 use crate::supervisor::checkpoints::store::fence::{AT_ONCE, shared};
 use crate::supervisor::checkpoints::store::retention::data_of;
 
-/// How long the store has to say, when the time is up, whether the commit is through.
+/// When the time is up: how long the store has to say whether the commit exists.
 const LAST_WORD: Duration = Duration::from_millis(200);
-/// Less is not worth being told.
+/// A shorter time is not mentioned.
 const MOMENT: Duration = Duration::from_millis(100);
 /// What is smaller says nothing about the store's throughput.
 const TELLING_BYTES: u64 = 1 << 20;
@@ -164,7 +164,7 @@ impl Mirror {
         }
     }
 
-    /// Without a store: what is ready counts as kept where it lies.
+    /// Without a store: what is ready counts as kept where it is.
     async fn commit_here(&mut self, look: Look) -> Outcome {
         let Some(plan) = look.plan else {
             return waiting(&look).map_or(Outcome::Empty, |why| Outcome::Waiting { why, again: look.again });

@@ -19,7 +19,7 @@ use crate::supervisor::checkpoints::progress::make_durable;
 use crate::supervisor::checkpoints::store::claim::Remote;
 use crate::supervisor::checkpoints::store::commits::verify;
 
-/// Under which place in the store the data of files lies that belong to no unit's directory.
+/// The place in the store for files that belong to no unit's directory.
 const TREE: &str = "tree";
 
 impl Mirror {
@@ -136,7 +136,7 @@ impl Mirror {
     }
 }
 
-/// Under which place in the store a file's data lies: its unit, so that it can be used without trainit, or the tree.
+/// The place in the store for a file's data: its unit, so that it can be used without trainit, or the tree.
 fn home_of(plan: &Plan, path: &str) -> String {
     let units = plan.parts.iter().filter_map(|part| part.record.unit.as_ref()).filter(|unit| !unit.is_empty());
     let mut own = units.filter(|unit| *unit == path || is_below(path, unit));

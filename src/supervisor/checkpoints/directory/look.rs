@@ -23,7 +23,7 @@ use crate::supervisor::checkpoints::config::Config;
 use crate::supervisor::checkpoints::directory::record::{Beside, beside, lacks_the_newest};
 use crate::supervisor::job::heartbeat::Heartbeat;
 
-/// What became of the processes that write, and how long a part lies still before it is ready.
+/// What became of the processes that write, and how long a part must be unchanged before it is ready.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct How {
     pub(crate) writer: Writer,
@@ -83,7 +83,7 @@ impl Watcher {
         }
     }
 
-    /// What lies there, and what is to be committed. Errors: the directory cannot be read; the same for the other looks.
+    /// The state of the directory, and what is to be committed. Errors: the directory cannot be read; the same for the other looks.
     pub(crate) async fn look(&self, how: How) -> io::Result<Look> {
         self.with(how, |tracker, facts| tracker.look(facts)).await
     }
@@ -93,12 +93,12 @@ impl Watcher {
         self.with(how, |tracker, facts| tracker.after_death(facts)).await
     }
 
-    /// What to resume from in what lies there now.
+    /// What to resume from in the directory as it is.
     pub(crate) async fn resume(&self) -> io::Result<Option<Resume>> {
         self.with(How::AT_REST, |tracker, facts| resume(&facts.scan, tracker)).await
     }
 
-    /// What lies there to go on from, the newest first.
+    /// The checkpoints of the directory, the newest first.
     pub(crate) async fn restorable(&self) -> io::Result<Vec<Resume>> {
         self.with(How::AT_REST, |tracker, facts| restorable(&facts.scan, tracker)).await
     }
@@ -224,7 +224,7 @@ impl Watcher {
     }
 }
 
-/// Where no more files can be opened, what is whole seems to lack something. Errors: that it is so.
+/// If no more files can be opened, a complete file looks torn. Errors: no more can be opened.
 fn has_files_to_see_with(dir: &Path) -> io::Result<()> {
     let all: io::Result<Vec<File>> = (0..OPEN_FILES).map(|_| File::open(dir)).collect();
     all.map_or_else(|error| if limits::of_files(&error) { Err(error) } else { Ok(()) }, |_| Ok(()))

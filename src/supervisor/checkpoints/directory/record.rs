@@ -27,7 +27,7 @@ pub(crate) struct Record {
     pub(crate) stamp: Option<Stamp>,
     /// The hash in the commit's name.
     pub(crate) hash: Option<String>,
-    /// Its parts and files, as they lie here.
+    /// Its parts, and its files as they are here.
     pub(crate) committed: Committed,
     /// What else lay beside them then.
     pub(crate) beside: Beside,
@@ -44,8 +44,8 @@ fn signature(file: &Entry) -> (u64, i64, u64) {
     (file.size, file.mtime_ns, file.inode)
 }
 
-/// Whether something of the commit is gone from the directory, and all that lies there lay beside it when it was made: then
-/// the commit is newer than what is left.
+/// Whether something of the commit is gone from the directory, and every file that is there was there when the commit was
+/// made: then the commit is newer than what is left.
 pub(crate) fn lacks_the_newest(committed: &Committed, before: &Beside, listing: &Listing) -> bool {
     let is_gone = |entry: &Entry| entry.kind == Kind::File && listing.file(&entry.path).is_none();
     let is_old = |file: &Entry| before.get(&file.path) == Some(&signature(file));
@@ -123,7 +123,7 @@ pub(crate) fn begin_restore(dir: &Beneath, node: u32) -> io::Result<()> {
     dir.remove_file(&path(node))
 }
 
-/// The directory is whole again. Errors: as unlink(2).
+/// The directory is complete again. Errors: as unlink(2).
 pub(crate) fn end_restore(dir: &Beneath) -> io::Result<()> {
     dir.remove_file(RESTORING)
 }

@@ -1,4 +1,4 @@
-//! Finds what to go on from: what lies in the directory, where that took part in the store's newest commit, or else that
+//! Finds what to resume from: the directory, if it took part in the store's newest commit, or else that
 //! commit. No times are compared: `.trainit/committed.json` says which commit the directory has seen.
 //!
 //! Killed anywhere, nothing local is lost, and the next restore begins again: files come into `.trainit/tmp`, what differs is
@@ -55,7 +55,7 @@ impl Mirror {
         Ok(resume)
     }
 
-    /// The store is not asked. Without one, what lies there at the start is nothing new.
+    /// The store is not asked. Without a store, the files that are there at the start are not new.
     pub(crate) async fn begin_with_what_lies_here(&self, record: Option<Record>) -> Result<(), Failure> {
         let last = record.filter(|_| self.remote.is_none()).map(|record| record.committed);
         let is_new = last.is_none() && self.remote.is_none() && self.config.role == Role::Keeps;
@@ -66,7 +66,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Whether a restore from another store was cut short there, so that what lies there is half of one checkpoint and half
+    /// Whether a restore from another store was cut short there, so that the directory is half of one checkpoint and half
     /// of another.
     pub(crate) async fn is_half_restored(&self) -> bool {
         let is_half = self.in_dir(|dir| Ok(record::is_half_restored(&dir))).await.unwrap_or(false);
@@ -117,7 +117,7 @@ impl Mirror {
     }
 
     /// Puts the next older commit in place, to be asked when no process writes. `None`: there is none, and nothing was
-    /// changed. The one that does no good is never deleted: a note lies beside it in the store. Errors: as [`Mirror::restore`].
+    /// changed. The one that does no good is never deleted: a note is written beside it in the store. Errors: as [`Mirror::restore`].
     pub async fn fall_back(&mut self) -> Result<Option<Resume>, Failure> {
         let (Some(remote), Some(bad)) = (self.remote.clone(), self.last.clone()) else { return Ok(None) };
         self.history.bad.push(bad.stamp.clone());
@@ -160,7 +160,7 @@ impl Mirror {
         self.watcher.begin(last).await.map_err(|error| self.config.unusable(&error))
     }
 
-    /// What to go on from in what lies there now.
+    /// What to resume from in the directory as it is.
     pub(crate) async fn resume_here(&self) -> Result<Option<Resume>, Failure> {
         let found = self.watcher.resume().await.map_err(|error| self.config.unusable(&error))?;
         let Some(found) = found else { return Ok(None) };

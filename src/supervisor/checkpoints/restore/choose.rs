@@ -1,4 +1,4 @@
-//! Chooses the commit to restore: the newest one that is whole, unless the directory has already seen it.
+//! Chooses the commit to restore: the newest complete one, unless the directory has already seen it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -35,7 +35,7 @@ pub(crate) enum Which {
 
 /// What came of a commit that might be restored.
 enum Considered {
-    /// It is in place, or what lies there is newer.
+    /// It is in place, or the directory is newer.
     Chosen,
     /// It is not of the step that was asked for.
     OfAnotherStep,
@@ -53,7 +53,7 @@ impl Mirror {
         }
     }
 
-    /// Brings the newest of these commits into place that proves whole, or finds that what lies there is newer.
+    /// Puts the newest complete one of these commits in place, unless the directory is newer.
     pub(crate) async fn choose(
         &mut self,
         remote: &Remote,
@@ -79,7 +79,7 @@ impl Mirror {
         if which == Which::Older {
             return Ok(());
         }
-        // Never from scratch without a word where there was something to go on from.
+        // Never from scratch without an error if there was something to resume from.
         let had_one = !refused.is_empty() || which == Which::Later && self.last.is_some();
         self.last = None;
         self.sender.known = Known::default();
@@ -133,7 +133,7 @@ impl Mirror {
         }
     }
 
-    /// What lies in the directory is the commit, or newer.
+    /// The directory has the commit, or something newer.
     pub(crate) async fn go_on_here(
         &mut self,
         which: Which,
@@ -149,7 +149,7 @@ impl Mirror {
         self.begin(Some(record.committed.clone())).await
     }
 
-    /// Whether what lies there is at least as new as the commit that the record is of.
+    /// Whether the directory is at least as new as the commit of the record.
     pub(crate) async fn has_something(&self, record: &Record) -> Result<bool, Failure> {
         let unusable = |error: io::Error| self.config.unusable(&error);
         self.begin(None).await?;
@@ -198,7 +198,7 @@ impl Mirror {
         Ok(names)
     }
 
-    /// From now on the store is known to hold what lies in the directory.
+    /// Remembers that the store holds the files of the directory.
     pub(crate) async fn remember(&mut self, manifest: &Manifest) -> Result<(), Failure> {
         let listing = self.followed().await.map_err(|error| self.config.unusable(&error))?;
         let entry = |path: &String| Some((path.clone(), listing.get(path)?.clone()));
@@ -266,7 +266,7 @@ pub(crate) fn has_seen(record: &Record, which: Which, name: &CommitName) -> bool
     is_late_enough && !is_another
 }
 
-/// The commit's files as they lie here.
+/// The commit's files as they are here.
 fn known(manifest: &Manifest, entries: &BTreeMap<String, Entry>) -> Known {
     let sent = manifest.files.iter().filter_map(|item| {
         let entry = entries.get(&item.path)?.clone();

@@ -2,7 +2,7 @@
 //! by the caller.
 //!
 //! All of it comes in runs of bytes of one object: a chunk of a large file, which is written as it comes, or small files,
-//! one or those that lie side by side in an archive, which are written when all of the run has come.
+//! one or neighbours in an archive, which are written when all of the run has come.
 
 use std::io;
 use std::ops::Range;
@@ -130,7 +130,7 @@ impl Fetching<'_> {
         finished.await.map_err(local)
     }
 
-    /// Small files that lie side by side in an object. Where they come damaged, each is fetched once more by itself.
+    /// Small files that are neighbours in an object. If they arrive damaged, each is fetched once more by itself.
     async fn fetch_run(self, run: &[&Item], temporary: &str, ways: &Ways) -> Result<(), Refusal> {
         let (turns, pool) = if run.len() > 1 { (ways.turns_of_a_run, &ways.runs) } else { (1, &ways.pool) };
         let _turn = ways.streams.acquire_many(turns).await;
@@ -186,7 +186,7 @@ impl Fetching<'_> {
         Ok(spoilt.into_iter().map(|number| (run[number], failed.take())).collect())
     }
 
-    /// What it means that an object did not come. Where the store lists it whole, and where it lists nothing, an older commit
+    /// What it means that an object did not come. If the store lists it as complete, and if it lists nothing, an older commit
     /// must not be taken for the newest: the next that is committed would outlive this one.
     async fn unreadable(self, item: &Item, error: &StoreError) -> Refusal {
         if !error.is_doubtful() {

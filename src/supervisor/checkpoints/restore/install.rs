@@ -25,7 +25,7 @@ use crate::supervisor::checkpoints::restore::local_files::{equal_files, has_othe
 use crate::supervisor::checkpoints::store::claim::Remote;
 use crate::supervisor::checkpoints::store::commits::lacks;
 
-/// So often a restore that another process disturbs looks again at what lies there.
+/// A restore that another process disturbs looks at the directory again this many times.
 const TRIES: u32 = 3;
 
 impl Mirror {
@@ -45,7 +45,7 @@ impl Mirror {
 
     /// `None`: another process put something in place or took something away meanwhile.
     async fn try_to_bring(&self, remote: &Remote, manifest: &Manifest) -> Result<Option<u64>, Refusal> {
-        // Errors: the store does not hold it whole.
+        // Errors: the store does not hold all of it.
         let whole = async || match lacks(&remote.store, manifest).await {
             Ok(None) => Ok(()),
             Ok(Some(why)) => Err(Refusal::Reject(why)),
@@ -72,7 +72,7 @@ impl Mirror {
         } else {
             let needed = wanted.iter().map(|item| item.size).sum();
             if let Err(stop) = self.check_space(&dir, needed).await {
-                // What is not whole needs no space.
+                // A commit that is not complete needs no space.
                 return Err(whole().await.err().unwrap_or(stop));
             }
             self.listeners.begin(needed);
@@ -166,7 +166,7 @@ impl Mirror {
     }
 }
 
-/// What a restore moves aside: what lies where a file is to be put and is not that file, and, with `extras`, what the commit
+/// What a restore moves aside: other files in the place of a file of the commit, and, with `extras`, what the commit
 /// does not have. What is excluded from commits stays, unless it is in the way. A directory of which everything is moved is
 /// moved as one.
 fn to_move(
@@ -273,7 +273,7 @@ impl Install {
         }
     }
 
-    /// Whether nothing else lies where something is to be moved from or put than when it was looked at.
+    /// Whether the places that files are moved from are as they were when they were looked at.
     fn is_as_seen(&self, dir: &Beneath) -> bool {
         self.moves.iter().all(|path| {
             let (now, then) = (dir.look(path), self.before.get(path));
@@ -281,7 +281,7 @@ impl Install {
         })
     }
 
-    /// Moves what lies in this directory of the temporary place to where it belongs; a directory that is not there yet, as one.
+    /// Moves the content of this temporary directory to its place; a directory that is not there yet, as one.
     fn put(&self, dir: &Beneath, temporary: &str, within: &str, at: &mut String, free: &mut bool) -> io::Result<()> {
         let source = |path: &str| join(temporary, path);
         for name in dir.names(&if within.is_empty() { temporary.to_owned() } else { source(within) })? {

@@ -17,7 +17,7 @@ use crate::supervisor::checkpoints::mirror::Mirror;
 /// Bytes read at a time.
 const PART: u64 = 8 << 20;
 
-/// Paths of the manifest's files and links that lie in the directory as it has them: with equal size and checksum, with the
+/// Paths of the manifest's files and links that are in the directory unchanged: with equal size and checksum, with the
 /// same target. Errors: as open(2) of the directory.
 pub(crate) async fn equal_files(
     dir: &Arc<Beneath>,
@@ -76,7 +76,7 @@ fn is_equal(file: &File, item: &Item) -> io::Result<bool> {
     Ok(sums.are_of(item))
 }
 
-/// Whether every file of the manifest lies in the directory with its size. Those that were not fetched get the manifest's
+/// Whether every file of the manifest is in the directory with its size. Those that were not fetched get the manifest's
 /// times, so that what depends on the order of files sees it as it was committed; where that may not be (another user's
 /// file), they keep theirs. Errors: as stat(2).
 pub(crate) async fn settle(dir: &Arc<Beneath>, manifest: &Manifest, equal: &HashSet<String>) -> io::Result<bool> {

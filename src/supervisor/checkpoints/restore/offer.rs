@@ -39,14 +39,14 @@ pub(crate) enum Source {
 pub(crate) struct GangProgress {
     /// What was offered last, and where it comes from.
     pub(crate) offered: Vec<(Step, Source)>,
-    /// Whether what lies in the directory may be gone on from and committed.
+    /// Whether the directory's checkpoints may be resumed from and committed.
     pub(crate) directory_counts: bool,
     /// Whether the directory has what node 0 restored: this node commits nothing of it.
     pub(crate) follows_chief: bool,
     /// The newest step that all have.
     pub(crate) kept: Option<u64>,
     has_offered: bool,
-    /// Commits that were found whole.
+    /// Commits that were found complete.
     whole: BTreeSet<Stamp>,
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn hash_of(name: &CommitName) -> u64 {
 }
 
 impl Mirror {
-    /// At the start of a run in a gang: finds out whether what lies in the directory is at least as new as the store's newest
+    /// At the start of a run in a gang: finds out whether the directory is at least as new as the store's newest
     /// commit. Errors: as [`Mirror::restore`].
     pub(crate) async fn begin_in_gang(&mut self) -> Result<(), Failure> {
         let never = self.config.restoring.what == Restore::Never;
@@ -91,7 +91,7 @@ impl Mirror {
                             Err(_) => self.begin(None).await?,
                         }
                     }
-                    // The store is newer than what lies here.
+                    // The store is newer than the directory.
                     _ => {
                         self.in_gang.directory_counts = false;
                         self.begin(None).await?;
@@ -121,17 +121,17 @@ impl Mirror {
         let is_first = !std::mem::replace(&mut self.in_gang.has_offered, true);
         let stored = match self.remote.clone().filter(|_| !self.in_gang.follows_chief || self.is_chief()) {
             Some(remote) if is_first || remote.answers().await => self.stored(&remote).await?,
-            // It was told of. What lies here is enough to go on.
+            // It was logged. The directory is enough to go on.
             Some(_) | None => Vec::new(),
         };
         let is_as_committed = !here.is_empty() && self.is_as_committed().await;
         let is_chiefs = self.in_gang.follows_chief && is_as_committed;
         let has_own_checkpoints = !stored.is_empty() || !here.is_empty() && !is_chiefs;
         let (here, older) = here.split_at(here.len().min(1));
-        // What the store has as it lies here is its commit.
+        // What is in the directory and in the store alike is the store's commit.
         let newest: Option<(Step, Source)> = here.first().filter(|_| stored.is_empty() || !is_as_committed).cloned();
         let mut rest: Vec<(Step, Source)> = older.iter().cloned().chain(stored).collect();
-        // Of one step what lies here is preferred: going back to it moves the newer files only.
+        // The directory's checkpoint of a step is preferred: going back to it moves the newer files only.
         rest.sort_by_key(|(step, _)| Reverse(step.step));
         let mut all: Vec<(Step, Source)> = Vec::new();
         for (step, source) in newest.into_iter().chain(rest) {
@@ -161,7 +161,7 @@ impl Mirror {
         !self.is_chief() && (self.in_gang.follows_chief || matches!(mode, Some(Mode::Chief | Mode::Shared)))
     }
 
-    /// Whether what lies in the directory is this node's to commit.
+    /// Whether this node commits the directory.
     pub(crate) fn may_commit(&self) -> bool {
         let of_gang = || self.in_gang.directory_counts && !self.leaves_commits_to_chief();
         self.config.role != Role::Watches && (self.config.gang.is_none() || of_gang())
@@ -195,7 +195,7 @@ impl Mirror {
         Ok(all)
     }
 
-    /// The commits of this node that are whole and were not passed over, the newest first.
+    /// The commits of this node that are complete and were not passed over, the newest first.
     async fn stored(&mut self, remote: &Remote) -> Result<Vec<(Step, Source)>, Failure> {
         let names = self.choices(remote, Which::First(None)).await?;
         let notes = remote.store.list(BAD).await.map_err(|error| self.config.away(&error))?;

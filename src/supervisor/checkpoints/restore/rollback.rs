@@ -87,7 +87,7 @@ impl Mirror {
         ));
     }
 
-    /// An attempt is about to run, or has finished writing. Where that cannot be written down, a later start takes what lies
+    /// An attempt is about to run, or has finished writing. If that cannot be written, a later start takes what is
     /// there as it is.
     pub(crate) async fn mark_unfinished(&self, is_unfinished: bool) {
         let (dir, path) = (self.config.dir.clone(), self.unfinished());
@@ -127,7 +127,7 @@ struct RollingBack {
 struct Moved {
     /// Where it was moved to.
     place: String,
-    /// What was put back, as it lies there now.
+    /// The entries of what was put back.
     entries: Vec<Entry>,
 }
 

@@ -135,7 +135,7 @@ fn differs(item: &Item, read: &Result<Sums, String>) -> Option<String> {
         .then(|| format!("{path} does not match its checksum: crc32c {now} in the store, {then} when it was committed"))
 }
 
-/// Reads an object through; `told` hears of all its bytes, those too that cannot be read. The inner error is this object's
+/// Reads an object to its end; `told` is called for all its bytes, also for those that cannot be read. The inner error is this object's
 /// alone.
 async fn summed(store: &Store, item: &Item, told: &dyn Fn(u64)) -> Result<Result<Sums, String>, StoreError> {
     let left = Cell::new(item.size);

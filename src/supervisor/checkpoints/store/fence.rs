@@ -55,12 +55,12 @@ impl Remote {
             Some(Standing::Newest) | None => {}
         }
         // A store that looks whether a name is free, and writes then, lets two runs claim one number; what the later of them
-        // wrote stays. A run that has committed by it has come through here.
+        // wrote stays. A run that has committed with it has passed this check.
         let has_committed = known.is_some_and(|stamp| stamp.attempt == claim.attempt);
         if has_committed || self.store.get(&claim.attempt.key(), LIMIT).await? == claim.body {
             return Ok(());
         }
-        // The other's lie under the same keys.
+        // The other run's objects have the same keys.
         sent.take();
         Err(Stop::Fenced(claim.attempt.clone()))
     }

@@ -20,7 +20,7 @@ use crate::supervisor::checkpoints::store::commits::{
     attempts, commits, commits_among, delete_all, judge, read, readable,
 };
 
-/// So many turns without an end are told of: about a minute.
+/// After this many turns without an end a warning is logged: about a minute.
 const MANY_TURNS: u32 = 3;
 
 /// What retention keeps, and how far it has come.
@@ -178,7 +178,7 @@ impl Retiring {
         going.retain(|name| !self.hold.keeps(name.step, offered.contains(name)));
         let mut left = HashSet::new();
         if !going.is_empty() {
-            // A file that did not change lies under the key of an older commit.
+            // A file that did not change has the key of an older commit.
             let mut needed = HashSet::new();
             for (name, _) in judged.iter().filter(|(name, _)| !going.contains(name)) {
                 // One that another run has just deleted needs nothing.
