@@ -181,6 +181,7 @@ pub struct Hello {
 /// From a member to the leader.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[allow(clippy::large_enum_variant, reason = "one at a time, and moved a few times only")]
 pub enum ToLeader {
     /// Asks for its seat.
     Hello(Hello),

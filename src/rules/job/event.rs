@@ -63,6 +63,7 @@ pub enum Mirrored {
 
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "one at a time, and moved a few times only")]
 pub enum Event {
     /// The first event of a job.
     Started,
