@@ -1,4 +1,4 @@
-# What the shell scripts share. A script reads it first: . "$(dirname "$(realpath "$0")")/../lib.sh"
+# Functions for all shell scripts. A script sources it first: . "$(dirname "$(realpath "$0")")/../lib.sh"
 # It goes to the root of the repository and sets root, script (the name for messages) and target_dir (cargo's).
 # shellcheck shell=bash disable=SC2034
 set -euo pipefail

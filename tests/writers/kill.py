@@ -31,7 +31,7 @@ SLOW = 60.0
 
 
 class Writer:
-    """What is the same for all. A unit is named as trainit names it."""
+    """Common code of all writers. A unit has trainit's name for it."""
 
     keep = None        # how many checkpoints the framework keeps; None: all
     arguments = []     # for trainit
@@ -50,7 +50,7 @@ class Writer:
         """The step whose content the unit has. Raises when it cannot be loaded."""
 
     def must_be_complete(self, begun, done):
-        """Units whose save had returned and that nothing has touched since."""
+        """Units whose save has returned and that no process has changed since."""
         oldest = begun - self.keep + 1 if self.keep else 0
         # The save that has begun may already be deleting the oldest.
         return {self.unit(step) for step in done if step >= oldest}
@@ -211,8 +211,8 @@ class DeepSpeed(TorchFile):
     stage = 1
 
     def prepare(self):
-        # It compiles a part of itself when it is first used, by the ninja beside this Python: here, where nobody is killed
-        # for his silence. Who was killed meanwhile left a lock that the next would wait for without end.
+        # DeepSpeed compiles a part of itself at its first use, with the ninja of this Python. This happens here, because a
+        # writer that is killed while it compiles would leave a lock, and the next writer would wait for it for ever.
         os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
         extensions = os.path.join(sys.prefix, "extensions")
         os.environ.update(DS_ACCELERATOR="cpu", GLOO_SOCKET_IFNAME="lo", TORCH_EXTENSIONS_DIR=extensions)
@@ -413,7 +413,7 @@ class Lightning(TorchFile):
                     getattr(self, name).data.copy_(torch.from_numpy(value))
                 say("begin", self.global_step)
 
-            # The checkpoint's callback comes last of those at a batch's end.
+            # The checkpoint's callback runs last at the end of a batch.
             def on_train_batch_start(self, batch, number):
                 if self.global_step:
                     say("done", self.global_step)
@@ -504,7 +504,7 @@ class Keras(Writer):
         model.load_weights(os.path.join(directory, unit, "latest.weights.h5"))
         step = step_of(self.numpy, {"w%d" % n: w.reshape(-1) for n, w in enumerate(model.get_weights())})
         with open(os.path.join(directory, "training_metadata.json")) as f:
-            # The callback goes on with the epoch after the one that it saved.
+            # The callback continues with the epoch after the saved one.
             epoch = json.load(f)["epoch"]
         if epoch != step + 1:
             raise ValueError("weights of epoch %d, metadata of epoch %d" % (step, epoch))
@@ -675,7 +675,7 @@ class Composer(TorchFile):
                     own(parameter).data.copy_(shard(torch.from_numpy(arrays[name.split(".")[-1]])))
 
             def batch_checkpoint(self, state, logger):
-                # Composer's own callback for it comes last.
+                # Composer's own callback for it runs last.
                 say("begin", int(state.timestamp.batch))
 
         def own(parameter):
@@ -829,7 +829,7 @@ WRITERS = {
 
 
 def forked(deed):
-    """Runs it in a process of its own; its answer, or what it raised, as text."""
+    """Runs it in a separate process; returns its answer, or its exception as text."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -28,7 +28,7 @@ def number(name):
 
 
 def newest(directory, start):
-    """Deletes all but what a trainer of one's own keeps of what is called so; its names."""
+    """Deletes all but the newest names with this start, like a hand-written trainer; returns the kept names."""
     names = sorted((name for name in os.listdir(directory) if name.startswith(start)), key=number)
     for name in names[:-KEEP]:
         path = os.path.join(directory, name)
@@ -146,7 +146,7 @@ def lightning(directory, resume, say):
 def accelerate(directory, resume, say):
     import accelerate as library
     import torch
-    # Not "checkpoints" in it, where it takes every name for one of its own.
+    # Not in "checkpoints", because Accelerate takes every name there for one of its own.
     naming = library.utils.ProjectConfiguration(
         project_dir=directory, automatic_checkpoint_naming=True, total_limit=KEEP)
     accelerator = library.Accelerator(cpu=True, project_config=naming)
@@ -167,7 +167,7 @@ def accelerate(directory, resume, say):
 def dcp(directory, resume, say):
     import torch
     import torch.distributed.checkpoint as library
-    # What is saved beside the training wants a group.
+    # An asynchronous save needs a process group.
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     state = {"step": torch.zeros(1)}
     if resume:
@@ -202,7 +202,7 @@ def safetensors(directory, resume, say):
 
 
 def deepspeed(directory, resume, say):
-    # It compiles a part of itself, by the ninja beside this Python.
+    # DeepSpeed compiles a part of itself with the ninja of this Python.
     os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
     os.environ.update(DS_ACCELERATOR="cpu", GLOO_SOCKET_IFNAME="lo", RANK="0", LOCAL_RANK="0", WORLD_SIZE="1",
                       TORCH_EXTENSIONS_DIR=os.path.join(sys.prefix, "extensions"))
@@ -215,7 +215,7 @@ def deepspeed(directory, resume, say):
         engine, _, _, _ = library.initialize(model=model, model_parameters=model.parameters(), config={
             "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1},
             "zero_allow_untested_optimizer": True, "optimizer": {"type": "Adam", "params": {"torch_adam": True}}})
-        # It goes by its own `latest`.
+        # DeepSpeed reads its own `latest`.
         _, state = engine.load_checkpoint(directory)
         begun = say(state["step"] if state else 0)
         for step in range(begun + 1, begun + SAVES + 1):
@@ -323,7 +323,7 @@ def composer(directory, resume, say):
     begun = say(int(trainer.state.timestamp.batch))
     trainer.fit(duration="%dba" % SAVES)
     names = [name for name in os.listdir(directory) if name.startswith("ep0-ba")]
-    # It deletes what it has saved itself since it began.
+    # It deletes only checkpoints that it has saved since its start.
     return begun + SAVES, [name for name in names if number(name) > begun]
 
 
@@ -332,7 +332,7 @@ WRITERS = {f.__name__: f for f in (tensorflow, keras, orbax, flax, huggingface, 
 
 
 def live(name):
-    """One life, in a process of its own: two lines of JSON on descriptor 3."""
+    """One life, in a separate process: two lines of JSON on descriptor 3."""
     out = os.fdopen(3, "w")
 
     def say(step):

@@ -264,7 +264,7 @@ impl Simulation {
                 self.lose(now, at, Loss::AtOnce, actions);
             }
             Kind::Freeze(length) => {
-                actions.push(Action::Say(format!("{name} stands still for {}s", length.as_secs_f64())));
+                actions.push(Action::Say(format!("{name} is frozen for {}s", length.as_secs_f64())));
                 let replica = &mut self.replicas[at];
                 replica.book_life(now);
                 replica.frozen_until = Some(replica.frozen_until.unwrap_or_default().max(now + length));
