@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_json_line_has_the_fields_under_trainit_and_the_verdict_beside_them() {
+    fn a_json_line_has_the_fields_under_trainit_and_the_verdict_at_the_top_level() {
         let mut line = line();
         line.verdict = Some(json!({"reason": "finished"}));
         let value: Value = serde_json::from_str(&line.json(Level::WARN, "t")).expect("json");

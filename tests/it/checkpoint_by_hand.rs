@@ -100,7 +100,7 @@ fn an_empty_store_and_an_empty_directory_are_said_to_be_empty() {
 }
 
 #[test]
-fn a_directory_that_is_not_there_is_a_mistake_alone_and_empty_beside_a_store() {
+fn a_missing_directory_is_a_mistake_alone_and_empty_with_a_store() {
     let place = Place::new();
     place.save(1);
     place.push();
@@ -118,7 +118,7 @@ fn a_directory_that_is_not_there_is_a_mistake_alone_and_empty_beside_a_store() {
 }
 
 #[test]
-fn each_deed_ends_in_the_same_way_where_a_directory_is_not_there() {
+fn each_action_ends_in_the_same_way_without_the_directory() {
     let place = Place::new();
     let (no_dir, store) = (place.path("no-dir"), place.store());
     place.save(1);
@@ -180,7 +180,7 @@ fn verify_names_every_file_that_is_no_good_and_list_those_whose_size_tells() {
 }
 
 #[test]
-fn verify_goes_on_after_an_object_that_cannot_be_read() {
+fn verify_continues_after_an_object_that_cannot_be_read() {
     let place = Place::new();
     place.save_and_push(1..=2);
     // A directory of that name has a size in no listing and no bytes to read.
@@ -315,7 +315,7 @@ fn a_push_deletes_only_where_it_is_told_what_to_keep() {
 }
 
 #[test]
-fn the_help_says_how_each_deed_ends() {
+fn the_help_lists_the_exit_codes_of_each_action() {
     let help = Trainit::new(["checkpoint", "--help"]).output().expect_code(0).out();
     for words in ["Exit codes: 0", "125", "204", "205", "verify", "standard output", "explain"] {
         assert!(help.contains(words), "no {words:?} in {help}");

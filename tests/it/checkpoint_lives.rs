@@ -78,7 +78,7 @@ fn a_machine_that_comes_back_after_another_went_on_takes_the_others_checkpoint()
 }
 
 #[test]
-fn a_run_that_goes_back_on_purpose_goes_on_from_there() {
+fn a_run_that_goes_back_on_purpose_continues_from_there() {
     let place = Place::new();
     for step in [10, 20, 30] {
         run(&place, &[], &saves(step)).expect_code(0);

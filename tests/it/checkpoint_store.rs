@@ -293,7 +293,7 @@ fn a_missing_store_is_204_for_commands_that_only_read() {
 }
 
 #[test]
-fn ten_thousand_small_files_go_and_come_back() {
+fn ten_thousand_small_files_are_committed_and_restored() {
     let place = Place::new();
     let unit = place.local().join("step-1");
     for directory in 0..100 {

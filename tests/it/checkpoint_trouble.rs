@@ -192,7 +192,7 @@ fn a_file_that_becomes_shorter_or_is_written_again_during_the_copy_drops_the_com
 }
 
 #[test]
-fn names_as_long_as_a_file_system_takes_and_deep_ones_go_and_come_back() {
+fn the_longest_and_deepest_names_are_committed_and_restored() {
     let place = Place::new();
     let unit = place.local().join("step-1");
     let deep = unit.join(["a-directory-of-some-length"; 40].join("/"));

@@ -154,7 +154,7 @@ fn without_proc_the_tree_is_stopped_all_the_same_as_pid_1() {
 }
 
 #[test]
-fn without_proc_a_member_of_a_group_that_was_told_is_not_told_again() {
+fn without_proc_a_process_whose_group_was_signalled_is_not_signalled_again() {
     let script = "mount -t tmpfs none /proc && exec \"$0\" \"$@\"";
     let command = "(trap 'echo told' TERM; echo ready; while :; do sleep 0.01; done) & \
                    trap 'exit 4' TERM; while :; do sleep 0.01; done";

@@ -156,7 +156,7 @@ fn every_flag_that_a_page_names_is_there() {
 const BUILDING: &[&str] = &["TRAINIT_COMMIT", "TRAINIT_GPU_PROBE_ELF", "TRAINIT_WRITE_DOCS", "TRAINIT"];
 
 #[test]
-fn every_variable_of_ours_that_is_named_is_read() {
+fn every_trainit_variable_in_the_documents_is_read() {
     let variable = Regex::new("TRAINIT_[A-Z0-9_]*[A-Z0-9]").unwrap();
     let examples = files("docs/examples", "").into_iter().chain(files("examples", ""));
     let others = ["Dockerfile.cpu", "Dockerfile.cuda", "scripts/demo"].map(str::to_owned);

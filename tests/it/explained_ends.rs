@@ -53,7 +53,7 @@ fn a_signal_that_was_passed_on_and_killed_the_trainer_is_said_to_have_come_from_
 }
 
 #[test]
-fn a_script_that_env_cannot_start_is_told_why() {
+fn a_script_that_env_cannot_start_is_explained() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("bin");
     fs::create_dir(&path).unwrap();

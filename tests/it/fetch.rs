@@ -174,7 +174,7 @@ fn the_next_start_fetches_only_what_changed() {
 }
 
 #[test]
-fn a_fetch_that_was_killed_goes_on_with_what_is_missing() {
+fn a_killed_fetch_continues_with_the_missing_files() {
     let place = Place::new();
     place.bucket.place("data/large.bin", &bytes(LARGE));
     place.bucket.misbehave(|r| is_second_range(r).then_some(Fault::Hang));

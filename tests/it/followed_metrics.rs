@@ -296,7 +296,7 @@ fn the_files_are_followed_through_the_attempts_of_a_run() {
 }
 
 #[test]
-fn where_files_cannot_be_read_training_goes_on() {
+fn training_continues_if_files_cannot_be_read() {
     let place = Place::new();
     let script = "mkfifo log; mkdir logs; echo >logs/tfevents; chmod 0 logs/tfevents; exit 7";
     let done = place.trainer(&["--tensorboard-dir", "logs", "--metric-file", "log"], script).output().expect_code(7);

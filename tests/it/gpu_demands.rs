@@ -62,7 +62,7 @@ fn a_hanging_nvml_leaves_the_device_nodes_to_count() {
 }
 
 #[test]
-fn a_missing_module_and_missing_nodes_are_told_apart() {
+fn a_missing_module_and_missing_nodes_are_distinguished() {
     if !is_root() {
         eprintln!("skipped: needs root for a /dev of its own");
         return;

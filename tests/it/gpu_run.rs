@@ -45,7 +45,7 @@ fn the_loss_of_a_gpu_is_reported_once_although_the_trainer_dies_of_it() {
 }
 
 #[test]
-fn an_xid_that_the_trainer_dies_of_is_told_as_it_comes_and_as_what_its_end_is_put_down_to() {
+fn an_xid_is_logged_when_it_occurs_and_again_as_the_cause_of_the_trainers_death() {
     let fake = FakeNvml::new(&[]);
     let running = run(&fake, &[], &format!("trap 'exit 7' USR1; echo ready; {LOOP}")).start();
     running.after_line("ready");

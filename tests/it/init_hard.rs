@@ -111,7 +111,7 @@ fn a_process_whose_main_thread_has_ended_is_stopped_like_any_other() {
 }
 
 #[test]
-fn out_of_memory_is_told_from_a_mere_sigkill_by_the_cgroups_own_counter() {
+fn out_of_memory_is_distinguished_from_sigkill_by_the_cgroups_counter() {
     let Some(group) = Cgroup::with_limit(64 << 20) else {
         eprintln!("skipped: out of memory (no memory cgroup can be made here)");
         return;

@@ -116,7 +116,7 @@ fn explicit_values_override_a_source_and_make_a_cluster_of_none() {
 }
 
 #[test]
-fn an_unknown_variable_of_ours_is_a_warning_with_the_nearest_name() {
+fn an_unknown_trainit_variable_is_a_warning_with_the_nearest_name() {
     let done = Trainit::new(["inspect", "--json"]).env("TRAINIT_STOP_GRACEE", "1s").output().expect_code(0);
     let warnings = object(&done)["warnings"].clone();
     assert_eq!(warnings[0]["code"], "unknown_variable");
@@ -204,7 +204,7 @@ fn inspect_refuses_the_same_settings_as_run_with_the_same_text() {
 }
 
 #[test]
-fn a_demand_that_is_not_met_is_reported_beside_all_else_and_is_125() {
+fn an_unmet_demand_is_reported_with_all_other_mistakes_and_is_125() {
     let done = Trainit::new(["inspect", "--json", "--require-gpus", "4096"]).output().expect_code(125);
     let object = object(&done);
     let warnings = object["warnings"].as_array().unwrap();

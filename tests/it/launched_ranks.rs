@@ -163,7 +163,7 @@ fn files_that_the_first_process_ignores_are_ignored_by_the_others() {
 }
 
 #[test]
-fn a_process_that_waits_for_the_first_ones_restore_leaves_at_once_when_it_is_told_to() {
+fn a_process_that_waits_for_the_first_ones_restore_exits_at_once_on_a_stop() {
     let place = Place::new();
     let waits = rank(&place, "checkpoints", slurm(1, 2), "echo started").start();
     waits.after_log("neither restores nor commits");

@@ -240,7 +240,7 @@ fn a_stopped_lock_holder_stops_no_report() {
 }
 
 #[test]
-fn a_lock_that_was_waited_for_in_vain_holds_later_reports_up_no_more_until_it_is_free() {
+fn after_a_lock_timed_out_later_reports_do_not_wait_for_it_until_it_is_free() {
     let (_dir, file) = folder();
     fs::write(&file, "").unwrap();
     let holder = fs::File::open(&file).unwrap();

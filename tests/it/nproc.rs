@@ -25,7 +25,7 @@ const SHOW: &str = "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_
                     $MASTER_ADDR:$MASTER_PORT ${PET_NNODES-none} $JAX_PROCESS_ID/$JAX_NUM_PROCESSES";
 
 #[test]
-fn each_process_of_a_node_is_told_its_rank_in_the_world() {
+fn each_process_of_a_node_gets_its_rank_in_the_world() {
     let done = ranks("3", &["--nnodes", "2", "--node-rank", "1", "--leader", "h0:29400"], SHOW).output().expect_code(0);
     for local in 0..3 {
         let rank = 3 + local;
@@ -44,7 +44,7 @@ fn alone_they_meet_at_the_loopback_and_one_process_is_as_without_ranks() {
 }
 
 #[test]
-fn runs_side_by_side_that_were_told_no_port_meet_at_free_ones() {
+fn concurrent_runs_without_a_port_use_free_ones() {
     const LISTEN: &str = r#"
 import os, socket, sys, time
 if os.environ["RANK"] == "0":

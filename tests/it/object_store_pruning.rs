@@ -5,7 +5,7 @@ use crate::support::bucket::{Bucket, Fault};
 use crate::support::checkpoints::{Place, tree};
 
 #[test]
-fn how_old_data_is_is_told_by_the_buckets_clock_not_by_ours() {
+fn the_age_of_data_is_measured_by_the_buckets_clock() {
     each(|bucket, place| {
         place.save(1);
         place.checkpoint("push").env("TRAINIT_TEST_FAULT", "8").output().expect_code(137);
@@ -21,7 +21,7 @@ fn how_old_data_is_is_told_by_the_buckets_clock_not_by_ours() {
 }
 
 #[test]
-fn a_commit_that_another_deletes_while_it_is_pruned_needs_nothing() {
+fn a_commit_that_another_process_deletes_during_a_prune_is_no_error() {
     let bucket = Bucket::start();
     let place = amazon(&bucket);
     for step in 1..=4 {

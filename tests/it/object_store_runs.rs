@@ -255,7 +255,7 @@ fn crashing(place: &Place, args: &[&str], last: &str) -> Running {
 }
 
 #[test]
-fn a_crash_while_the_store_is_away_goes_on_from_what_lies_there_and_says_whether_it_is_committed() {
+fn a_crash_without_a_reachable_store_resumes_from_local_files_and_logs_whether_they_are_committed() {
     let saves = "echo '{}' >tmp; mv tmp ckpt-20.json";
     for (last, step, is) in [(saves, 20, "is not committed yet"), (":", 10, "is committed")] {
         let bucket = Bucket::start();

@@ -203,7 +203,7 @@ fn a_bucket_keeps_two_runs_apart() {
 }
 
 #[test]
-fn a_bucket_that_ignores_conditions_is_found_out_and_used_with_care() {
+fn a_bucket_that_ignores_conditions_is_detected_and_used_with_care() {
     for place in [google, amazon] {
         let bucket = Bucket::liar();
         let place = place(&bucket);

@@ -41,7 +41,7 @@ fn a_change_before_the_first_question_is_not_lost() {
 }
 
 #[test]
-fn a_metadata_server_that_lies_or_hangs_neither_stops_nor_delays_the_trainer() {
+fn a_metadata_server_with_wrong_answers_or_a_hang_neither_stops_nor_delays_the_trainer() {
     type Mood = (&'static str, fn() -> Reply);
     let moods: [Mood; 8] = [
         ("black hole", || Reply::Hang),
@@ -67,7 +67,7 @@ fn a_metadata_server_that_lies_or_hangs_neither_stops_nor_delays_the_trainer() {
 }
 
 #[test]
-fn a_refused_metadata_server_is_said_once_and_training_goes_on() {
+fn a_refused_metadata_server_is_logged_once_and_training_continues() {
     let runs = [
         ("GCE_METADATA_HOST", "preempted"),
         ("AWS_EC2_METADATA_SERVICE_ENDPOINT", "spot/instance-action"),

@@ -99,7 +99,7 @@ fn an_interrupted_save_is_moved_away_at_the_start() {
 }
 
 #[test]
-fn another_number_of_processes_goes_on_from_what_the_one_before_has_saved() {
+fn another_number_of_processes_resumes_from_the_checkpoint_of_the_previous_number() {
     for nproc in ["2", "4", "8"] {
         let place = Place::new();
         let unit = place.local().join("step_8");

@@ -140,7 +140,7 @@ fn pid_in(log: &str) -> i32 {
 }
 
 #[test]
-fn new_checkpoints_are_committed_while_training_goes_on() {
+fn new_checkpoints_are_committed_while_training_continues() {
     let job = Job::new();
     let running = job.trainit("0.2").start();
     let line = running.after_log("checkpoint committed");
@@ -200,7 +200,7 @@ fn a_newer_run_fences_the_older_one_which_leaves_with_205() {
 }
 
 #[test]
-fn without_a_store_the_next_attempt_goes_on_from_the_newest_local_checkpoint() {
+fn without_a_store_the_next_attempt_resumes_from_the_newest_local_checkpoint() {
     let root = tempfile::tempdir().unwrap();
     let script = "echo from=${TRAINIT_RESUME_FROM-none} step=${TRAINIT_RESUME_STEP-none}; \
                   [ $TRAINIT_ATTEMPT = 2 ] && exit 0; echo '{}' > ck/model-7.json; exit 1";

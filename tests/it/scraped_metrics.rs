@@ -43,7 +43,7 @@ fn metrics_on_either_stream_reach_the_file_and_the_verdict() {
 }
 
 #[test]
-fn a_log_line_after_a_progress_bar_that_was_cut_off_stands_on_a_line_of_its_own() {
+fn a_log_line_after_an_unfinished_progress_bar_starts_a_new_line() {
     let (_dir, file) = folder();
     let said = |bar: &str| {
         let run = trainer(&file, &[LOSS], &format!("printf 'loss: 0.5\\n{bar}' >&2; kill -9 $$"));
@@ -159,7 +159,7 @@ fn a_line_without_its_optional_step_is_reported_at_the_last_one() {
 }
 
 #[test]
-fn counted_steps_go_on_through_the_attempts_of_a_run() {
+fn counted_steps_continue_over_the_attempts_of_a_run() {
     let (_dir, file) = folder();
     let script = "echo loss: 0.$TRAINIT_ATTEMPT; echo loss: 1.$TRAINIT_ATTEMPT; [ $TRAINIT_ATTEMPT = 2 ]";
     let run = trainer(&file, &[LOSS], script);
@@ -293,7 +293,7 @@ fn a_slow_reader_slows_the_trainer_and_fills_no_memory() {
 }
 
 #[test]
-fn a_metric_that_the_tuner_waits_for_in_vain_causes_a_warning() {
+fn a_metric_that_the_tuner_never_gets_causes_a_warning() {
     let (_dir, file) = folder();
     let run = |script: &str| {
         let run = trainer(&file, &["loss=loss: (?<value>\\S+) at (?<step>\\d+)"], script);
@@ -347,7 +347,7 @@ fn a_value_that_is_not_finite_is_found_by_a_pattern_of_digits_written_and_warned
 }
 
 #[test]
-fn punctuation_around_a_number_is_ignored_and_a_value_that_is_none_is_reported_once() {
+fn punctuation_around_a_number_is_ignored_and_an_invalid_value_is_reported_once() {
     let (_dir, file) = folder();
     let script =
         "echo 'loss: 0.5, acc: (93.2%) f1: np.float64(0.25)'; echo loss: n/a; echo loss: 1,234; echo device=cuda";
@@ -364,7 +364,7 @@ fn punctuation_around_a_number_is_ignored_and_a_value_that_is_none_is_reported_o
 }
 
 #[test]
-fn the_step_stands_behind_the_name_that_is_given() {
+fn the_step_follows_the_given_name() {
     let (_dir, file) = folder();
     let script = "echo 'Epoch 3/10'; echo 'loss: 0.5'; echo '[epoch=4] loss: 0.25'; echo 'acc at=7: 1'";
     let patterns = [LOSS, "acc=acc at=(?<step>\\d+): (?<value>\\d)"];

@@ -97,7 +97,7 @@ fn processes(marker: &str) -> Vec<i32> {
 }
 
 #[test]
-fn a_preempted_worker_that_loses_its_disk_goes_on_from_the_store_and_the_job_succeeds() {
+fn a_preempted_worker_that_loses_its_disk_resumes_from_the_store_and_the_job_succeeds() {
     let job = Job::new("--platform k8s_indexed --notice-by gce --preempt worker-0@step:7 --lose-disk");
     let script = format!("[ $JOB_COMPLETION_INDEX = 0 ] || set -- $1 $2 resumed; {TRAINER}");
     let done = job.supervised(&script, 12).output().expect_code(0);
@@ -203,7 +203,7 @@ fn a_gang_whose_worker_is_killed_trains_on_in_the_next_generation() {
 }
 
 #[test]
-fn the_losses_of_an_undisturbed_run_are_shown_beside_and_a_page_is_written() {
+fn the_losses_of_a_run_without_faults_are_shown_and_a_page_is_written() {
     let job = Job::new("--workers 0 --compare");
     let (page, schedule) = (job.dir.path().join("run.html"), job.dir.path().join("drill"));
     std::fs::write(&schedule, "# one fault\nkill chief@step:3\n").unwrap();
@@ -245,7 +245,7 @@ fn when_the_chief_has_finished_a_worker_that_ignores_sigterm_is_killed() {
 }
 
 #[test]
-fn a_frozen_replica_stands_still_and_goes_on() {
+fn a_frozen_replica_stops_and_continues() {
     let job = Job::new("--workers 0 --freeze chief@step:3+1s");
     job.plain(40, "").output().expect_code(0);
     let report = job.report();

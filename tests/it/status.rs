@@ -48,7 +48,7 @@ fn until(socket: &Path, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
 }
 
 #[test]
-fn a_run_says_how_it_stands_as_json_as_text_and_as_a_check() {
+fn a_run_reports_its_status_as_json_as_text_and_as_a_check() {
     let (running, socket) = run(&["--max-restarts", "2"], LOOP);
     let told = until(&socket, "it runs", |told| told["state"] == "running");
     assert_eq!((&told["healthy"], &told["attempt"], &told["restarts_allowed"]), (&json!(true), &json!(1), &json!(2)));
@@ -74,7 +74,7 @@ fn the_socket_is_its_owners_alone_and_gone_with_the_run() {
 }
 
 #[test]
-fn the_run_that_is_here_is_found_without_being_named_even_as_pid_1_from_beside_it() {
+fn the_only_run_is_found_without_its_name_even_as_pid_1_by_a_process_next_to_it() {
     if !is_root() {
         eprintln!("skipped: needs root for a PID namespace");
         return;
@@ -95,7 +95,7 @@ fn the_run_that_is_here_is_found_without_being_named_even_as_pid_1_from_beside_i
 }
 
 #[test]
-fn several_runs_are_not_guessed_at_and_none_is_said() {
+fn several_runs_and_no_run_are_errors() {
     let tmp = tempfile::tempdir().unwrap();
     if !is_root() {
         eprintln!("skipped: needs root to hide other runs");
@@ -126,7 +126,7 @@ fn several_runs_are_not_guessed_at_and_none_is_said() {
 }
 
 #[test]
-fn a_container_that_shares_processes_and_memory_with_another_has_its_own_run_told_hung_or_not() {
+fn a_container_that_shares_processes_and_memory_with_another_reports_its_own_run_even_if_it_hangs() {
     let tmp = tempfile::tempdir().unwrap();
     if !is_root() {
         eprintln!("skipped: needs root for another root directory");
@@ -258,7 +258,7 @@ fn another_user_is_refused() {
 }
 
 #[test]
-fn an_agent_that_stands_still_is_unhealthy_in_time() {
+fn a_frozen_agent_is_unhealthy_in_time() {
     let (running, socket) = run(&[], LOOP);
     running.signal(libc::SIGSTOP);
     let done = status(&socket, &["--check"]).expect_code(1);
@@ -268,7 +268,7 @@ fn an_agent_that_stands_still_is_unhealthy_in_time() {
 }
 
 #[test]
-fn restarts_and_a_stop_are_told_while_they_last_and_are_healthy() {
+fn restarts_and_a_stop_are_in_the_status_while_they_last_and_are_healthy() {
     let script = format!("[ $TRAINIT_ATTEMPT = 1 ] && exit 3; trap 'echo asked' TERM; echo again; {LOOP}");
     let (running, socket) = run(&["--max-restarts", "1", "--restart-backoff", "1s", "--stop-grace", "2s"], &script);
     until(&socket, "it waits", |told| told["state"] == "waiting" && told["healthy"] == true);
@@ -379,7 +379,7 @@ fn a_gpu_for_which_the_job_leaves_is_unhealthy_and_a_blind_watch_is_not() {
 }
 
 #[test]
-fn where_no_directory_can_be_made_the_run_goes_on_with_one_line() {
+fn a_run_without_a_directory_continues_after_one_log_line() {
     if !is_root() {
         eprintln!("skipped: needs root to mount");
         return;

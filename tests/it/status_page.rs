@@ -96,7 +96,7 @@ fn listens(pid: i64) -> usize {
 }
 
 #[test]
-fn a_scraper_sees_where_the_run_stands_and_the_metrics_of_the_trainer() {
+fn a_scraper_sees_the_state_of_the_run_and_the_metrics_of_the_trainer() {
     let dir = tempfile::tempdir().unwrap();
     let flags = ["--metric", "val_accuracy=acc=([0-9.a-z]+)", "--metric", "word=(bes)t"];
     let script = format!("echo acc=0.93 best; {LOOP}");
@@ -307,7 +307,7 @@ fn many_at_once_are_each_answered() {
 }
 
 #[test]
-fn an_address_that_cannot_be_had_is_one_line_and_the_job_goes_on() {
+fn an_unavailable_address_is_one_line_and_the_job_continues() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = taken.local_addr().unwrap().to_string();
     for (address, way_out) in [(at.as_str(), "another port"), ("203.0.113.1:9464", "an address of this host")] {

@@ -133,7 +133,7 @@ fn a_new_window_size_reaches_the_command() {
 }
 
 #[test]
-fn ctrl_z_gives_the_shell_its_prompt_back_and_fg_goes_on() {
+fn ctrl_z_returns_the_shells_prompt_and_fg_continues() {
     stops_and_goes_on("");
 }
 

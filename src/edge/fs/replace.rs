@@ -48,7 +48,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn a_file_is_replaced_with_its_missing_directories_and_nothing_is_left_beside_it() {
+    fn a_file_is_replaced_with_its_missing_directories_and_leaves_no_temporary_file() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("a/b/report.html");
         for content in ["one", "two"] {

@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn older_and_younger_are_told_apart_within_one_tick_too() {
+    fn older_and_younger_are_distinguished_within_one_tick_too() {
         let moment = Moment { ticks: 500, newest: Some(1000) };
         let there = |pid, started| Descendant { pid, started, ..Descendant::default() }.was_there(moment);
         assert!(there(1001, 499) && there(1000, 500) && there(900, 500));

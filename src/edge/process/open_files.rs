@@ -68,7 +68,7 @@ mod tests {
     use std::fs::{File, OpenOptions};
 
     #[test]
-    fn a_file_that_is_open_for_writing_is_told_from_one_that_is_open_for_reading() {
+    fn a_file_open_for_writing_is_distinguished_from_one_open_for_reading() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("f");
         fs::write(&path, "x").expect("write");

@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_is_told_from_a_dump() {
+    fn a_pipe_is_distinguished_from_a_dump() {
         assert!(is_pipe("ask_rank_0.pipe") && is_pipe("ask_rank_1023.pipe"));
         assert!(!["rank_0", "ask_rank_", "ask_rank_.pipe", "ask_rank_x.pipe", "ask_rank_1"].into_iter().any(is_pipe));
     }

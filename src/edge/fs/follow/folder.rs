@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn files_removed_and_made_between_two_looks_are_told_whole() {
+    fn files_removed_and_created_between_two_polls_are_reported_completely() {
         let (dir, _) = place();
         let mut folder = Folder::new(dir.path().to_owned(), |_| true);
         assert!(look_in(&mut folder).is_empty());

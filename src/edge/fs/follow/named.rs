@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_replaced_by_a_longer_one_goes_on_and_by_another_begins_again() {
+    fn a_file_replaced_by_a_longer_one_continues_and_by_another_starts_again() {
         let (dir, path) = place();
         let mut named = Named::new(path.clone());
         assert_eq!(look(&mut named), "");

@@ -5,7 +5,7 @@
 //!                                               ^                      |
 //!                                               +- Waiting <- Refreshing   (a crash, while the budget lasts)
 //! ```
-//! In a gang (`machine/gang.rs`) Surveying, Assembling and Arming take the place of the states before and after an attempt.
+//! In a gang (`machine/gang.rs`) Surveying, Assembling and Arming replace the states before and after an attempt.
 //!
 //! Two rules always hold: an orphan's death never ends the job, and a deadline never moves later.
 
@@ -66,11 +66,11 @@ pub enum State {
     Refreshing,
     /// The pause before a restart.
     Waiting,
-    /// The tree is empty: finding out what this replica of a gang can restore.
+    /// The tree is empty: finding the checkpoints that this replica of a gang can restore.
     Surveying,
-    /// Nothing runs: the gang's word is waited for.
+    /// Nothing runs: waiting for an order of the gang.
     Assembling,
-    /// Putting the step in place that the gang has agreed on.
+    /// Restoring the step that the gang has agreed on.
     Arming,
     /// The last commit.
     Flushing,

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_started_beside_stuck_processes_of_a_failed_start() {
+    fn nothing_is_started_while_processes_of_a_failed_start_are_stuck() {
         let mut machine = at_a_restart(Policy { processes: Processes { count: 2, first_rank: 0 }, ..budget(9) });
         feed(&mut machine, 101.0, [refused(true), Event::Due(Timer::Grace)]);
         let end = outcome(machine.step(secs(103.0), Event::Due(Timer::Stuck)));

@@ -92,7 +92,7 @@ fn maintenance_days_ahead_stops_nothing_today() {
 }
 
 #[test]
-fn an_end_that_is_withdrawn_before_the_trainer_was_told_stops_nothing() {
+fn a_notice_withdrawn_before_it_reached_the_trainer_stops_nothing() {
     let mut machine = running(with_store());
     machine.step(secs(0.5), notice_of("e1", 900.0));
     assert_eq!(machine.step(secs(5.0), withdrawn("e1")), [Action::Disarm(Timer::Leave)]);
@@ -114,7 +114,7 @@ fn a_withdrawal_cancels_no_other_end() {
 }
 
 #[test]
-fn a_stop_that_the_trainer_was_told_of_is_not_cancelled() {
+fn a_stop_that_reached_the_trainer_is_not_cancelled() {
     let mut machine = running(with_store());
     feed(&mut machine, 0.5, [notice_of("e1", 900.0), committed(10, 1.0)]);
     assert!(machine.is_stopping());
