@@ -11,20 +11,14 @@
 //! A peer can stop a trainer, start it again, or choose a step that this node can restore itself. No command, path,
 //! environment or exit code comes from a peer.
 
-pub mod agreement;
-pub mod budget;
 pub mod claim;
-pub mod first_failure;
-pub mod handshake;
-pub mod hang;
+pub mod decisions;
 pub mod leader;
 pub mod member;
-pub mod message;
 pub mod place;
+pub mod protocol;
 pub mod seat;
-pub mod unproven;
 pub mod view;
-pub mod wire;
 
 #[cfg(test)]
 mod model_check;
@@ -32,6 +26,9 @@ mod model_check;
 mod simulation;
 
 use std::time::Duration;
+
+pub use decisions::{agreement, budget, first_failure, hang};
+pub use protocol::{handshake, message, unproven, wire};
 
 /// A common start of all replicas. Never reused within a job.
 pub type Generation = u64;

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use super::message::{Choice, Offer, Step};
-use super::seat::Seat;
+use super::super::message::{Choice, Offer, Step};
+use super::super::seat::Seat;
 
 /// How the nodes keep their checkpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -126,7 +126,7 @@ const MOST_SEATS: usize = 16;
 
 /// The steps to offer out of all that can be restored, the newest first: the newest, and the kept one.
 pub fn offered(mut steps: Vec<Step>, kept: Option<u64>) -> Vec<Step> {
-    let rest = steps.split_off(steps.len().min(super::message::MOST_STEPS));
+    let rest = steps.split_off(steps.len().min(super::super::message::MOST_STEPS));
     steps.extend(rest.into_iter().filter(|step| step.step.is_some() && step.step == kept).take(1));
     steps
 }

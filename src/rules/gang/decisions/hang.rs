@@ -5,8 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::message::one_line;
-use super::seat::Seat;
+use super::super::message::one_line;
+use super::super::seat::Seat;
 use crate::text::safe_text::named;
 
 /// Kinds of activity that one replica reports at most.

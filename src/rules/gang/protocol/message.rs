@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::Generation;
-use super::hang::TreeState;
-use super::seat::{Incarnation, Seat};
+use super::super::Generation;
+use super::super::hang::TreeState;
+use super::super::seat::{Incarnation, Seat};
 
 /// So many steps are offered at most, beside the kept one.
 pub const MOST_STEPS: usize = 16;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::Generation;
-use super::message::{Choice, Class, First, Record};
+use super::super::Generation;
+use super::super::message::{Choice, Class, First, Record};
 
 /// A generation that ended sooner than this looks like a crash loop.
 const QUICK: Duration = Duration::from_secs(60);
@@ -83,8 +83,8 @@ impl Record {
 
 #[cfg(test)]
 mod tests {
-    use super::super::message::{Failure, Step};
-    use super::super::seat::Seat;
+    use super::super::super::message::{Failure, Step};
+    use super::super::super::seat::Seat;
     use super::*;
     use crate::cluster::spec::Role;
 

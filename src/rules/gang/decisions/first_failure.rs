@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::message::{Class, Failure, First};
-use super::seat::Seat;
+use super::super::message::{Class, Failure, First};
+use super::super::seat::Seat;
 
 /// Deaths within this time of the earliest are ordered by their class.
 const TIE: Duration = Duration::from_millis(50);
