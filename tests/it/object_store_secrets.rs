@@ -1,7 +1,7 @@
 //! Access errors of a bucket on one line, credentials from a metadata server, and no secret in any output.
 
 use crate::object_stores::{amazon, each, fails};
-use crate::support::bucket::{Bucket, Fault, NAME, SECRET};
+use crate::support::bucket::{Bucket, Fault, NAME, Request, SECRET};
 use crate::support::checkpoints::Place;
 
 #[test]

@@ -52,7 +52,7 @@ pub(in crate::support) fn hash_of(bytes: &[u8]) -> String {
     format!("crc32c={}", base64(&crc32c::crc32c(bytes).to_be_bytes()))
 }
 
-const CHECKSUM: &str = "x-amz-checksum-crc64nvme";
+pub(super) const CHECKSUM: &str = "x-amz-checksum-crc64nvme";
 
 /// CRC-64/NVME as S3 spells it; its polynomial's bits reversed.
 fn crc64_of(bytes: &[u8]) -> String {

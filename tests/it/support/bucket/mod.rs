@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 mod dialect;
 
 pub use dialect::base64;
-use dialect::respond;
+use dialect::{CHECKSUM, respond};
 pub(super) use dialect::{escape, get, hash_of};
 
 /// One request.
