@@ -1,8 +1,8 @@
 //! Which connections the leader holds that have not proven themselves. Strangers may fill all places, but those of one address
 //! give way to members of another.
 
+use core::net::{IpAddr, Ipv6Addr};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 /// So many are held at once.
