@@ -47,6 +47,12 @@ impl Leader {
 
     pub(super) fn halt(&mut self, now: Duration, hung: bool, actions: &mut Vec<Action>) {
         self.collect(now);
+        // A member that waits for its agreement surveys anew, or offers again: it is not ready before.
+        for holder in self.holders.values_mut() {
+            if matches!(holder.state, State::Offered(_)) && holder.agreed < self.generation {
+                (holder.state, holder.agreed) = (State::Joined, self.generation);
+            }
+        }
         self.tell_all(&ToMember::Halt { generation: self.generation, hung }, actions);
     }
 
@@ -345,8 +351,22 @@ impl Leader {
 mod tests {
     use super::super::super::message::ToLeader;
     use super::super::Event;
-    use super::super::tests::{join, leader, says, step};
+    use super::super::tests::{at, join, leader, says, step};
     use super::*;
+
+    #[test]
+    fn a_member_that_waits_for_the_chief_is_ready_again_only_once_it_has_offered_after_a_halt() {
+        let mut leader = leader(|config| config.mode = Mode::Shared);
+        join(&mut leader, 0);
+        assert_eq!(leader.state(), "arming");
+        let mut actions = Vec::new();
+        leader.halt(at(100), false, &mut actions);
+        let offer = || ToLeader::Offer { after: 1, offer: Offer::default() };
+        says(&mut leader, 200, 0, offer());
+        assert_eq!(leader.state(), "collecting", "the worker surveys");
+        says(&mut leader, 300, 1, offer());
+        assert_eq!(leader.state(), "arming");
+    }
 
     #[test]
     fn the_member_that_is_the_least_far_in_its_restore_is_named_now_and_then() {
