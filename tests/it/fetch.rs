@@ -248,7 +248,7 @@ fn a_stop_ends_a_fetch_at_once() {
 fn a_source_without_data_and_a_store_that_refuses_are_reported_with_the_url() {
     let place = Place::new();
     let nothing = place.fetch(&url("dat")).args(["--", "true"]).output();
-    place.expect_refused(nothing, 125, &[&url("dat"), "no objects", "see that the URL"]);
+    place.expect_refused(nothing, 125, &[&url("dat"), "no objects", "check the URL"]);
     let no_bucket = place.fetch("gs://other/data").args(["--", "true"]).output();
     place.expect_refused(no_bucket, 204, &["gs://other/data", "NoSuchBucket"]);
     place.bucket.misbehave(|_| Some(Fault::Refuse("403 Forbidden", "AccessDenied")));
