@@ -38,9 +38,31 @@ impl Leader {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::message::{Offer, ToLeader};
-    use super::super::tests::{hello, leader, says};
+    use super::super::super::message::{Former, Hello, Offer, Record, Step, ToLeader};
+    use super::super::super::seat::Incarnation;
+    use super::super::Event;
+    use super::super::tests::{hello, leader, says, sent, step};
     use super::*;
+
+    #[test]
+    fn offers_without_the_kept_step_are_made_again_once_no_other_trainer_can_commit() {
+        let mut leader = leader(|_| {});
+        let former = Some(Former { leader: Incarnation(99), silent_for: Some(0) });
+        let record = Record { generation: 1, kept: Some(150), each_has_own: true, ..Record::default() };
+        says(&mut leader, 0, 0, ToLeader::Hello(Hello { newest: 1, former, record, ..hello(0) }));
+        says(&mut leader, 0, 1, ToLeader::Hello(Hello { newest: 1, former, ..hello(1) }));
+        let offer = |steps: &[u64]| {
+            let steps = steps.iter().map(|step| Step { step: Some(*step), hash: *step, is_stored: true }).collect();
+            ToLeader::Offer { after: u64::MAX, offer: Offer { steps, ..Offer::default() } }
+        };
+        says(&mut leader, 15_000, 0, offer(&[150, 100]));
+        says(&mut leader, 15_000, 1, offer(&[100]));
+        let actions = step(&mut leader, 34_000, Event::Tick);
+        assert!(matches!(sent(&actions, 1)[..], [ToMember::Halt { .. }]), "{actions:?}");
+        says(&mut leader, 34_001, 0, offer(&[150, 100]));
+        let actions = says(&mut leader, 34_002, 1, offer(&[150, 100]));
+        assert!(matches!(sent(&actions, 1)[..], [ToMember::Agreed { choice: Choice::Own(150), .. }]), "{actions:?}");
+    }
 
     #[test]
     fn the_first_step_that_all_have_is_marked_in_the_store_where_the_claim_says_that_there_was_none() {

@@ -198,18 +198,20 @@ impl Leader {
     fn agree(&mut self, now: Duration, generation: Generation, actions: &mut Vec<Action>) {
         let (mode, agreement) = self.agreement();
         self.record.each_has_own |= mode == Mode::Each;
+        // An offer that waited long may lack what another agent of its seat has committed since.
+        let lacks_a_step = match &agreement {
+            Agreement::NoCommonStep(_) => true,
+            Agreement::On(choice) => choice.step() < self.record.kept,
+        };
+        let (lease, fenced) = (self.config.timing.lease, self.fenced_until());
+        let is_old = |holder: &Holder| now >= holder.offered + lease || holder.offered < fenced;
+        if lacks_a_step && self.holders.iter().any(|(seat, holder)| seat.is_required() && is_old(holder)) {
+            (self.generation, self.claims.next, self.pause) = (generation, Next::Unclaimed, Duration::ZERO);
+            self.survey_again(is_old, actions);
+            return;
+        }
         match agreement {
-            Agreement::NoCommonStep(table) => {
-                // An offer that waited long may be older than what another agent of its seat committed since.
-                let lease = self.config.timing.lease;
-                let is_old = |holder: &Holder| now >= holder.offered + lease;
-                if self.holders.iter().any(|(seat, holder)| seat.is_required() && is_old(holder)) {
-                    (self.generation, self.claims.next) = (generation, Next::Unclaimed);
-                    self.survey_again(is_old, actions);
-                    return;
-                }
-                self.give_up(now, table, true, actions);
-            }
+            Agreement::NoCommonStep(table) => self.give_up(now, table, true, actions),
             Agreement::On(choice) => {
                 (self.generation, self.claims.next) = (generation, Next::Unclaimed);
                 self.record.agreed_on(generation, choice);
@@ -255,11 +257,16 @@ impl Leader {
     }
 
     pub(super) fn start_at(&self, empty_since: Duration) -> Duration {
+        self.fenced_until().max(empty_since + self.pause)
+    }
+
+    /// Until then a trainer of another agent may live, and commit.
+    fn fenced_until(&self) -> Duration {
         let fenced = self.fences.values().copied().max().unwrap_or_default();
         let own = self.config.own;
         let old_is_dead = self.required().all(|seat| seat == own || self.saw_closed.contains(&seat));
         let old_lease = self.old_lease.filter(|_| !old_is_dead).unwrap_or_default();
-        self.not_before.max(empty_since + self.pause).max(fenced).max(old_lease)
+        self.not_before.max(fenced).max(old_lease)
     }
 
     pub(super) fn go(&mut self, now: Duration, actions: &mut Vec<Action>) {
