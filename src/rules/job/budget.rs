@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// Notices with more time left than this are acted on at the next commit, and at the latest [`LATEST`] before the end.
 pub(super) const LATE: Duration = Duration::from_secs(600);
-/// The time left at which a trainer is told of an end that was announced long before.
+/// The time left at which the trainer is signalled for an end that was announced long before.
 pub(super) const LATEST: Duration = Duration::from_secs(120);
 /// A commit is used to leave the machine early only if the end is nearer than this.
 pub(super) const NATURAL: Duration = Duration::from_secs(3600);

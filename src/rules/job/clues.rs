@@ -26,17 +26,17 @@ impl SharedMemory {
 
 /// Whether a full /dev/shm explains this death. A process that writes to a full /dev/shm dies of SIGBUS, and its memory
 /// may be free again before trainit can check.
-pub fn shared_memory_clue(end: End, there: Option<SharedMemory>) -> Option<String> {
+pub fn shared_memory_clue(end: End, memory: Option<SharedMemory>) -> Option<String> {
     let advice = "give the container more of it (docker run --shm-size=8g; in Kubernetes an emptyDir with medium: Memory \
                 mounted at /dev/shm), or have less shared (fewer data loader workers)";
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
-    let full = there.filter(|there| there.is_full());
+    let full = memory.filter(|memory| memory.is_full());
     match (end.code() == BUS, full) {
-        (_, Some(there)) => {
-            Some(format!("/dev/shm is full (all of its {} MiB are in use); {advice}", mib(there.total)))
+        (_, Some(memory)) => {
+            Some(format!("/dev/shm is full (all of its {} MiB are in use); {advice}", mib(memory.total)))
         }
         (true, None) => {
-            let size = there.map_or(String::new(), |there| format!(", which has {} MiB here", mib(there.total)));
+            let size = memory.map_or(String::new(), |memory| format!(", which has {} MiB here", mib(memory.total)));
             Some(format!("a full /dev/shm{size} causes this, and so does a mapped file that was truncated; {advice}"))
         }
         (false, None) => None,
@@ -100,15 +100,15 @@ mod tests {
 
     #[test]
     fn shared_memory_is_named_at_sigbus_and_at_any_failure_while_it_is_full() {
-        let told = |end, total, free| shared_memory_clue(end, Some(SharedMemory { total, free })).unwrap_or_default();
+        let clue = |end, total, free| shared_memory_clue(end, Some(SharedMemory { total, free })).unwrap_or_default();
         let bus = End::Signal(signal(7));
         for (end, free) in [(bus, 64 << 20), (End::Code(135), 60 << 20), (End::Code(1), 0), (bus, 0)] {
-            assert!(told(end, 64 << 20, free).contains("--shm-size"), "{end} {free}");
+            assert!(clue(end, 64 << 20, free).contains("--shm-size"), "{end} {free}");
         }
-        assert!(told(End::Code(1), 64 << 20, 1 << 20).contains("64 MiB are in use"));
-        assert_eq!(told(End::Code(1), 64 << 20, 32 << 20), "");
+        assert!(clue(End::Code(1), 64 << 20, 1 << 20).contains("64 MiB are in use"));
+        assert_eq!(clue(End::Code(1), 64 << 20, 32 << 20), "");
         assert_eq!(shared_memory_clue(End::Code(1), None), None);
-        assert!(shared_memory_clue(bus, None).expect("told").contains("--shm-size"));
+        assert!(shared_memory_clue(bus, None).expect("clue").contains("--shm-size"));
     }
 
     #[test]
@@ -118,10 +118,10 @@ mod tests {
         assert_eq!(clues.explain(End::Signal(Signal::USR1), &slurm), Vec::<String>::new());
         clues.passed_on(Signal::USR1, Some(0));
         for end in [End::Signal(Signal::USR1), End::Code(138)] {
-            let told = clues.explain(end, &slurm).join(";");
-            assert!(told.contains("SIGUSR1 arrived from outside") && told.contains("--preempt-on USR1"), "{told}");
-            let told = clues.explain(end, &Policy::default()).join(";");
-            assert!(told.contains("from outside") && !told.contains("--preempt-on"), "{told}");
+            let clue = clues.explain(end, &slurm).join(";");
+            assert!(clue.contains("SIGUSR1 arrived from outside") && clue.contains("--preempt-on USR1"), "{clue}");
+            let clue = clues.explain(end, &Policy::default()).join(";");
+            assert!(clue.contains("from outside") && !clue.contains("--preempt-on"), "{clue}");
         }
         assert!(clues.explain(End::Signal(Signal::TERM), &slurm).is_empty());
     }

@@ -17,7 +17,7 @@ pub type Uptime = Duration;
 pub struct Resume {
     /// The path that the framework loads: a file, a directory or a common prefix (`TRAINIT_RESUME_FROM`).
     pub from: String,
-    /// The training step, if its format, `--step-regex` or a heartbeat tells it.
+    /// The training step, if the checkpoint's format, `--step-regex` or a heartbeat has it.
     pub step: Option<u64>,
 }
 
@@ -168,7 +168,7 @@ pub enum Event {
         /// The source.
         source: String,
     },
-    /// The machine may go away or be slow soon. This is no reason to stop.
+    /// The machine may go away or be slow soon. The job does not stop for it.
     Warned {
         /// One line about it.
         why: String,
@@ -334,7 +334,7 @@ pub enum Action {
     Flush {
         /// The deadline of the commit, if there is one.
         deadline: Option<Uptime>,
-        /// The job was told to stop, so old commits are not deleted.
+        /// A stop was requested, so old commits are not deleted.
         leaving: bool,
         /// The command failed, so the commit does not wait for other processes first.
         failed: bool,

@@ -217,7 +217,7 @@ mod tests {
     }
 
     /// The whole seconds of each cause that has any.
-    fn told(goodput: &Goodput, now: u64) -> Vec<(&'static str, u64)> {
+    fn seconds(goodput: &Goodput, now: u64) -> Vec<(&'static str, u64)> {
         let totals = goodput.totals(secs(now));
         assert_eq!(totals.sum(), secs(now));
         CAUSES.iter().map(|c| (c.word(), totals.of(*c).as_secs())).filter(|(_, s)| *s > 0).collect()
@@ -236,7 +236,7 @@ mod tests {
         }
         goodput.step(secs(120), 50);
         goodput.step(secs(140), 90);
-        assert_eq!(told(&goodput, 141)[4], ("repeated", 21), "the end of the repetition is not known yet");
+        assert_eq!(seconds(&goodput, 141)[4], ("repeated", 21), "the end of the repetition is not known yet");
         goodput.step(secs(150), 100);
         goodput.enter(secs(200), Cause::Commit);
         let expected = [
@@ -249,14 +249,14 @@ mod tests {
             ("commit", 10),
             ("stopped", 1),
         ];
-        assert_eq!(told(&goodput, 210), expected);
+        assert_eq!(seconds(&goodput, 210), expected);
     }
 
     #[test]
     fn without_steps_all_time_of_the_command_is_training() {
         let mut goodput = Goodput::default();
         goodput.enter(secs(1), Cause::Training);
-        assert_eq!(told(&goodput, 9), [("start", 1), ("training", 8)]);
+        assert_eq!(seconds(&goodput, 9), [("start", 1), ("training", 8)]);
         assert_eq!(goodput.look_at(), Some(secs(2)));
         goodput.looked(secs(101));
         assert_eq!(goodput.look_at(), Some(secs(111)));
@@ -273,7 +273,7 @@ mod tests {
         goodput.enter(secs(5), Cause::Start);
         goodput.enter(secs(6), Cause::Training);
         goodput.enter(secs(8), Cause::Stopped);
-        assert_eq!(told(&goodput, 8), [("start", 1), ("first_step", 1 + 2), ("training", 4)]);
+        assert_eq!(seconds(&goodput, 8), [("start", 1), ("first_step", 1 + 2), ("training", 4)]);
     }
 
     #[test]
@@ -282,7 +282,7 @@ mod tests {
         goodput.enter(secs(0), Cause::Training);
         goodput.enter(secs(9), Cause::Stopped);
         goodput.step(secs(4), 1);
-        assert_eq!(told(&goodput, 10), [("first_step", 4), ("training", 5), ("stopped", 1)]);
+        assert_eq!(seconds(&goodput, 10), [("first_step", 4), ("training", 5), ("stopped", 1)]);
     }
 
     #[test]

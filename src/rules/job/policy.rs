@@ -49,7 +49,7 @@ pub struct Policy {
     pub remap_exit: Vec<(u8, u8)>,
     /// The exit code of a stopped job.
     pub stopped_code: StoppedCode,
-    /// The signal that tells the trainer of a stop or a preemption; `None`: only the file tells it.
+    /// The signal sent to the trainer for a stop or a preemption; `None`: only the preemption file is written.
     pub preempt_signal: Option<Signal>,
     /// Signals that announce the machine's end, and the time before it.
     pub preempt_on: Vec<(Signal, Duration)>,
@@ -80,8 +80,7 @@ pub struct Policy {
     pub hang: Option<Hang>,
     /// Before a trainer that hangs is ended, PyTorch is asked for the dumps of its flight recorder.
     pub asks_for_dumps: bool,
-    /// The child has trainit's terminal whenever trainit could have it, so the terminal's signals reach the child
-    /// directly.
+    /// The child is in the foreground of trainit's terminal, so the terminal's signals reach the child directly.
     pub child_has_terminal: bool,
     /// The replicas of the job start and stop together; `None`: this replica is supervised alone.
     pub gang: Option<InGang>,

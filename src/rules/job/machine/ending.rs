@@ -120,7 +120,7 @@ impl Machine {
 
     pub(super) fn exit(&mut self, reason: Reason, code: u8, detail: String) -> Vec<Action> {
         self.state = State::Done;
-        let left = self.tell_leaving();
+        let left = self.report_leaving();
         let exit = Action::Exit(Box::new(Outcome {
             reason,
             exit_code: self.policy.remapped(code),
@@ -156,9 +156,9 @@ mod tests {
             let end = verdict(killed, oom);
             assert_eq!((end.reason, end.exit_code, end.oom), (reason, 137, oom));
         }
-        let told = verdict(End::Code(1), Some(true));
+        let outcome = verdict(End::Code(1), Some(true));
         assert_eq!(
-            (told.reason, told.exit_code, told.oom),
+            (outcome.reason, outcome.exit_code, outcome.oom),
             (Reason::Oom, 1, Some(true)),
             "one of its processes was killed"
         );

@@ -308,7 +308,7 @@ impl Machine {
     }
 
     /// The report to the gang of a main child's end that is this replica's failure.
-    pub(super) fn tell_fall(&self) -> Option<Action> {
+    pub(super) fn report_failure(&self) -> Option<Action> {
         let is_told = self.stopping.stop.is_some() || self.attempt.hung.is_some() || self.is_ended_by_gang();
         if !self.is_in_gang() || is_told {
             return None;
@@ -320,11 +320,11 @@ impl Machine {
             End::Code(_) => Class::Code,
         };
         let detail = format!("{} ended with {end}", self.subject());
-        Some(self.fall(class, Some(end), detail))
+        Some(self.failure_report(class, Some(end), detail))
     }
 
     /// The failure of the running generation, as reported to the leader. The caller adds the step.
-    pub(super) fn fall(&self, class: Class, end: Option<End>, detail: String) -> Action {
+    pub(super) fn failure_report(&self, class: Class, end: Option<End>, detail: String) -> Action {
         let signal = match end {
             Some(End::Signal(signal)) => u8::try_from(signal.number()).ok(),
             _ => None,
@@ -333,15 +333,15 @@ impl Machine {
         Action::Tell(MemberEvent::Fell(Failure { class, code, signal, step: None, detail }))
     }
 
-    /// An attempt could not be started, and the cause may disappear soon: the gang tries again.
-    pub(super) fn start_again_with_gang(&mut self, fall: Action) -> Vec<Action> {
-        let mut actions = vec![fall];
+    /// An attempt could not be started, and the cause is transient: the gang starts it again.
+    pub(super) fn start_again_with_gang(&mut self, report: Action) -> Vec<Action> {
+        let mut actions = vec![report];
         actions.extend(self.survey());
         actions
     }
 
     /// The report to the gang of why this job is being stopped, sent when the stop begins.
-    pub(super) fn tell_stop(&self, now: Uptime) -> Option<Action> {
+    pub(super) fn report_stop(&self, now: Uptime) -> Option<Action> {
         self.policy.gang?;
         let word = match &self.stopping.stop.as_ref()?.cause {
             Cause::Signal { .. } => MemberEvent::Noticed(self.policy.stop_grace),
@@ -350,14 +350,14 @@ impl Machine {
                 let left = self.notices.leave_by.map(|(end, _)| end.saturating_sub(now));
                 MemberEvent::Noticed(left.unwrap_or(self.policy.stop_grace))
             }
-            Cause::Gpu { detail } => return Some(self.fall(Class::Gpu, None, detail.clone())),
-            Cause::Fenced { detail, .. } => return Some(self.fall(Class::Lost, None, detail.clone())),
+            Cause::Gpu { detail } => return Some(self.failure_report(Class::Gpu, None, detail.clone())),
+            Cause::Fenced { detail, .. } => return Some(self.failure_report(Class::Lost, None, detail.clone())),
         };
         Some(Action::Tell(word))
     }
 
     /// The last report, when the tree is empty.
-    pub(super) fn tell_leaving(&self) -> Option<Action> {
+    pub(super) fn report_leaving(&self) -> Option<Action> {
         self.policy.gang.filter(|_| self.stopping.kill_from.is_none()).map(|_| Action::Tell(MemberEvent::Leaves))
     }
 }

@@ -57,7 +57,7 @@ impl Machine {
 
     pub(super) fn on_liveness_sample(&mut self, now: Uptime, sample: LivenessSample) -> Vec<Action> {
         self.restarts.budget.heartbeat_step(sample.step);
-        // The job was told to stop after this sample was taken, and that stop has its own deadline.
+        // A stop began after this sample was taken, and it has its own deadline.
         if self.stopping.stop.is_some() {
             return Vec::new();
         }
@@ -68,7 +68,7 @@ impl Machine {
         };
         let mut actions = Vec::new();
         if self.is_in_gang() {
-            actions.extend([Action::ReportTree, self.fall(Class::Hung, None, why.clone())]);
+            actions.extend([Action::ReportTree, self.failure_report(Class::Hung, None, why.clone())]);
         }
         actions.extend(self.abort(now, why));
         actions
@@ -88,7 +88,7 @@ impl Machine {
         actions
     }
 
-    /// The dumps had their time.
+    /// The time for the flight recorder's dumps is over: sends SIGABRT.
     pub(super) fn on_abort_due(&self) -> Vec<Action> {
         let is_hung = self.state == State::Running && self.attempt.hung.is_some();
         if is_hung && self.stopping.stop.is_none() { vec![Action::AbortTree] } else { Vec::new() }

@@ -71,7 +71,7 @@ impl Machine {
         let Some(source) = self.next_end().map(str::to_owned) else { return Vec::new() };
         let left = self.notices.leave_by.map_or(Duration::ZERO, |(end, _)| end.saturating_sub(now));
         if budget::usable_lead(left) > left {
-            // This process was frozen until after the announced time, so the trainer was not told yet.
+            // This process was frozen until after the announced time, so the trainer was not signalled yet.
             self.notices.leave_by = Some(ends(now, left));
         }
         self.leave(now, source)

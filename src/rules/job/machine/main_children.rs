@@ -64,8 +64,8 @@ impl Machine {
                 return self.set_deadline(now, now + self.policy.stop_grace).into_iter().collect();
             }
         }
-        let fall = self.tell_fall();
-        fall.into_iter().chain(self.drain(now)).collect()
+        let report = self.report_failure();
+        report.into_iter().chain(self.drain(now)).collect()
     }
 
     /// Waits for the rest of the tree, which has until the deadline.

@@ -29,6 +29,7 @@ mod leaving;
 mod main_children;
 mod parts;
 mod restarting;
+mod restoring;
 mod snapshot;
 mod starting;
 mod stopping;
@@ -155,10 +156,10 @@ impl Machine {
         if self.state == State::Done {
             return Vec::new();
         }
-        let was_told = self.stopping.stop.is_some();
+        let was_stopping = self.stopping.stop.is_some();
         let mut actions = self.react(now, event);
-        if !was_told && let Some(word) = self.tell_stop(now) {
-            actions.insert(0, word);
+        if !was_stopping && let Some(report) = self.report_stop(now) {
+            actions.insert(0, report);
         }
         actions
     }
@@ -240,69 +241,6 @@ impl Machine {
             Event::Flushed(flushed) => self.on_flushed(now, flushed),
             Event::GpuFailed { detail } => self.on_gpu_failed(now, detail),
             Event::Fenced { detail } => self.on_fenced(now, detail),
-        }
-    }
-
-    /// Restores, or starts where there is nothing to restore. In a gang the member asks for a survey.
-    fn begin(&mut self) -> Vec<Action> {
-        if self.is_in_gang() {
-            self.state = State::Surveying;
-            return if std::mem::take(&mut self.gang.is_survey_due) { self.survey() } else { Vec::new() };
-        }
-        if self.policy.checkpoints { vec![Action::Restore] } else { self.start_or_gather() }
-    }
-
-    /// The restore is complete: starts the first attempt, after waiting for the peers if necessary.
-    fn start_or_gather(&mut self) -> Vec<Action> {
-        if self.policy.peers.is_none() {
-            return self.spawn();
-        }
-        self.state = State::Gathering;
-        vec![Action::AwaitPeers]
-    }
-
-    /// New content was committed.
-    fn on_progress(&mut self, step: Option<u64>) {
-        self.attempt.has_saved = true;
-        self.restarts.budget.progressed(step);
-    }
-
-    fn on_restored(&mut self, now: Uptime, resume: Option<Resume>, committed: Option<u64>) -> Vec<Action> {
-        if self.next.falling_back.is_none() {
-            self.note_newest(committed);
-        }
-        let step = resume.as_ref().and_then(|r| r.step);
-        self.next.resume = resume;
-        match self.state {
-            State::Restoring => {
-                self.restarts.budget.starts_from(step.max(committed));
-                self.start_or_gather()
-            }
-            State::Arming => self.on_armed(),
-            State::Refreshing if self.next.falling_back.is_some() => self.on_fallen_back(now),
-            State::Refreshing => self.decide(now),
-            _ => Vec::new(),
-        }
-    }
-
-    /// The next restore of this job starts with this commit.
-    fn on_found(&mut self, committed: Option<u64>) -> Vec<Action> {
-        if matches!(self.state, State::Restoring | State::Flushing) {
-            self.commits.step = committed;
-        }
-        Vec::new()
-    }
-
-    fn on_not_restored(&mut self, code: u8, detail: String) -> Vec<Action> {
-        match (&self.state, code) {
-            (State::Arming, exit::STORE) => self.on_not_armed(detail),
-            (State::Surveying | State::Arming, exit::FENCED) => self.exit(Reason::Fenced, code, detail),
-            (State::Surveying, exit::STORE) => self.exit(Reason::Store, code, detail),
-            (State::Surveying | State::Arming, _) => self.exit(Reason::NotStarted, code, detail),
-            (State::Restoring | State::Refreshing, exit::STORE) => self.exit(Reason::Store, code, detail),
-            (State::Restoring | State::Refreshing, exit::FENCED) => self.exit(Reason::Fenced, code, detail),
-            (State::Restoring | State::Refreshing, _) => self.exit(Reason::NotStarted, code, detail),
-            _ => Vec::new(),
         }
     }
 

@@ -77,7 +77,7 @@ pub(super) struct Stopping {
     pub(super) deadline: Option<Uptime>,
     /// When the deadline was first set.
     pub(super) grace_from: Uptime,
-    /// The trainer was told of a deadline.
+    /// The preemption file with a deadline was written.
     pub(super) has_announced: bool,
     /// When SIGKILL was first sent to the remaining processes.
     pub(super) kill_from: Option<Uptime>,

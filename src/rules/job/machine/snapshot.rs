@@ -134,10 +134,13 @@ mod tests {
 
     #[test]
     fn a_running_job_is_reported_with_its_attempt() {
-        let told = running().snapshot();
-        assert!(STATES.contains(&told.state) && STATES.contains(&"launching"));
-        assert_eq!((told.state, told.is_running, told.attempt, told.restarts_allowed), ("running", true, 1, 3));
-        assert_eq!((told.attempt_at, told.leaving, told.kill_at), (Some(SECOND), None, None));
+        let snapshot = running().snapshot();
+        assert!(STATES.contains(&snapshot.state) && STATES.contains(&"launching"));
+        assert_eq!(
+            (snapshot.state, snapshot.is_running, snapshot.attempt, snapshot.restarts_allowed),
+            ("running", true, 1, 3)
+        );
+        assert_eq!((snapshot.attempt_at, snapshot.leaving, snapshot.kill_at), (Some(SECOND), None, None));
     }
 
     #[test]
@@ -159,10 +162,10 @@ mod tests {
     fn a_stop_is_reported_with_its_reason_and_deadline() {
         let mut machine = running();
         machine.step(2 * SECOND, Event::Signal { signal: Signal::TERM, sender: Some(31) });
-        let told = machine.snapshot();
-        assert_eq!((told.state, told.leaving.as_deref()), ("stopping", Some("stopped by SIGTERM from pid 31")));
-        assert_eq!(told.kill_at, Some(2 * SECOND + Policy::default().stop_grace));
-        assert!(!told.is_failing);
+        let snapshot = machine.snapshot();
+        assert_eq!((snapshot.state, snapshot.leaving.as_deref()), ("stopping", Some("stopped by SIGTERM from pid 31")));
+        assert_eq!(snapshot.kill_at, Some(2 * SECOND + Policy::default().stop_grace));
+        assert!(!snapshot.is_failing);
     }
 
     #[test]

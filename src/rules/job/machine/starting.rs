@@ -64,12 +64,12 @@ impl Machine {
             attempt => format!("attempt {attempt} could not be started: {detail}"),
         };
         if self.is_in_gang() && self.stopping.stop.is_none() {
-            let fall = self.fall(Class::Code, Some(End::Code(code)), detail.clone());
+            let report = self.failure_report(Class::Code, Some(End::Code(code)), detail.clone());
             let may_try_again = self.stopping.kill_from.is_none() && self.attempt.keyboard_signal_at.is_none();
             if is_transient && may_try_again {
-                return self.start_again_with_gang(fall);
+                return self.start_again_with_gang(report);
             }
-            return [fall].into_iter().chain(self.exit(Reason::NotStarted, code, detail)).collect();
+            return [report].into_iter().chain(self.exit(Reason::NotStarted, code, detail)).collect();
         }
         if !is_transient {
             return self.exit(Reason::NotStarted, code, detail);
@@ -153,9 +153,9 @@ mod tests {
         feed(&mut machine, 101.0, [refused(false), Event::Due(Timer::Backoff)]);
         let end = outcome(machine.step(secs(103.0), refused(false)));
         assert_eq!((end.reason, end.exit_code, end.child), (Reason::Failed, 9, Some(End::Code(9))));
-        let told =
+        let expected =
             "failed with exit code 9; attempt 3 could not be started: no process; the restart budget (2) is used up";
-        assert_eq!(end.detail, format!("the command {told}"));
+        assert_eq!(end.detail, format!("the command {expected}"));
     }
 
     #[test]
@@ -236,7 +236,7 @@ mod tests {
         feed(&mut machine, 101.0, [refused(true), Event::Due(Timer::Grace)]);
         let end = outcome(machine.step(secs(103.0), Event::Due(Timer::Stuck)));
         assert_eq!((end.reason, end.exit_code), (Reason::Failed, 9));
-        let told = format!("attempt 2 could not be started: no process; {STUCK}");
-        assert!(end.detail.ends_with(&told), "{}", end.detail);
+        let expected = format!("attempt 2 could not be started: no process; {STUCK}");
+        assert!(end.detail.ends_with(&expected), "{}", end.detail);
     }
 }

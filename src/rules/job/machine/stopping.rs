@@ -114,14 +114,14 @@ impl Machine {
 
     pub(super) fn on_stop_signal(&mut self, now: Uptime, as_signal: Signal, sender: Option<u32>) -> Vec<Action> {
         let preempt_signal = if as_signal == Signal::TERM { self.policy.preempt_signal } else { Some(as_signal) };
-        // A stop that the trainer was told of, and the SIGTERM that follows it (a node with a failed GPU is drained),
+        // A stop whose signal the trainer got, and the SIGTERM that follows it (a node with a failed GPU is drained),
         // are one event.
         let already_signalled = self.stopping.stop.as_mut().is_some_and(|stop| std::mem::take(&mut stop.is_signalled));
         let start = self.begin_stop(now, now + self.policy.stop_grace);
         self.stopping.stop.get_or_insert(Stop { cause: Cause::Signal { sender }, is_signalled: false });
         let signal = preempt_signal.filter(|_| !already_signalled).and_then(|signal| self.deliver(signal));
         // A trainer with checkpoints may read the deadline in its handler, so the file is written first, as for every
-        // notice. For any other command nothing comes before the signal.
+        // notice. For any other command the signal comes first.
         if self.policy.checkpoints {
             start.into_iter().chain(signal).collect()
         } else {
@@ -129,7 +129,8 @@ impl Machine {
         }
     }
 
-    /// A running trainer is stopped as for a preemption. A job that has ended or is stopping keeps its reason.
+    /// A running trainer is stopped as for a preemption. A job that has ended, or is already being stopped, keeps its
+    /// reason.
     pub(super) fn on_gpu_failed(&mut self, now: Uptime, detail: String) -> Vec<Action> {
         let is_alive = matches!(self.state, State::Running | State::Launching);
         if !is_alive || self.stopping.stop.is_some() {

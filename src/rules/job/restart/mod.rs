@@ -36,7 +36,8 @@ pub(super) struct Failure {
     pub(super) hung: bool,
     /// The time from exec to the end.
     pub(super) lasted: Duration,
-    /// The step that the next attempt would resume from, if its format, an expression or a heartbeat tells it.
+    /// The step that the next attempt would resume from, if the checkpoint's format, `--step-regex` or a heartbeat has
+    /// it.
     pub(super) step: Option<u64>,
     /// It resumed from a checkpoint, and committed nothing new.
     pub(super) without_progress: bool,

@@ -17,8 +17,8 @@ fn policy(role: Role) -> Policy {
     Policy { gang: Some(InGang { seat: seat(role), stop_grace: GRACE }), ..Policy::default() }
 }
 
-fn word(actions: &[Action]) -> Option<&MemberEvent> {
-    actions.iter().find_map(|action| if let Action::Tell(word) = action { Some(word) } else { None })
+fn report(actions: &[Action]) -> Option<&MemberEvent> {
+    actions.iter().find_map(|action| if let Action::Tell(report) = action { Some(report) } else { None })
 }
 
 /// A machine whose command runs in a generation.
@@ -60,7 +60,7 @@ fn nothing_starts_before_the_gang_says_so_and_a_halt_is_followed_by_another_surv
     let halt = machine.step(secs(5.0), Event::Gang(Order::Stop(GRACE)));
     assert!(halt.contains(&leader(Signal::TERM)) && halt.contains(&Action::Arm(Timer::Grace, secs(5.5))), "{halt:?}");
     let term = Event::MainEnded { local_rank: 0, end: End::Signal(Signal::TERM), oom: Some(false) };
-    assert_eq!(word(&machine.step(secs(5.1), term)), None, "it is no failure of this replica");
+    assert_eq!(report(&machine.step(secs(5.1), term)), None, "it is no failure of this replica");
     assert!(machine.step(secs(5.2), Event::TreeEmpty).contains(&Action::Survey));
     start(&mut machine, 6.0, 5);
     assert_eq!((machine.state(), machine.attempt(), machine.deadline()), (&State::Running, 2, None));
@@ -77,7 +77,7 @@ fn a_death_is_told_at_once_and_the_rest_of_the_tree_has_the_gangs_grace() {
     let mut machine = in_generation(policy(Role::Worker), 1);
     let died = machine.step(secs(5.0), ended(9));
     assert!(
-        matches!(word(&died), Some(MemberEvent::Fell(Failure { class: Class::Code, code: Some(9), .. }))),
+        matches!(report(&died), Some(MemberEvent::Fell(Failure { class: Class::Code, code: Some(9), .. }))),
         "{died:?}"
     );
     assert!(died.contains(&Action::Arm(Timer::Grace, secs(5.5))), "{died:?}");
@@ -103,8 +103,8 @@ fn a_trainer_that_has_finished_waits_for_the_word_after_its_last_commit() {
     let mut machine = in_generation(Policy { checkpoints: true, store: true, ..policy(Role::Chief) }, 1);
     let flush = feed(&mut machine, 5.0, [ended(0), Event::TreeEmpty]);
     assert!(matches!(flush.last(), Some(Action::Flush { .. })), "{flush:?}");
-    let told = machine.step(secs(6.0), Event::Flushed(Flushed::Done { step: Some(3) }));
-    assert_eq!(word(&told), Some(&MemberEvent::Finished));
+    let actions = machine.step(secs(6.0), Event::Flushed(Flushed::Done { step: Some(3) }));
+    assert_eq!(report(&actions), Some(&MemberEvent::Finished));
     let end = outcome(machine.step(secs(9.0), Event::Gang(Order::Leave(Leave::Finished))));
     assert_eq!((end.reason, end.exit_code), (Reason::Finished, 0));
 }
@@ -121,7 +121,7 @@ fn at_the_end_a_worker_has_its_time_and_then_the_gangs_grace_and_leaves_with_0_w
         let over = machine.step(secs(65.0), Event::Due(Timer::Finish));
         assert!(over.contains(&leader(Signal::TERM)), "{over:?}");
         let empty = feed(&mut machine, 65.1, [ended(1), Event::TreeEmpty]);
-        assert!(matches!(word(&empty), Some(MemberEvent::TreeEmpty(_))), "{empty:?}");
+        assert!(matches!(report(&empty), Some(MemberEvent::TreeEmpty(_))), "{empty:?}");
         let end = outcome(machine.step(secs(65.2), Event::Gang(Order::Leave(Leave::Finished))));
         assert_eq!((end.reason, end.exit_code), (Reason::Finished, 0));
     }
@@ -130,11 +130,11 @@ fn at_the_end_a_worker_has_its_time_and_then_the_gangs_grace_and_leaves_with_0_w
 #[test]
 fn a_signal_to_one_replica_is_told_the_gang_as_a_notice_and_ends_as_it_does_alone() {
     let mut machine = in_generation(policy(Role::Worker), 1);
-    let told = machine.step(secs(5.0), term());
-    assert_eq!(word(&told), Some(&MemberEvent::Noticed(Policy::default().stop_grace)));
+    let actions = machine.step(secs(5.0), term());
+    assert_eq!(report(&actions), Some(&MemberEvent::Noticed(Policy::default().stop_grace)));
     assert_eq!(machine.step(secs(5.1), Event::Gang(Order::Stop(GRACE))), [], "its own deadline holds");
     let end = feed(&mut machine, 6.0, [ended(0), Event::TreeEmpty]);
-    assert_eq!(word(&end), Some(&MemberEvent::Leaves));
+    assert_eq!(report(&end), Some(&MemberEvent::Leaves));
     assert_eq!(outcome(end).exit_code, 143);
 }
 
@@ -145,7 +145,7 @@ fn another_replicas_notice_lets_the_trainer_save_and_start_again() {
     assert!(saves.iter().any(|action| matches!(action, Action::WritePreemptionFile { .. })), "{saves:?}");
     assert!(saves.contains(&leader(Signal::TERM)));
     let empty = feed(&mut machine, 7.0, [ended(0), Event::TreeEmpty]);
-    assert_eq!((word(&empty), empty.contains(&Action::Survey)), (None, true), "{empty:?}");
+    assert_eq!((report(&empty), empty.contains(&Action::Survey)), (None, true), "{empty:?}");
     let mut machine = in_generation(policy(Role::Worker), 1);
     machine.step(secs(5.0), Event::Gang(Order::Save { lead: secs(30.0), leave: true }));
     let end = outcome(feed(&mut machine, 7.0, [ended(0), Event::TreeEmpty]));
@@ -161,7 +161,7 @@ fn a_command_that_cannot_be_started_for_now_is_tried_again_by_the_gang() {
     let refused =
         |is_transient| Event::NotSpawned { code: 125, detail: "no process".into(), is_transient, others: false };
     let again = machine.step(secs(0.1), refused(true));
-    assert!(matches!(word(&again), Some(MemberEvent::Fell(_))) && again.contains(&Action::Survey), "{again:?}");
+    assert!(matches!(report(&again), Some(MemberEvent::Fell(_))) && again.contains(&Action::Survey), "{again:?}");
     machine.step(secs(0.2), Event::Surveyed(Offer::default()));
     machine.step(secs(0.3), Event::Gang(Order::Launch(2)));
     assert_eq!(outcome(machine.step(secs(0.4), refused(false))).exit_code, 125);
@@ -175,7 +175,7 @@ fn a_replica_beside_the_gang_starts_by_itself_and_its_own_end_is_its_own() {
     machine.step(secs(102.0), Event::Due(Timer::Backoff));
     machine.step(secs(102.0), Event::Spawned { pids: vec![8] });
     let end = feed(&mut machine, 103.0, [ended(0), Event::TreeEmpty]);
-    assert_eq!((word(&end), outcome(end.clone()).exit_code), (Some(&MemberEvent::Leaves), 0));
+    assert_eq!((report(&end), outcome(end.clone()).exit_code), (Some(&MemberEvent::Leaves), 0));
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn a_hang_of_the_gang_ends_the_trainer_as_a_hang_of_its_own_and_is_followed_by_a
     let abort = machine.step(secs(5.0), Event::Gang(Order::Abort));
     assert_eq!(abort, [Action::DumpStacks, Action::AbortTree, Action::Arm(Timer::Grace, secs(15.0))]);
     let died = Event::MainEnded { local_rank: 0, end: End::Signal(Signal::ABRT), oom: Some(false) };
-    assert_eq!(word(&machine.step(secs(5.1), died)), None, "it is no failure of this replica");
+    assert_eq!(report(&machine.step(secs(5.1), died)), None, "it is no failure of this replica");
     assert!(machine.step(secs(5.2), Event::TreeEmpty).contains(&Action::Survey));
 }
 

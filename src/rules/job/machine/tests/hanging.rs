@@ -165,9 +165,9 @@ fn a_preemption_while_a_hung_trainer_dies_is_a_preemption() {
     let mut machine = running(watched(3));
     let (now, _) = silence(&mut machine, 0.1);
     let notice = Event::Preempted { id: String::new(), source: "gce preempted".into(), lead: secs(30.0) };
-    let told = machine.step(secs(now), notice);
+    let actions = machine.step(secs(now), notice);
     assert_eq!(
-        told,
+        actions,
         [Action::WritePreemptionFile { deadline: secs(now + 10.0) }, leader(Signal::TERM)],
         "the file is written first"
     );

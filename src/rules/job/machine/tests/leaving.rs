@@ -27,15 +27,15 @@ pub(super) fn is_signalled(actions: &[Action]) -> bool {
 fn the_duration_of_the_last_commit_is_reserved() {
     let mut machine = running(with_store());
     machine.step(secs(10.0), committed(10, 8.0));
-    let told = machine.step(secs(60.0), notice(30.0));
-    assert!(told.contains(&Action::Arm(Timer::Grace, secs(78.0))), "{told:?}");
+    let actions = machine.step(secs(60.0), notice(30.0));
+    assert!(actions.contains(&Action::Arm(Timer::Grace, secs(78.0))), "{actions:?}");
 }
 
 #[test]
 fn a_machine_that_runs_past_its_announced_end_leaves_time_to_save_and_commit() {
     let mut machine = running(with_store());
-    let told = machine.step(secs(60.0), notice(0.0));
-    assert!(is_signalled(&told) && told.contains(&Action::Arm(Timer::Grace, secs(72.0))), "{told:?}");
+    let actions = machine.step(secs(60.0), notice(0.0));
+    assert!(is_signalled(&actions) && actions.contains(&Action::Arm(Timer::Grace, secs(72.0))), "{actions:?}");
     let flush = feed(&mut machine, 61.0, [ended(0), Event::TreeEmpty]);
     assert!(flush.contains(&Action::Flush { deadline: Some(secs(74.0)), leaving: true, failed: false }), "{flush:?}");
 }
@@ -68,8 +68,8 @@ fn a_commit_without_time_names_the_earlier_commit_only_if_there_is_one() {
 #[test]
 fn a_distant_end_is_acted_on_at_the_next_commit() {
     let mut machine = running(with_store());
-    let told = machine.step(secs(0.5), notice(900.0));
-    assert_eq!(told, [Action::Arm(Timer::Leave, secs(780.5))]);
+    let actions = machine.step(secs(0.5), notice(900.0));
+    assert_eq!(actions, [Action::Arm(Timer::Leave, secs(780.5))]);
     assert!(!machine.is_stopping());
     let left = machine.step(secs(40.0), committed(10, 1.0));
     assert!(is_signalled(&left) && left.contains(&Action::Disarm(Timer::Leave)), "{left:?}");

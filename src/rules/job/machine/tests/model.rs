@@ -72,9 +72,9 @@ fn a_hung_job_leaves_no_model_and_stays_hung_for_any_exit_code() {
 fn a_notice_while_the_model_is_copied_sets_a_deadline() {
     let mut machine = leaving(true);
     feed(&mut machine, 9.0, [ended(0), Event::TreeEmpty, SAFE]);
-    let told = machine
+    let actions = machine
         .step(secs(9.1), Event::Preempted { id: String::new(), source: "gce preempted".into(), lead: secs(30.0) });
-    assert!(told.contains(&Action::SetCommitDeadline { deadline: secs(37.1) }), "{told:?}");
+    assert!(actions.contains(&Action::SetCommitDeadline { deadline: secs(37.1) }), "{actions:?}");
     assert_eq!(outcome(machine.step(secs(9.9), Event::Flushed(Flushed::Done { step: None }))).exit_code, 0);
 }
 
@@ -83,7 +83,7 @@ fn a_copy_of_the_model_that_is_cut_short_is_not_reported_as_a_lost_checkpoint() 
     let signal = |signal| Event::Signal { signal, sender: Some(0) };
     let notice = Event::Preempted { id: String::new(), source: "gce preempted".into(), lead: secs(30.0) };
     let limit = || Event::Due(Timer::FlushLimit);
-    for (store, cut_short, told) in [
+    for (store, cut_short, expected) in [
         (false, vec![signal(Signal::INT)], "the copy of the model to s3://b/m was interrupted by SIGINT; "),
         (true, vec![signal(Signal::INT)], "the copy of the model to s3://b/m was interrupted by SIGINT; "),
         (true, vec![limit()], "the copy of the model to s3://b/m transferred nothing for 300 s: "),
@@ -104,7 +104,7 @@ fn a_copy_of_the_model_that_is_cut_short_is_not_reported_as_a_lost_checkpoint() 
         }
         let end = outcome(actions);
         assert_eq!((end.reason, end.exit_code), (Reason::Store, 204));
-        assert!(end.detail.starts_with(told), "{}", end.detail);
+        assert!(end.detail.starts_with(expected), "{}", end.detail);
         assert!(end.detail.ends_with(COPY_AGAIN) && !end.detail.contains("checkpoint"), "{}", end.detail);
     }
 }

@@ -158,8 +158,8 @@ fn a_signal_can_announce_the_end_and_is_then_a_notice() {
     let mut machine = running(Policy { preempt_on: vec![(usr1, secs(120.0))], ..with_store() });
     let usr2 = machine.step(secs(0.5), Event::Signal { signal: Signal::USR2, sender: Some(1) });
     assert_eq!(usr2, [leader(Signal::USR2)], "any other signal is passed on");
-    let told = machine.step(secs(1.0), Event::Signal { signal: usr1, sender: Some(1) });
-    assert!(is_signalled(&told) && told.contains(&Action::Arm(Timer::Grace, secs(101.0))), "{told:?}");
+    let actions = machine.step(secs(1.0), Event::Signal { signal: usr1, sender: Some(1) });
+    assert!(is_signalled(&actions) && actions.contains(&Action::Arm(Timer::Grace, secs(101.0))), "{actions:?}");
     feed(&mut machine, 2.0, [ended(0), Event::TreeEmpty]);
     let end = outcome(machine.step(secs(2.0), Event::Flushed(Flushed::Done { step: None })));
     assert_eq!((end.reason, end.exit_code), (Reason::Preempted, 143));
@@ -202,15 +202,15 @@ fn a_signal_for_a_checkpoint_is_passed_on_as_well() {
 fn the_sigterm_that_follows_a_stop_is_not_sent_to_the_trainer_twice() {
     let gpu = Event::GpuFailed { detail: "GPU-1 fell off the bus".into() };
     let fenced = Event::Fenced { detail: "attempt 3 owns the store".into() };
-    for told in [notice(30.0), gpu, fenced] {
+    for stop in [notice(30.0), gpu, fenced] {
         let mut machine = running(with_store());
-        assert!(is_signalled(&machine.step(secs(1.0), told.clone())), "{told:?}");
-        machine.step(secs(1.5), told.clone());
+        assert!(is_signalled(&machine.step(secs(1.0), stop.clone())), "{stop:?}");
+        machine.step(secs(1.5), stop.clone());
         assert!(
             !is_signalled(&machine.step(secs(2.0), term())),
-            "{told:?}: many trainers would not save after a second one"
+            "{stop:?}: many trainers would not save after a second one"
         );
-        assert!(is_signalled(&machine.step(secs(3.0), term())), "{told:?}: this one is passed on");
+        assert!(is_signalled(&machine.step(secs(3.0), term())), "{stop:?}: this one is passed on");
     }
 }
 
