@@ -267,7 +267,7 @@ fn host() -> String {
     limits::hostname().unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// Publishes mistakes. A single one is in the verdict only; several are logged before it, one on each line. The verdict
+/// Publishes the reasons against a start. A single one is in the verdict only; several are logged before it, one on each line. The verdict
 /// has the code of the first; a mistake without a code gets the reason's.
 fn not_started(mistakes: &[String], settings: &RunSettings, codes: &[&str]) -> u8 {
     let detail = match mistakes {
@@ -276,7 +276,7 @@ fn not_started(mistakes: &[String], settings: &RunSettings, codes: &[&str]) -> u
             for (at, mistake) in many.iter().enumerate() {
                 tracing::error!(code = codes.get(at).or(codes.last()), "{mistake}");
             }
-            format!("{} mistakes in the settings, each on a line above; the first: {}", many.len(), many[0])
+            format!("{} problems, each on a line above; the first: {}", many.len(), many[0])
         }
     };
     let exit_code = settings.policy.remapped(exit::NOT_STARTED);
