@@ -53,7 +53,7 @@ fn a_checkpoint_that_is_itself_a_link_out_of_the_directory_is_reported_and_copie
     let run = ["run", "--settle", "0", "--checkpoint-dir", local.to_str().unwrap(), "--checkpoint-store", &place.url()];
     let done = Trainit::new(run).args(["--", "true"]).output().expect_code(0).err();
     let why = "step-7 is NOT committed: a symbolic link that leaves the checkpoint directory; \
-               --follow-symlinks copies what it leads to";
+               --follow-symlinks copies its target";
     assert!(done.contains(why) && !done.contains("latest is"), "{done}");
     let listed = Trainit::new(["checkpoint", "list", "--checkpoint-dir", local.to_str().unwrap()]).output();
     let listed = listed.expect_code(0).out();

@@ -14,11 +14,11 @@ pub struct Explanation {
     pub path: String,
     /// The pattern that excludes it, the format's name, `rest`, or `not there`.
     pub decided_by: String,
-    /// One clause: member of which unit, what its part waits for.
+    /// One clause: the unit that it belongs to, and what its part waits for.
     pub detail: String,
 }
 
-/// Explains one path, relative to the checkpoint directory. `tracker`: after its look at these facts.
+/// Explains one path, relative to the checkpoint directory. `tracker` must have looked at these facts.
 pub fn explain(facts: &Facts, tracker: &Tracker, path: &str) -> Explanation {
     let path = path.trim_matches('/');
     let (decided_by, detail) = decided(facts, tracker, path);
@@ -31,8 +31,8 @@ fn decided(facts: &Facts, tracker: &Tracker, path: &str) -> (String, String) {
     if let Some((what, why)) = found.excluded.iter().find(|(what, _)| around(path).any(|outer| outer == what)) {
         return (why.clone(), format!("{what} is excluded"));
     }
-    let told = |by: &str, detail: String| (by.to_owned(), detail);
-    let Some(entry) = scan.listing.get(path) else { return told("not there", "no such path".to_owned()) };
+    let answer = |by: &str, detail: String| (by.to_owned(), detail);
+    let Some(entry) = scan.listing.get(path) else { return answer("not there", "no such path".to_owned()) };
     let parts = tracker.parts(facts, &found);
     let waiting = |root: Option<&str>| {
         let Some(part) = parts.iter().find(|part| part.root_dir() == root) else { return String::new() };
@@ -51,7 +51,7 @@ fn decided(facts: &Facts, tracker: &Tracker, path: &str) -> (String, String) {
                 UnitState::Complete => format!("complete{}", waiting()),
                 UnitState::Incomplete(why) => format!("incomplete: {why}"),
                 UnitState::Unproven(why) => format!("unproven: {why}"),
-                UnitState::Older => "an older one, which is not committed".to_owned(),
+                UnitState::Older => "older, so it is not committed".to_owned(),
             };
             format!("member of {}, {state}", unit.path)
         } else if root.pointers.contains(&entry) {
@@ -61,20 +61,20 @@ fn decided(facts: &Facts, tracker: &Tracker, path: &str) -> (String, String) {
         } else {
             continue;
         };
-        return told(root.layout.name, detail);
+        return answer(root.layout.name, detail);
     }
     if entry.kind == Kind::Directory {
         let detail = match found.roots.iter().find(|root| is_below(&root.dir, path)) {
             Some(root) => format!("{} below it holds checkpoints of {}", root.dir, root.layout.name),
             None => format!("a directory{}", waiting(None)),
         };
-        return told("rest", detail);
+        return answer("rest", detail);
     }
     if tracker.is_torn_since_start(scan, entry) {
-        return told("rest", "torn since the start, so it is left out".to_owned());
+        return answer("rest", "torn since the start, so it is ignored".to_owned());
     }
     if !rest::kept(scan.options.keep_saves, &tracker.history, &found.rest).contains(&entry) {
-        return told("--keep-saves", "only newer saves of files that are called so are committed".to_owned());
+        return answer("--keep-saves", "only newer saves of files with this name are committed".to_owned());
     }
-    told("rest", format!("committed as it is{}", waiting(None)))
+    answer("rest", format!("committed as it is{}", waiting(None)))
 }

@@ -1,4 +1,4 @@
-//! What is known from earlier looks and from the last commit: when each file changed, and whether it is whole.
+//! Knowledge from earlier looks and from the last commit: when each file changed, and whether it is whole.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -9,15 +9,15 @@ use serde::{Deserialize, Serialize};
 use super::formats::ends;
 use super::listing::{Entry, Kind, Listing, Peek};
 
-/// What is known of one committed part; in the manifest and in `.trainit/committed.json`.
+/// The record of one committed part, in the manifest and in `.trainit/committed.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PartRecord {
-    /// Paths of its files, links and directories, sorted; no path is of two parts.
+    /// Paths of its files, links and directories, sorted. A path belongs to one part at most.
     pub files: Vec<String>,
     /// The format's name.
     pub layout: Option<String>,
-    /// Those of its files that name the unit, perhaps by its absolute path.
+    /// The files that name the unit, perhaps by its absolute path.
     pub pointers: Vec<String>,
     /// The root's directory, empty for the checkpoint directory; `None` for the rest.
     pub root: Option<String>,
@@ -27,14 +27,14 @@ pub struct PartRecord {
     pub unit: Option<String>,
 }
 
-/// The last commit as this directory knows it.
+/// The last commit, as recorded in this directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Committed {
     /// Its parts.
     pub parts: Vec<PartRecord>,
-    /// Every file of the directory as it lay here when the commit was planned, by path; at least those of the commit.
+    /// The files of the directory when the commit was planned, by path; at least those of the commit.
     pub entries: BTreeMap<String, Entry>,
-    /// What earlier saves of the rest showed; in the manifest as well.
+    /// Timing of earlier saves of the rest; also in the manifest.
     #[serde(default)]
     pub habits: Habits,
 }
@@ -46,34 +46,34 @@ impl Committed {
     }
 }
 
-/// What earlier saves of the rest showed.
+/// Timing of earlier saves of the rest.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Habits {
     /// The longest pause between two files of one save; `None` before the first.
     pub longest_pause: Option<Duration>,
-    /// Files that changed together with another one in a save, numbers in their paths put as `#`.
+    /// Files that changed together with another file in one save; numbers in their paths are replaced by `#`.
     pub together: BTreeSet<String>,
 }
 
-/// What earlier looks saw of a path.
+/// The history of one path.
 #[derive(Debug)]
 pub(super) struct Seen {
     entry: Entry,
-    /// When a look saw it so first, monotonic.
+    /// When a look first saw this version, on the monotonic clock.
     pub(super) since: Duration,
-    /// The number of that look. 0: as the last commit has it, or as it lay at the start where there is none.
+    /// The number of that look. 0: the version of the last commit, or the version at the start if there is no commit.
     pub(super) look: u64,
-    /// Which save it is of, counted in commits.
+    /// The save that wrote it, counted in commits.
     pub(super) save: u64,
-    /// Whether an entry of this path lay there at the start.
+    /// Whether this path existed at the start.
     at_start: bool,
-    /// Whether it replaced what an earlier look saw.
+    /// Whether it replaced an earlier version.
     pub(super) is_rewritten: bool,
     verdict: OnceCell<Result<(), String>>,
 }
 
-/// What earlier looks saw.
+/// The history of every path.
 #[derive(Debug, Default)]
 pub struct History {
     seen: HashMap<String, Seen>,
@@ -83,12 +83,12 @@ pub struct History {
     pub(super) save: u64,
     /// The last commit.
     pub(super) last: Option<Committed>,
-    /// Whether there is no memory, so that the order within a save is always asked for.
+    /// Whether there are no earlier looks, so that the order of files within a save is always checked.
     pub(super) is_pushed: bool,
 }
 
 impl History {
-    /// At a start.
+    /// The history at a start.
     pub(super) fn begin(now: Duration, listing: &Listing, last: Option<Committed>, is_pushed: bool) -> History {
         let mut history = History { last, is_pushed, look: 1, ..History::default() };
         for entry in listing.entries() {
@@ -99,7 +99,7 @@ impl History {
         history
     }
 
-    /// Takes a walk in. Returns the paths that are gone.
+    /// Adds a walk. Returns the paths that no longer exist.
     pub(super) fn update(&mut self, now: Duration, listing: &Listing) -> Vec<String> {
         self.look += 1;
         let mut old = std::mem::take(&mut self.seen);
@@ -123,22 +123,22 @@ impl History {
         self.seen.get(&entry.path)
     }
 
-    /// The number of the look that saw it change last.
+    /// The number of the look that last saw a change of the entry.
     pub(super) fn look_of(&self, entry: &Entry) -> u64 {
         self.seen(entry).map_or(0, |seen| seen.look)
     }
 
-    /// Whether the latest look saw it change.
+    /// Whether the latest look saw a change of the entry.
     pub(super) fn is_new(&self, entry: &Entry) -> bool {
         self.look_of(entry) == self.look
     }
 
-    /// Whether it lay there at the start and has not changed since.
-    pub(super) fn lay_there(&self, entry: &Entry) -> bool {
+    /// Whether the entry existed at the start and has not changed since.
+    pub(super) fn is_unchanged_since_start(&self, entry: &Entry) -> bool {
         self.seen(entry).is_some_and(|seen| seen.at_start && seen.look <= 1)
     }
 
-    /// Whether it differs from what the last commit has, or from what lay there at the start. `None`: it was not there.
+    /// Whether the entry differs from its version in the last commit, or at the start. `None`: it did not exist then.
     pub(super) fn differs(&self, entry: &Entry) -> Option<bool> {
         match self.last.as_ref().and_then(|last| last.entries.get(&entry.path)) {
             Some(before) => Some(!before.same_bytes(entry)),
@@ -151,12 +151,12 @@ impl History {
         self.last.as_ref()?.part(root)
     }
 
-    /// Whether it is not what lay there at the last commit.
+    /// Whether the entry has changed since the last commit, or is new.
     pub(super) fn is_fresh(&self, entry: &Entry) -> bool {
         self.last.as_ref().is_none_or(|last| last.entries.get(&entry.path).is_none_or(|e| !e.same_bytes(entry)))
     }
 
-    /// Whether the file has the end of its type. Read once for each change.
+    /// Whether the file has the end that its type requires. It is read once for each change.
     pub(super) fn whole(&self, peek: &dyn Peek, entry: &Entry) -> Result<(), String> {
         if entry.kind != Kind::File {
             return Ok(());

@@ -1,13 +1,13 @@
-//! What lies under a checkpoint directory, as data: one entry for each name, as stat(2) told it.
+//! The content of a checkpoint directory as data: one entry for each name, from stat(2).
 //!
-//! Deliberately absent: how the walk is made, and any reading of content but through [`Peek`], which is handed in.
+//! Deliberately absent: the walk itself, and any reading of content except through [`Peek`].
 
 use std::iter::successors;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// What an entry is.
+/// The type of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -15,12 +15,12 @@ pub enum Kind {
     File,
     /// A directory.
     Directory,
-    /// A symbolic link and what it says.
+    /// A symbolic link and its target.
     Symlink(String),
-    /// What can never be copied and holds nothing, and why: a socket, a link to nothing.
+    /// An entry without content that can never be copied, and why: a socket, a link to nothing.
     #[serde(skip)]
     Odd(#[serde(skip)] &'static str),
-    /// What holds something and cannot be copied, and why: a name that is not UTF-8. A copy without it is not whole.
+    /// An entry with content that cannot be copied, and why: a name that is not UTF-8. A copy without it is not whole.
     #[serde(skip)]
     Lost(#[serde(skip)] &'static str),
 }
@@ -30,7 +30,7 @@ pub enum Kind {
 pub struct Entry {
     /// Relative to the checkpoint directory, parts joined by `/`.
     pub path: String,
-    /// What it is.
+    /// Its type.
     pub kind: Kind,
     /// Bytes.
     pub size: u64,
@@ -44,7 +44,7 @@ pub struct Entry {
     pub device: u64,
     /// Permission bits, `mode & 0o777`.
     pub mode: u32,
-    /// Where it really lies, absolute, when a symbolic link was followed to it.
+    /// Its absolute real path, if it was reached through a symbolic link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub through: Option<PathBuf>,
 }
@@ -70,8 +70,8 @@ impl Entry {
         }
     }
 
-    /// Whether this is still the same file with the same bytes, as far as stat can tell. A hard link made or lost moves
-    /// only the change time, so that is left out.
+    /// Whether this is still the same file with the same bytes, as far as stat(2) shows. The change time is not
+    /// compared, because adding or removing a hard link changes it.
     pub fn same_bytes(&self, other: &Entry) -> bool {
         self.kind == other.kind
             && self.size == other.size
@@ -91,17 +91,17 @@ pub fn parent_of(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(parent, _)| parent)
 }
 
-/// The path itself and the directories around it, the innermost first.
+/// The path itself and its parent directories, the innermost first.
 pub fn around(path: &str) -> impl Iterator<Item = &str> {
     successors(Some(path), |path| Some(parent_of(path)).filter(|parent| !parent.is_empty()))
 }
 
-/// Whether it lies in this directory, at any depth.
+/// Whether the path lies in this directory, at any depth.
 pub fn is_below(path: &str, directory: &str) -> bool {
     path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// What comes after the last dot; empty where there is none.
+/// The text after the last dot; empty if there is none.
 pub fn extension_of(name: &str) -> &str {
     name.rsplit_once('.').map_or("", |(_, extension)| extension)
 }
@@ -114,7 +114,7 @@ pub fn join(parent: &str, name: &str) -> String {
 /// Longest text of a symbolic link, bytes.
 const LONGEST_TARGET: usize = 4095;
 
-/// Where a relative link at `path` leads; `None` where it leaves the checkpoint directory, or can be no link.
+/// The path that a relative link at `path` leads to; `None` if it leaves the checkpoint directory, or cannot be a link.
 pub(crate) fn end_of(path: &str, target: &str) -> Option<String> {
     if target.is_empty() || target.len() > LONGEST_TARGET || target.starts_with('/') || target.contains('\0') {
         return None;
@@ -137,7 +137,8 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// From entries in any order. Of two with the same path one is a name that had to be put otherwise: that one stays.
+    /// From entries in any order. If two have the same path, one stands for a name that is not UTF-8, and that one is
+    /// kept.
     pub fn new(mut entries: Vec<Entry>) -> Listing {
         entries.sort_by(|a, b| (&a.path, a.refused().is_none()).cmp(&(&b.path, b.refused().is_none())));
         entries.dedup_by(|later, first| later.path == first.path);
@@ -170,7 +171,7 @@ impl Listing {
         &inside[..inside.partition_point(|e| e.path.starts_with(&first))]
     }
 
-    /// What lies directly in a directory; the empty path is the top.
+    /// The entries directly in a directory; the empty path is the top.
     pub fn within<'a>(&'a self, directory: &'a str) -> impl Iterator<Item = &'a Entry> {
         self.below(directory).iter().filter(move |e| parent_of(&e.path) == directory)
     }
@@ -181,9 +182,9 @@ impl Listing {
     }
 }
 
-/// Reads a few bytes of a file of the listing. The caller, which has the files, hands this in.
+/// Reads a few bytes of a file of the listing. The caller implements it.
 pub trait Peek {
-    /// Up to `length` bytes from `from` on; `None` when the file cannot be read.
+    /// Up to `length` bytes from offset `from`; `None` if the file cannot be read.
     fn read(&self, path: &str, from: u64, length: usize) -> Option<Vec<u8>>;
 }
 
@@ -192,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn below_a_directory_is_neither_its_namesakes_nor_itself() {
+    fn the_entries_below_a_directory_exclude_itself_and_its_namesakes() {
         let paths = ["ab", "a", "a-1", "a-1/z", "a/x", "a/b/y", "a/b"];
         let listing = Listing::new(paths.map(|path| Entry::file(path, 1)).into());
         assert!(listing.below("a").iter().map(|e| &e.path).eq(["a/b", "a/b/y", "a/x"]));
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_leads_somewhere_in_the_directory_or_nowhere() {
+    fn a_link_leads_to_a_path_in_the_directory_or_to_none() {
         let long = "./".repeat(2048);
         for (path, target, end) in [
             ("u/a", "b", Some("u/b")),

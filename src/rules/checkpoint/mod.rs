@@ -1,4 +1,4 @@
-//! What a checkpoint directory holds, what of it is committed, and when: pure rules over a walk.
+//! Decides which files of a checkpoint directory are committed, and when: pure rules over a listing.
 //!
 //! 1. `formats` drops excluded files (`exclude`), finds the roots of the known formats (`layouts`, a table) and their `units`
 //!    (`engine`), and decides whether each is complete (`verdict` applies the same rules to every unit; `readers`: the five

@@ -1,4 +1,5 @@
-//! Whether each part is ready: how long it lies still, whether a file is torn, and what is proven after a death.
+//! Whether each part is ready: the time since its last change, torn files, and what is proven after a death of the
+//! trainer.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use super::warnings::Trouble;
 pub enum State {
     /// Nothing is new since the last commit.
     Committed,
-    /// To be committed now.
+    /// It can be committed now.
     Ready,
     /// It changed a moment ago.
     Settling(String),
@@ -26,18 +27,18 @@ pub enum State {
     Torn(String),
     /// The writer died, and nothing proves that the save was finished.
     Unproven(String),
-    /// No file is in it.
+    /// It has no files.
     Empty,
 }
 
-/// One part as it lies there.
+/// The state of one part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartState {
     /// The root's directory; `None` for the rest.
     pub root: Option<String>,
     /// The format's name.
     pub layout: Option<&'static str>,
-    /// The unit that is meant: the newest complete one, else the newest.
+    /// Its newest complete unit, or else its newest.
     pub unit: Option<String>,
     /// Its step.
     pub step: Option<u64>,
@@ -45,7 +46,7 @@ pub struct PartState {
     pub files: usize,
     /// Their sizes together.
     pub bytes: u64,
-    /// What keeps it, if anything.
+    /// Whether it can be committed.
     pub state: State,
 }
 
@@ -57,16 +58,16 @@ pub(super) struct Part<'a> {
     pub(super) unit: Option<&'a Unit<'a>>,
     /// Its files and links.
     pub(super) files: Vec<&'a Entry>,
-    /// What it stands for beside its files: older units, and pointers.
+    /// Entries that belong to the part but not to its unit: older units and pointers.
     pub(super) covered: Vec<&'a Entry>,
     pub(super) state: State,
-    /// What keeps it.
+    /// The path that keeps it from being ready.
     blocker: Option<String>,
-    /// Whether files but texts are new.
+    /// Whether files other than texts are new.
     pub(super) has_content: bool,
-    /// Whether what is in the directory is what the last commit has, and may stand for it in the next one.
+    /// Whether its files equal those of the last commit, so that the next commit can use them.
     is_intact: bool,
-    /// When it may be ready.
+    /// The time until it may be ready.
     pub(super) again: Option<Duration>,
 }
 
@@ -75,17 +76,17 @@ impl<'a> Part<'a> {
         self.root.map(|root| root.dir.as_str())
     }
 
-    /// Whether its readiness is a matter of lying still alone.
+    /// Whether it is ready as soon as nothing changes.
     pub(super) fn is_settled_only(&self) -> bool {
         self.root.is_none_or(Root::is_unprovable)
     }
 
-    /// Whether a commit takes it as it lies there.
+    /// Whether a commit takes its files from the directory.
     pub(super) fn is_taken(&self) -> bool {
         self.state == State::Ready || self.state == State::Committed && self.is_intact
     }
 
-    /// What it waits for, where something is new.
+    /// What it waits for, if something is new.
     pub(super) fn waits_for(&self) -> Option<Trouble> {
         let (code, why) = match &self.state {
             State::Committed | State::Ready | State::Empty => return None,
@@ -98,7 +99,7 @@ impl<'a> Part<'a> {
         Some((code, path, why.clone()))
     }
 
-    pub(super) fn told(&self) -> PartState {
+    pub(super) fn report(&self) -> PartState {
         let files = self.files.iter().filter(|entry| entry.kind == Kind::File);
         PartState {
             root: self.root_dir().map(str::to_owned),
@@ -111,19 +112,19 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// It cannot be ready for this reason, which is in this path.
+    /// Marks the part as not ready, because of this path.
     fn held(&mut self, state: State, path: &str) {
         (self.state, self.blocker) = (state, Some(path.to_owned()));
     }
 }
 
-/// Whether changes of an entry hold a part back.
+/// Whether a change of this entry delays its part.
 fn is_counted(entry: &Entry) -> bool {
     entry.kind != Kind::Directory && !rest::is_text(entry)
 }
 
 impl Tracker {
-    /// Every part of a look, the roots first.
+    /// Every part, the roots first.
     pub(super) fn parts<'a>(&self, facts: &Facts, found: &'a Partition<'a>) -> Vec<Part<'a>> {
         let roots = found.roots.iter().map(|root| self.root_part(facts, root));
         roots.chain([self.rest_part(facts, found)]).collect()
@@ -212,7 +213,7 @@ impl Tracker {
         part
     }
 
-    /// Whether the files of a part lie still for so long, and none is open for writing.
+    /// Checks that the files of a part have not changed for the time `wait`, and that none is open for writing.
     fn settle(&self, facts: &Facts, part: &mut Part, files: &[&Entry], wait: Duration) {
         let counted = || files.iter().filter(|entry| is_counted(entry));
         let is_open = |entry: &&&Entry| facts.writer == Writer::Running && facts.open.contains(&entry.path);
@@ -234,7 +235,7 @@ impl Tracker {
         }
     }
 
-    /// The units of a root that go with this one into a commit.
+    /// The units of a root that are committed together with this one.
     pub(super) fn also<'a>(&self, scan: &Scan, root: &'a Root<'a>, unit: &Unit) -> Vec<&'a Unit<'a>> {
         let others = || root.units.iter().filter(|other| other.path != unit.path);
         let is_whole = |other: &&Unit| {

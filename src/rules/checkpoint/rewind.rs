@@ -1,4 +1,4 @@
-//! The checkpoints that lie in a directory beside each other, and what makes a framework go on from an older one.
+//! The checkpoints of a directory, and how to make the framework resume from an older one.
 
 use super::formats::engine::partition;
 use super::formats::units::{Case, Partition, Root, Scan, UnitState};
@@ -7,17 +7,17 @@ use super::listing::{Entry, Kind, name_of};
 use super::snapshot::{Resume, resume};
 use super::tracker::Tracker;
 
-/// What is moved away so that an older checkpoint is the newest.
+/// The changes that make an older checkpoint the newest one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rewind {
-    /// Paths of files and links, sorted.
+    /// Files and links to move away: paths, sorted.
     pub aside: Vec<String>,
     /// Pointers, each with the text that names the older checkpoint.
     pub pointers: Vec<(String, String)>,
 }
 
-/// The checkpoints of the directory, the newest first. The newest is the directory as it is. A directory with checkpoints of one
-/// format, and nothing else but texts, can go back to each complete one that has a step.
+/// The checkpoints of the directory, the newest first. The newest is the directory as it is. A directory that has only
+/// checkpoints of one format and texts can go back to each complete checkpoint that has a step.
 pub fn restorable(scan: &Scan, tracker: &Tracker) -> Vec<Resume> {
     let Some(newest) = resume(scan, tracker) else { return Vec::new() };
     let found = partition(scan, tracker.history());
@@ -30,7 +30,7 @@ pub fn restorable(scan: &Scan, tracker: &Tracker) -> Vec<Resume> {
     [newest].into_iter().chain(older).collect()
 }
 
-/// What is moved away so that this unit is the newest; `None`: it is not there.
+/// The changes that make this unit the newest; `None`: it does not exist.
 pub fn rewind(scan: &Scan, tracker: &Tracker, unit: &str) -> Option<Rewind> {
     let found = partition(scan, tracker.history());
     let root = only_root(&found)?;
@@ -50,7 +50,7 @@ pub fn rewind(scan: &Scan, tracker: &Tracker, unit: &str) -> Option<Rewind> {
     Some(Rewind { aside, pointers })
 }
 
-/// The only root, where nothing else lies there but texts.
+/// The only root, if there is nothing else but texts.
 fn only_root<'a, 'p>(found: &'p Partition<'a>) -> Option<&'p Root<'a>> {
     let [root] = found.roots.as_slice() else { return None };
     found.rest.iter().all(|entry| rest::is_text(entry)).then_some(root)
@@ -65,7 +65,7 @@ fn is_complete<'a>(scan: &Scan<'a>, tracker: &Tracker, root: &Root<'a>, at: usiz
     }
 }
 
-/// The text of a pointer file that names this unit in place of newer ones.
+/// The text for a pointer file to name this unit instead of a newer one.
 fn renamed(scan: &Scan, root: &Root, at: usize, pointer: &Entry) -> Option<String> {
     let text = scan.text(&pointer.path)?;
     let unit = &root.units[at];
@@ -78,7 +78,7 @@ fn renamed(scan: &Scan, root: &Root, at: usize, pointer: &Entry) -> Option<Strin
     (new != text).then_some(new)
 }
 
-/// Whether a pointer leads to a newer unit and cannot be given another text.
+/// Whether a pointer names a newer unit and cannot be rewritten.
 fn names_newer(scan: &Scan, root: &Root, at: usize, pointer: &Entry) -> bool {
     let names = |text: &str| root.units[..at].iter().any(|newer| text.contains(newer.key.as_str()));
     match &pointer.kind {

@@ -1,4 +1,5 @@
-//! After a death, and at a start: what is moved to `.trainit/torn/`, and what the last commit puts in its place.
+//! After a death of the trainer, and at a start: the files that are moved to `.trainit/torn/`, and those that the last
+//! commit replaces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,21 +10,21 @@ use super::formats::{ends, rest};
 use super::listing::{Entry, Kind, name_of};
 use super::tracker::{Facts, Tracker, Writer};
 
-/// What is moved away before the next attempt, and what is put in its place.
+/// The files to move away before the next attempt, and their replacements.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rollback {
     /// Paths of files and links, each with the reason; sorted.
     pub to_torn: Vec<(String, String)>,
-    /// Paths whose version in the last commit is put in place; sorted.
+    /// Paths to restore from the last commit; sorted.
     pub put_back: Vec<String>,
-    /// Pointers that are moved away, each with the text that names the last unit that was whole: without its pointer a
-    /// framework starts from scratch, so this is put in place where no commit's version is.
+    /// Pointers that are moved away, each with a text that names the last whole unit. The text is written if no commit
+    /// has the pointer, because without its pointer a framework starts from scratch.
     pub pointers: Vec<(String, String)>,
 }
 
 impl Tracker {
-    /// Before the next attempt, also at a start: a torn file, an incomplete newest unit, and what is unproven. After a clean
-    /// end, or where nothing tells of a death ([`Writer::Running`]), only the torn and the incomplete.
+    /// Decides before the next attempt, also at a start. It moves away torn files, an incomplete newest unit, and unproven
+    /// files. After a clean end, or without any sign of a death ([`Writer::Running`]), it leaves unproven files in place.
     pub fn after_death(&mut self, facts: &Facts) -> Rollback {
         self.take_in(facts);
         let found = partition(&facts.scan, &self.history);
@@ -40,7 +41,7 @@ impl Tracker {
         Rollback { to_torn: torn.into_iter().collect(), put_back: put_back.into_iter().collect(), pointers }
     }
 
-    /// Why the newest unit of a root is not believed.
+    /// Why the newest unit of a root counts as unproven.
     fn unproven_unit(&self, facts: &Facts, root: &Root) -> Option<String> {
         let newest = &root.units[0];
         match &newest.state {
@@ -82,7 +83,8 @@ impl Tracker {
         put_back.extend(committed.filter(|path| torn.contains_key(*path) || is_gone(path)).cloned());
     }
 
-    /// The root's pointers that are moved away, naming the unit of the last commit instead, where that lies there as it was.
+    /// New texts for the root's pointers that are moved away: they name the unit of the last commit, if that unit is
+    /// unchanged.
     fn renamed(&self, facts: &Facts, root: &Root, torn: &BTreeMap<String, String>) -> Vec<(String, String)> {
         let newest = &root.units[0];
         let record = self.history.part(Some(&root.dir));
@@ -105,8 +107,8 @@ impl Tracker {
         root.pointers.iter().filter(|entry| torn.contains_key(&entry.path)).filter_map(renamed).collect()
     }
 
-    /// Of the rest: torn, or raw and changed just before the death, or saved over and unproven. Whole files under new names
-    /// stay, and so do texts. Each with the reason.
+    /// The unproven files of the rest, each with the reason: files without a checkable end that changed just before the
+    /// death, and overwritten files without proof. Whole files under new names stay, and so do texts.
     fn unproven_rest(&self, facts: &Facts, files: &[&Entry]) -> BTreeMap<String, String> {
         let is_counted = |entry: &&Entry| entry.kind == Kind::File && !rest::is_text(entry);
         let fresh = files.iter().copied().filter(is_counted).filter(|entry| self.history.is_fresh(entry));
@@ -122,7 +124,7 @@ impl Tracker {
                     entry.path
                 )),
                 Ok(()) if is_over && !is_proven && is_late(self.wait(facts)) => Some(format!(
-                    "{} was saved over just before the trainer died, perhaps with other files",
+                    "{} was overwritten just before the trainer died, perhaps with other files",
                     entry.path
                 )),
                 Ok(()) => None,
@@ -131,10 +133,10 @@ impl Tracker {
         fresh.iter().filter_map(|entry| Some((entry.path.clone(), why(entry)?))).collect()
     }
 
-    /// How long a file lay still before the death. At a start, where no look saw it change: before the youngest file that
-    /// changed since the last commit, by the times of both.
+    /// How long a file was unchanged before the death. At a start no look saw it change, so its time is compared with
+    /// that of the youngest file that changed since the last commit.
     fn stillness(&self, facts: &Facts, entry: &Entry) -> Duration {
-        if !self.history.lay_there(entry) {
+        if !self.history.is_unchanged_since_start(entry) {
             return self.still(facts, entry);
         }
         if self.has_run {

@@ -1,4 +1,4 @@
-//! How long a save of the rest takes: what earlier ones showed, and how long the rest lies still before it is ready.
+//! How long the rest must be unchanged before it is ready, learned from the pauses within earlier saves.
 
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
@@ -8,23 +8,23 @@ use super::formats::units::Partition;
 use super::history::{Habits, History};
 use super::listing::{Entry, Kind};
 
-/// The longest that a part waits to lie still.
+/// The longest time that a part must be unchanged.
 pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// What the saves of the rest showed since the last commit.
+/// The saves of the rest since the last commit.
 #[derive(Debug, Default)]
 pub(super) struct Saves {
-    /// When a file changed last.
+    /// When a file last changed.
     last: Option<Duration>,
-    /// What changed in the save that is going on.
+    /// The paths that changed in the current save.
     paths: HashSet<String>,
     /// The longest pause between two files of one save.
     longest: Duration,
-    /// When a file of the rest went last.
+    /// When a file of the rest was last deleted.
     gone: Option<Duration>,
 }
 
 impl Saves {
-    /// Files that went: the rest does not lie still.
+    /// Records deleted files, which count as changes of the rest.
     pub(super) fn note_gone(&mut self, now: Duration, gone: &[String], history: &History) {
         let rest = history.part(None);
         if rest.is_some_and(|rest| gone.iter().any(|path| rest.files.binary_search(path).is_ok())) {
@@ -36,7 +36,8 @@ impl Saves {
         self.gone.is_some_and(|gone| now.saturating_sub(gone) < wait)
     }
 
-    /// Files that changed. A file that changes again is of the next save, and so is one that changes after the wait.
+    /// Records changed files. A file that changes again belongs to the next save, and so does a file that changes after
+    /// the wait.
     pub(super) fn note_changes(&mut self, now: Duration, settle: Duration, found: &Partition, history: &History) {
         let units = found.roots.iter().filter(|root| root.is_unprovable()).flat_map(|root| &root.units);
         let all = found.rest.iter().chain(units.flat_map(|unit| &unit.members));
@@ -55,14 +56,14 @@ impl Saves {
         self.paths.extend(changed.iter().map(|entry| entry.path.clone()));
     }
 
-    /// How long the rest lies still before it is ready: three times `settle` before the first save, then as long as the
-    /// longest pause between two files of an earlier one.
+    /// How long the rest must be unchanged before it is ready: three times `settle` before the first save, then at
+    /// least the longest pause between two files of an earlier save.
     pub(super) fn wait(&self, settle: Duration, history: &History) -> Duration {
         let pause = history.last.as_ref().and_then(|last| last.habits.longest_pause);
         pause.map_or(settle * 3, |pause| pause.min(LONGEST_WAIT)).max(settle)
     }
 
-    /// What the save of these files, which is committed, showed.
+    /// Adds the timing of the committed save of these files to `habits`.
     pub(super) fn learn(&self, habits: &mut Habits, files: &[&Entry]) {
         habits.longest_pause = habits.longest_pause.max(Some(self.longest.min(LONGEST_WAIT)));
         let changed: Vec<&&Entry> = files.iter().filter(|entry| self.paths.contains(&entry.path)).collect();

@@ -1,4 +1,5 @@
-//! What a look says, what a commit takes, and what is carried over from the last one.
+//! The result of a look: the state of each part, the files of the next commit, and the parts carried over from the last
+//! commit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,42 +13,42 @@ use super::listing::{Entry, Kind, around, end_of};
 use super::parts::{Part, PartState, State};
 use super::tracker::{Facts, Tracker, Writer};
 
-/// What a look says.
+/// The result of a look.
 #[derive(Debug, Clone, Default)]
 pub struct Look {
     /// Each part, roots first.
     pub parts: Vec<PartState>,
-    /// What is to be committed.
+    /// The next commit, if a part is ready.
     pub plan: Option<Plan>,
     /// The step of the newest unit, complete or not.
     pub newest_step: Option<u64>,
-    /// A part may be ready after so long.
+    /// The time until a part may be ready.
     pub again: Option<Duration>,
-    /// Something waits for too long: one line with the way out.
+    /// A warning that something waits for too long: one line that says what to do.
     pub warning: Option<String>,
 }
 
-/// What a commit is made of.
+/// The content of a commit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// Its parts.
     pub parts: Vec<PlanPart>,
     /// Every file of every part, sorted by path.
     pub files: Vec<PlanFile>,
-    /// The step of the newest unit, by `--step-regex`, or of the heartbeat.
+    /// The step of the newest unit, from `--step-regex`, or from the heartbeat.
     pub step: Option<u64>,
-    /// What a restore resumes from.
+    /// The checkpoint that a restore resumes from.
     pub resume: Resume,
     /// For the manifest.
     pub habits: Habits,
-    /// Whether a unit or the rest has new content apart from texts: progress for the restart budget.
+    /// Whether there is new content other than texts, which counts as progress for the restart budget.
     pub is_new_content: bool,
-    /// The walk that it was made from: [`Committed::entries`] once it stands.
+    /// The walk that it was made from; [`Committed::entries`] after the commit.
     pub seen: Arc<BTreeMap<String, Entry>>,
 }
 
 impl Plan {
-    /// What it takes from the directory, and whether it is a text.
+    /// The entries to take from the directory, and whether each is a text.
     pub fn here(&self) -> impl Iterator<Item = (&Entry, bool)> + Clone {
         self.files.iter().filter_map(|file| match file {
             PlanFile::Here { entry, is_text } => Some((entry, *is_text)),
@@ -55,7 +56,7 @@ impl Plan {
         })
     }
 
-    /// The regular files among it.
+    /// The regular files to take from the directory.
     pub fn files_here(&self) -> impl Iterator<Item = &Entry> + Clone {
         self.here().map(|(entry, _)| entry).filter(|entry| entry.kind == Kind::File)
     }
@@ -66,25 +67,25 @@ impl Plan {
 pub struct PlanPart {
     /// For the manifest.
     pub record: PartRecord,
-    /// Whether it is the last commit's, verbatim.
+    /// Whether it is carried over unchanged from the last commit.
     pub carried: bool,
 }
 
 /// One file of a commit.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PlanFile {
-    /// As it was seen here.
+    /// A file of the directory.
     Here {
         /// As it was seen.
         entry: Entry,
         /// Copied once, at the size seen; a change during the upload does not matter.
         is_text: bool,
     },
-    /// The last commit's item of this path, verbatim.
+    /// The last commit's item of this path, unchanged.
     Carried(String),
 }
 
-/// What the trainer resumes from.
+/// The checkpoint that the trainer resumes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resume {
     /// The unit; `None` for the checkpoint directory itself.
@@ -94,7 +95,7 @@ pub struct Resume {
 }
 
 impl Tracker {
-    /// The state of the directory, and what is to be committed.
+    /// The state of the directory, and the next commit.
     pub fn look(&mut self, facts: &Facts) -> Look {
         self.take_in(facts);
         self.has_run |= facts.writer == Writer::Running;
@@ -110,11 +111,11 @@ impl Tracker {
             newest_step: newest.max_by_key(|unit| unit.age(&self.history)).and_then(|unit| unit.step),
             again: parts.iter().filter_map(|part| part.again).min(),
             warning,
-            parts: parts.iter().map(Part::told).collect(),
+            parts: parts.iter().map(Part::report).collect(),
         }
     }
 
-    /// The plan's manifest stands in the store.
+    /// The plan was committed: its manifest is in the store.
     pub fn committed(&mut self, plan: &Plan) {
         let parts = plan.parts.iter().map(|part| part.record.clone()).collect();
         let entries = plan.seen.as_ref().clone();
@@ -124,7 +125,7 @@ impl Tracker {
         self.warnings.begin_anew();
     }
 
-    /// Committed parts that are not there any more.
+    /// Notes committed parts that no longer exist.
     fn note_vanished(&mut self, now: Duration, parts: &[Part]) {
         let is_here = |root: &Option<String>| parts.iter().any(|part| part.root_dir() == root.as_deref());
         self.vanished.retain(|root, _| !is_here(root));
@@ -134,7 +135,7 @@ impl Tracker {
         }
     }
 
-    /// A commit, where a part has something new and is ready.
+    /// The next commit, if a part has something new and is ready.
     fn plan(&self, facts: &Facts, parts: &[Part]) -> Option<Plan> {
         let last = self.history.last.as_ref();
         let ready = || parts.iter().filter(|part| part.state == State::Ready);
@@ -189,8 +190,8 @@ impl Tracker {
         })
     }
 
-    /// The walk as the next look compares with it: of a part that is taken as it lies there, but for units that are newer than
-    /// the one that is taken; of another part as the last commit saw it.
+    /// The walk that later looks are compared with. A part that the commit takes has its present entries, without units newer
+    /// than the committed one. Any other part has the entries of the last commit.
     fn seen_by(&self, scan: &Scan, parts: &[Part]) -> BTreeMap<String, Entry> {
         let last = self.history.last.as_ref();
         let is_committed = |path: &String| {
@@ -204,7 +205,8 @@ impl Tracker {
         before.chain(taken.map(|entry| (entry.path.clone(), (*entry).clone()))).collect()
     }
 
-    /// The files of a part that a commit takes: with its pointers that lead to it, and the units that go with it.
+    /// The files of a part that a commit takes, with the pointers that name its unit, and the units that are committed
+    /// with it.
     fn taken<'a>(&self, scan: &Scan, part: &Part<'a>) -> BTreeMap<&'a str, &'a Entry> {
         let mut all: BTreeMap<&str, &Entry> = part.files.iter().map(|entry| (entry.path.as_str(), *entry)).collect();
         let (Some(root), Some(unit)) = (part.root, part.unit) else { return all };
@@ -221,7 +223,7 @@ impl Tracker {
         all
     }
 
-    /// The unit that was saved last among the parts of a commit, else the directory.
+    /// The most recently saved unit among the parts of a commit, or else the directory.
     fn resume_of(&self, facts: &Facts, parts: &[Part], planned: &[PlanPart]) -> Resume {
         let here = parts.iter().filter(|part| part.is_taken()).filter_map(|part| part.unit);
         let here = here.map(|unit| unit.age(&self.history));
@@ -237,20 +239,20 @@ impl Tracker {
     }
 }
 
-/// The newest unit and its step, if there is one. `of_paths`: the step where it has none.
+/// The newest unit and its step, if there is a unit. `of_paths` finds the step for the directory.
 fn resume_from(newest: Option<(String, Option<u64>)>, of_paths: impl FnOnce() -> Option<u64>) -> Resume {
     let (unit, step) = newest.unwrap_or_default();
     Resume { unit: Some(unit).filter(|unit| !unit.is_empty()), step: step.or_else(of_paths) }
 }
 
-/// The step that `--step-regex` finds in the youngest path that matches.
+/// The step that `--step-regex` finds in the youngest matching path.
 fn step_of_paths<'a>(scan: &Scan, history: &History, files: impl Iterator<Item = &'a Entry>) -> Option<u64> {
     let steps =
         files.filter_map(|entry| Some((history.look_of(entry), entry.mtime_ns, scan.options.step_in(&entry.path)?)));
     steps.max().map(|(_, _, step)| step)
 }
 
-/// What to resume from in the directory as it is. `None`: no complete unit and no file of the rest.
+/// The checkpoint to resume from in the directory as it is. `None`: no complete unit and no file of the rest.
 pub fn resume(scan: &Scan, tracker: &Tracker) -> Option<Resume> {
     let found = partition(scan, &tracker.history);
     let good = found.roots.iter().filter_map(|root| root.units.iter().find(|unit| Unit::is_good(unit)));

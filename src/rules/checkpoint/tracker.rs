@@ -1,8 +1,8 @@
-//! What is known of a checkpoint directory from earlier looks, and what a look is made of.
+//! Follows a checkpoint directory over time.
 //!
-//! [`Tracker::begin`] at a start, [`Tracker::look`] with each walk, [`Tracker::committed`] once the plan of a look stands in
-//! the store, [`Tracker::after_death`] before the next attempt. Time is monotonic and handed in. Times of files are compared
-//! with times of files only.
+//! Call [`Tracker::begin`] at a start, [`Tracker::look`] after each walk, [`Tracker::committed`] after a plan is committed,
+//! and [`Tracker::after_death`] before the next attempt. Time is an argument, on the monotonic clock. Times of files are
+//! compared only with each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,37 +14,37 @@ use super::listing::{Entry, Listing};
 use super::saves::Saves;
 use super::warnings::Warnings;
 
-/// What became of the processes that write.
+/// The state of the processes that write checkpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writer {
-    /// They run, or may.
+    /// They run, or may run.
     Running,
-    /// They left with 0, or were asked to stop and left within their grace.
+    /// They exited with 0, or were asked to stop and exited within their grace.
     Finished,
     /// They died, perhaps in the middle of a save.
     Killed,
 }
 
-/// What a look is made of.
+/// The input of a look.
 #[derive(Clone, Copy)]
 pub struct Facts<'a> {
-    /// Monotonic.
+    /// On the monotonic clock.
     pub now: Duration,
     /// The walk.
     pub scan: Scan<'a>,
-    /// Paths that are open for writing; empty where that is unknown.
+    /// Paths that are open for writing; empty if that is unknown.
     pub open: &'a BTreeSet<String>,
     /// The step in the heartbeat file.
     pub heartbeat_step: Option<u64>,
-    /// What became of the trainer.
+    /// The state of the trainer.
     pub writer: Writer,
-    /// The clock of the file system at the trainer's death, nanoseconds since 1970, where that was seen.
+    /// The file system's time at the trainer's death, nanoseconds since 1970, if it is known.
     pub died_ns: Option<i64>,
-    /// How long a part lies still before it is ready.
+    /// How long a part must be unchanged before it is ready.
     pub settle: Duration,
 }
 
-/// What is known from earlier looks.
+/// The knowledge from earlier looks.
 #[derive(Debug, Default)]
 pub struct Tracker {
     pub(super) history: History,
@@ -53,23 +53,24 @@ pub struct Tracker {
     died: Option<Duration>,
     /// Whether a look was made while the writer ran.
     pub(super) has_run: bool,
-    /// Since when a committed part has not been there, by its root.
+    /// When a committed part was first missing, by its root.
     pub(super) vanished: BTreeMap<Option<String>, Duration>,
     pub(super) warnings: Warnings,
 }
 
 impl Tracker {
-    /// At a start, or after a restore or a rollback. `last`: the newest commit, where this directory took part in it.
+    /// At a start, or after a restore or a rollback. `last` is the newest commit, if this directory has made or
+    /// restored it.
     pub fn begin(now: Duration, listing: &Listing, last: Option<Committed>) -> Tracker {
         Tracker { history: History::begin(now, listing, last, false), ..Tracker::default() }
     }
 
-    /// For a caller without memory (`push`, `list`): the order of files within a save is always asked for.
+    /// For a caller without earlier looks (`push`, `list`): the order of files within a save is always checked.
     pub fn pushed(now: Duration, listing: &Listing) -> Tracker {
         Tracker { history: History::begin(now, listing, None, true), ..Tracker::default() }
     }
 
-    /// What is known, for [`partition`](super::partition).
+    /// The history, for [`partition`](super::partition).
     pub fn history(&self) -> &History {
         &self.history
     }
@@ -88,21 +89,21 @@ impl Tracker {
         }
     }
 
-    /// How long the rest lies still before it is ready.
+    /// How long the rest must be unchanged before it is ready.
     pub(super) fn wait(&self, facts: &Facts) -> Duration {
         self.saves.wait(facts.settle, &self.history)
     }
 
-    /// How long a file lies still, or lay still at the death of its writer.
+    /// How long a file has been unchanged, or was unchanged at the death of its writer.
     pub(super) fn still(&self, facts: &Facts, entry: &Entry) -> Duration {
         let since = self.history.seen(entry).map_or(facts.now, |seen| seen.since);
         let seen = self.died.unwrap_or(facts.now).saturating_sub(since);
-        // No look need have been near.
+        // The last look may have been long before the death.
         let by_times = facts.died_ns.map_or(0, |died| died.saturating_sub(entry.mtime_ns.max(entry.ctime_ns)));
         seen.max(Duration::from_nanos(u64::try_from(by_times).unwrap_or(0)))
     }
 
-    /// Whether these are one file that has its end, and no other file changed with it in earlier saves.
+    /// Whether this is a single whole file, and no other file changed with it in earlier saves.
     pub(super) fn is_one_whole(&self, facts: &Facts, files: &[&Entry]) -> bool {
         let &[entry] = files else { return false };
         let together = self.history.last.as_ref().map(|last| &last.habits.together);
@@ -111,9 +112,10 @@ impl Tracker {
         is_alone && ends::shows_its_end(peek, entry) && self.history.whole(peek, entry).is_ok()
     }
 
-    /// Whether a file was torn at the start and has not changed since: it is ignored.
+    /// Whether a file was torn at the start and has not changed since. Such a file is ignored.
     pub(super) fn is_torn_since_start(&self, scan: &Scan, entry: &Entry) -> bool {
-        let is_old = self.history.lay_there(entry) && !self.history.is_pushed && self.history.is_fresh(entry);
+        let is_old =
+            self.history.is_unchanged_since_start(entry) && !self.history.is_pushed && self.history.is_fresh(entry);
         is_old && !rest::is_text(entry) && self.history.whole(scan.peek, entry).is_err()
     }
 }

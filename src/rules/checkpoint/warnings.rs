@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Looks in which something is new and not committed before a warning.
+/// The number of looks with new uncommitted content before a warning.
 const LOOKS: u32 = 10;
 
-/// What a part waits for: the kind of trouble, the path, and the text.
+/// Why a part is not ready: the kind of problem, the path, and the text.
 pub(super) type Trouble = (&'static str, String, String);
 
-/// What each part waits for, and for how many looks.
+/// The path that each part waits for, and the number of looks.
 #[derive(Debug, Default)]
 pub(super) struct Warnings {
     waits: BTreeMap<Option<String>, (String, u32)>,
@@ -16,8 +16,8 @@ pub(super) struct Warnings {
 }
 
 impl Warnings {
-    /// What a look says of each part, by its root. Returns the warning that is due, once for each path: one line with what waits
-    /// and the way out.
+    /// Takes what a look found for each part, by its root. Returns a due warning, once for each path: one line that says what
+    /// waits and what to do.
     pub(super) fn due(&mut self, parts: impl Iterator<Item = (Option<String>, Option<Trouble>)>) -> Option<String> {
         let mut due = None;
         for (root, trouble) in parts {
@@ -33,12 +33,12 @@ impl Warnings {
             if wait.1 >= LOOKS && due.is_none() && self.warned.insert(path.clone()) {
                 let way_out = match code {
                     "incomplete" => {
-                        "if no more is to come, give --checkpoint-format tree, or --checkpoint-exclude with its name"
+                        "if no more files are written, set --checkpoint-format tree, or --checkpoint-exclude with its name"
                     }
-                    "torn" => "remove it, or give --checkpoint-exclude with its name",
-                    _ => "if it is no part of a checkpoint, give --checkpoint-exclude with its name",
+                    "torn" => "remove it, or set --checkpoint-exclude with its name",
+                    _ => "if it is not part of a checkpoint, set --checkpoint-exclude with its name",
                 };
-                due = Some(format!("{why}, for {LOOKS} looks, so nothing new of it is committed; {way_out}"));
+                due = Some(format!("{why}, for {LOOKS} looks, so its new content is not committed; {way_out}"));
             }
         }
         due

@@ -1,6 +1,6 @@
 //! Which directories are roots of a known format, which units they hold, and whether each unit is complete.
 //!
-//! A directory is a root because a telltale of a row lies in it, never because of a number in a name.
+//! A directory is a root because it holds a telltale file of a format, never because of a number in a name.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -16,7 +16,7 @@ use super::{ends, rest};
 use crate::checkpoint::history::History;
 use crate::checkpoint::listing::{Entry, Kind, around, end_of, join, name_of, parent_of};
 
-/// Divides a walk into roots, the rest and what is excluded. `history` has taken the walk in.
+/// Divides a walk into roots, the rest and the excluded paths. `history` must have been updated with this walk.
 pub fn partition<'a>(scan: &Scan<'a>, history: &History) -> Partition<'a> {
     let mut division = Division::of(scan);
     let mut roots = Vec::new();
@@ -58,11 +58,11 @@ fn judged<'a>(scan: &Scan<'a>, history: &History, mut root: Root<'a>) -> Root<'a
     root
 }
 
-/// Directories with telltales by depth and path. For each: the rows, first that which has it, and the names in it that the
-/// telltales lie in.
+/// Directories with telltales, by depth and path. For each: the matching rows in the order of the table, and the names of
+/// the entries that hold the telltales.
 type Telltales = BTreeMap<(usize, String), BTreeMap<usize, BTreeSet<String>>>;
 
-/// Every telltale of the table: its row, and how many directories are in the pattern.
+/// Every telltale of the table: its row, and the number of directories in its pattern.
 static TELLTALES: LazyLock<(RegexSet, Vec<(usize, usize)>)> = LazyLock::new(|| {
     let rows = LAYOUTS.iter().enumerate();
     let all = rows.flat_map(|(row, layout)| layout.telltale.iter().map(move |text| (row, *text)));
@@ -76,7 +76,7 @@ static TELLTALES: LazyLock<(RegexSet, Vec<(usize, usize)>)> = LazyLock::new(|| {
 /// A walk while it is divided.
 struct Division<'a, 's> {
     scan: &'s Scan<'a>,
-    /// What no part has yet and a part may take, by path.
+    /// Entries that no part has taken yet, by path.
     free: BTreeMap<&'a str, &'a Entry>,
     /// Directories that are units or ignored.
     claimed: HashSet<&'a str>,
@@ -84,7 +84,7 @@ struct Division<'a, 's> {
 }
 
 impl<'a, 's> Division<'a, 's> {
-    /// Leaves out what may not be part of a commit.
+    /// Starts with all entries that may be committed.
     fn of(scan: &'s Scan<'a>) -> Division<'a, 's> {
         let (mut free, mut excluded) = (BTreeMap::new(), Vec::new());
         let mut directories: HashMap<&str, Decision> = HashMap::new();
@@ -104,7 +104,7 @@ impl<'a, 's> Division<'a, 's> {
         Division { scan, free, claimed: HashSet::new(), excluded }
     }
 
-    /// Takes an entry and what lies below it. Returns it, or of a directory what lay below.
+    /// Takes an entry and everything below it. Returns the entry, or for a directory the entries below it.
     fn claim(&mut self, entry: &'a Entry) -> Vec<&'a Entry> {
         if entry.kind == Kind::Directory {
             self.claimed.insert(&entry.path);
@@ -153,7 +153,7 @@ impl<'a, 's> Division<'a, 's> {
         found
     }
 
-    /// The units of a root, unjudged. Takes their entries, and what the row ignores.
+    /// The units of a root, not yet judged. Takes their entries, and the names that the row ignores.
     fn units(&mut self, dir: &str, row: &'static Layout, keys: &BTreeSet<String>) -> Vec<Unit<'a>> {
         let scan = self.scan;
         let series: BTreeSet<String> = keys.iter().map(|key| rest::series(key)).collect();
@@ -189,7 +189,7 @@ impl<'a, 's> Division<'a, 's> {
         }
         let mut units: Vec<Unit> = units.into_values().collect();
         for unit in &mut units {
-            // The only file of its unit is what the framework loads.
+            // If a unit is a single file, the framework loads that file.
             if let ([only], 1, false) = (unit.members.as_slice(), row.unit.len(), unit.is_directory) {
                 unit.path = only.path.clone();
             }
@@ -209,7 +209,7 @@ impl<'a, 's> Division<'a, 's> {
         beside.filter(is_one).filter_map(|entry| self.free.remove(entry.path.as_str())).collect()
     }
 
-    /// One series of numbered entries in the checkpoint directory, where nothing else in it changes with the saves.
+    /// A single series of numbered entries in the checkpoint directory, if nothing else in it changes with the saves.
     fn numbered(&mut self, history: &History) -> Option<Root<'a>> {
         let series_of = |entry: &Entry| {
             let text = NUMBERED.unit[usize::from(entry.kind == Kind::Directory)].trim_end_matches('/');
@@ -241,12 +241,12 @@ fn leaves(entry: &Entry) -> Option<&'static str> {
     let Kind::Symlink(target) = &entry.kind else { return None };
     match end_of(&entry.path, target) {
         Some(_) => None,
-        None => Some("a symbolic link that leaves the checkpoint directory; --follow-symlinks copies what it leads to"),
+        None => Some("a symbolic link that leaves the checkpoint directory; --follow-symlinks copies its target"),
     }
 }
 
-/// A directory with several distributed checkpoints under names without a number (`model`, `optim`) is one unit of the
-/// directory around it, and so are those beside it that are called alike.
+/// A directory with several distributed checkpoints under names without a number (`model`, `optim`) is one unit of its
+/// parent directory. Its neighbours with such names are units, too.
 fn raise_composites(found: &mut Telltales) {
     let Some(dcp) = LAYOUTS.iter().position(|layout| layout.name == "dcp") else { return };
     let outer = |home: &str| (parent_of(home).to_owned(), rest::series(name_of(home)));
@@ -265,7 +265,7 @@ fn raise_composites(found: &mut Telltales) {
     }
 }
 
-/// The step that the row finds.
+/// The step of the unit, from the source that the row names.
 fn step_of(scan: &Scan, row: &Layout, unit: &Unit) -> Option<u64> {
     match &row.step {
         Step::Name(text) => pattern(text).captures(&unit.key)?.get(1)?.as_str().parse().ok(),

@@ -1,7 +1,8 @@
-//! Which paths never are part of a commit: by default, and by `--checkpoint-exclude` and `--checkpoint-include`.
+//! Which paths are never committed: by default, and by `--checkpoint-exclude` and `--checkpoint-include`.
 //!
-//! Globs work as in gitignore: without `/` any base name, with `/` the path from the checkpoint directory, `**` crosses
-//! directories, a `/` at the end means directories only. A dropped directory drops everything below it.
+//! Globs work as in gitignore: a glob without `/` matches any base name, a glob with `/` matches the path from the
+//! checkpoint directory, `**` crosses directories, and a `/` at the end means directories only. An excluded directory
+//! excludes everything below it.
 
 use std::sync::LazyLock;
 
@@ -10,7 +11,7 @@ use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use crate::checkpoint::listing::{Entry, Kind, around, name_of};
 use crate::store::names::OWN;
 
-/// What is dropped unless it is asked for: logs, caches, temporary files, and copies that loggers keep.
+/// Excluded unless included by a flag: logs, caches, temporary files, and copies that loggers keep.
 const DEFAULTS: &[&str] = &[
     ".*",
     "*.tmp",
@@ -27,7 +28,7 @@ const DEFAULTS: &[&str] = &[
     "mlruns/",
     "lightning_logs/**/events*",
     "__pycache__/",
-    // Names under which libraries of the table write before they rename.
+    // Temporary names of the libraries in the table, before a rename.
     "*.orbax-checkpoint-tmp*",
     "checkpoint_tmp*",
     "workertemp_*/",
@@ -35,11 +36,11 @@ const DEFAULTS: &[&str] = &[
 ];
 /// Hidden names that are part of a checkpoint's format: PyTorch's distributed checkpoints, and Zarr.
 const FORMATS: &[&str] = &[".metadata", ".zarray", ".zattrs", ".zgroup", ".zmetadata"];
-/// What is said to drop the finished model, and core dumps.
+/// The reported reasons for excluding the finished model and core dumps.
 const MODEL: &str = "--model-dir";
 const CORE_DUMP: &str = "core dump";
 
-/// The constant patterns, compiled at the first look: a run without checkpoints starts without them.
+/// The constant patterns, compiled at the first look, so that a run without checkpoints does not pay for them.
 static DEFAULT_SET: LazyLock<Set> = LazyLock::new(|| Set::of(DEFAULTS).unwrap_or_default());
 static FORMAT_SET: LazyLock<Set> = LazyLock::new(|| Set::of(FORMATS).unwrap_or_default());
 
@@ -51,7 +52,7 @@ pub struct Exclusions {
     model: Option<String>,
 }
 
-/// What is decided of a path and, unless a pattern decides otherwise, of what lies below it.
+/// The decision about a path. It also holds for everything below it, unless a pattern decides otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::checkpoint) enum Decision<'a> {
     /// It may be committed.
@@ -81,7 +82,7 @@ impl Exclusions {
         Ok(Exclusions { exclude: Set::of(exclude)?, include: Set::of(include)?, model: model_dir.map(str::to_owned) })
     }
 
-    /// The pattern that drops this path, be it through a directory around it. The path is that of a file.
+    /// The pattern that excludes this file, directly or through one of its parent directories.
     pub fn decide(&self, path: &str) -> Option<&str> {
         let mut parts: Vec<&str> = around(path).collect();
         parts.reverse();
@@ -89,7 +90,7 @@ impl Exclusions {
         parts.iter().fold(Decision::Kept, below).pattern()
     }
 
-    /// What is decided of an entry whose directory got this decision.
+    /// The decision about an entry whose parent directory has the decision `outer`.
     pub(in crate::checkpoint) fn of_entry<'a>(&'a self, outer: Decision<'a>, entry: &Entry) -> Decision<'a> {
         self.below(outer, &entry.path, entry.kind == Kind::Directory)
     }
@@ -114,13 +115,13 @@ impl Exclusions {
     }
 }
 
-/// `core`, or `core.` and digits. A file such as `core.pt` is none.
+/// `core`, or `core.` and digits; not a file such as `core.pt`.
 fn is_core_dump(name: &str) -> bool {
     let number = name.strip_prefix("core.");
     name == "core" || number.is_some_and(|text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Globs, and how each was written.
+/// Compiled globs, and their source text.
 #[derive(Debug, Clone, Default)]
 struct Set {
     globs: GlobSet,
@@ -141,7 +142,7 @@ impl Set {
                 return Err(format!("{pattern:?} matches nothing"));
             }
             let glob = GlobBuilder::new(&anchored).literal_separator(true).build();
-            globs.add(glob.map_err(|error| format!("{pattern:?} is no glob ({})", error.kind()))?);
+            globs.add(glob.map_err(|error| format!("{pattern:?} is not a glob ({})", error.kind()))?);
         }
         let globs = globs.build().map_err(|error| format!("the globs are too large ({})", error.kind()))?;
         Ok(Set { globs, patterns: patterns.iter().map(|p| p.as_ref().to_owned()).collect() })
@@ -203,7 +204,7 @@ mod tests {
     #[test]
     fn text_that_is_not_a_glob_is_refused_and_repeated() {
         for (glob, why) in [("a[", "\"a[\""), ("/", "matches nothing")] {
-            assert!(Exclusions::new(&[glob.to_owned()], &[], None).expect_err("is no glob").contains(why));
+            assert!(Exclusions::new(&[glob.to_owned()], &[], None).expect_err("is not a glob").contains(why));
         }
     }
 }

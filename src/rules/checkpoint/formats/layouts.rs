@@ -1,8 +1,8 @@
-//! The known formats, as a table. A row says what gives a format away, what a checkpoint of it is made of and what proves it
-//! complete. The engine enforces the same rules for every row.
+//! The known formats, as a table. A row says how to recognise a format, which files a checkpoint of it has, and what proves
+//! that it is complete. The engine applies the same rules to every row.
 //!
-//! Patterns are paths: `*` is any text within a name, `<n>` a decimal number, `(…)` a capture, `|` an alternative; after
-//! `re:` stands a regular expression. No row reads a number in a name as more than a step.
+//! Patterns are paths: `*` is any text within a name, `<n>` a decimal number, `(…)` a capture, `|` an alternative; `re:`
+//! begins a regular expression. A number in a name is never more than a step.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -16,11 +16,12 @@ pub struct Layout {
     pub name: &'static str,
     /// Files below a root, any of which makes it one.
     pub(in crate::checkpoint) telltale: &'static [&'static str],
-    /// A file that must lie in the root as well.
+    /// A file that must exist in the root, too.
     pub(in crate::checkpoint) beside: Option<&'static str>,
-    /// What of a root is of a unit: files, or directories with all below them. The capture is the unit's name.
+    /// The entries of a root that belong to a unit: files, or directories with everything below them. The capture is
+    /// the unit's name.
     pub(in crate::checkpoint) unit: &'static [&'static str],
-    /// What must be there, from the unit's directory, or from the root where a unit is files.
+    /// The required files, relative to the unit's directory, or to the root if a unit consists of files.
     pub(in crate::checkpoint) members: &'static [Member],
     /// What proves that a save is finished.
     pub(in crate::checkpoint) proof: Proof,
@@ -28,25 +29,26 @@ pub struct Layout {
     pub(in crate::checkpoint) step: Step,
     /// Files and links in the root that name the newest unit.
     pub(in crate::checkpoint) pointers: &'static [&'static str],
-    /// Names in a root that its library writes for a time and that are no checkpoints.
+    /// Temporary names in a root that are not checkpoints.
     pub(in crate::checkpoint) ignored: &'static [&'static str],
-    /// Which units go with the newest one.
+    /// Other units that are committed with the newest one.
     pub(in crate::checkpoint) also: &'static [Also],
-    /// Whether each save writes the same names as the one before.
+    /// Whether each save writes the same names as the previous one.
     pub(in crate::checkpoint) again: bool,
-    /// A directory whose files only look like telltales.
+    /// A directory whose files look like telltales but are not.
     pub(in crate::checkpoint) never: Option<&'static str>,
 }
 
-/// What must hold of the files of a unit.
+/// A condition on the files of a unit.
 #[derive(Debug)]
 pub(in crate::checkpoint) enum Member {
     /// One file matches.
     AnyOf(&'static [&'static str]),
     /// No file matches.
     Absent(&'static str),
-    /// The captures are of ranks, each of which writes; some libraries have rank 0 write for all. Such files are counted.
-    /// Those of other ranks are not ordered, as they may be written after the proof and by other clocks.
+    /// One file for each rank, whose number is the capture; with some libraries rank 0 writes for all. These files are
+    /// counted. The times of other ranks' files are not compared with the proof's, because other ranks may write later
+    /// and have other clocks.
     PerRank {
         file: &'static str,
         or_rank_0: bool,
@@ -62,14 +64,14 @@ pub(in crate::checkpoint) enum Member {
 /// What proves that a save is finished.
 #[derive(Debug)]
 pub(in crate::checkpoint) enum Proof {
-    /// The unit has its final name, which it gets by a rename, or is one file with an end.
+    /// The unit has its final name, which it gets by a rename, or it is one file whose end can be checked.
     Itself,
     /// One of these files of the unit is written last. Messages name the first.
     Last(&'static [&'static str]),
-    /// One of these files in the root is written last. It names the unit by its name, a path that ends in it or its number, or
-    /// is TensorFlow's state file.
+    /// One of these files in the root is written last. It holds the unit's name, a path that ends in that name, or its number;
+    /// or it is TensorFlow's state file.
     Pointed(&'static [&'static str]),
-    /// Nothing: it is complete when a rest would be.
+    /// Nothing: it is complete when the same files would be complete as part of the rest.
     Nothing,
 }
 
@@ -85,7 +87,7 @@ pub(in crate::checkpoint) enum Step {
 /// Which other unit is committed with the newest one.
 #[derive(Debug)]
 pub(in crate::checkpoint) enum Also {
-    /// The unit that a text in a JSON file of the newest names by its path.
+    /// The unit whose path is in this field of a JSON file of the newest unit.
     Named { file: &'static str, field: &'static str },
     /// The newest complete one whose name matches.
     Newest(&'static str),
@@ -106,14 +108,14 @@ const ROW: Layout = Layout {
     never: None,
 };
 
-/// The step of a name that ends in a number, or has one before its extension.
+/// The step in a name that ends in a number, or has a number before its extension.
 const LAST_NUMBER: &str = "re:.*?([0-9]+)[^0-9]*";
 /// DeepSpeed's files of one rank.
 const OPTIMIZER_STATES: &str = "*zero_pp_rank_(<n>)_mp_rank_(<n>)_optim_states.pt";
-/// What DLRover writes beside the pointer of the library that it saves for.
+/// DLRover's own pointer, written next to the pointer of the library that it saves for.
 const DLROVER: &str = "dlrover_latest.txt";
 
-/// Every known format. The first whose telltale is in a directory has that directory.
+/// Every known format. The first row whose telltale is in a directory takes that directory.
 pub static LAYOUTS: &[Layout] = &[
     Layout {
         name: "tensorflow",
@@ -265,7 +267,7 @@ const MEGATRON: Layout = Layout {
     ..ROW
 };
 
-/// `--marker NAME`: the directories beside the first that holds the marker. The engine adds the name.
+/// `--marker NAME`: the siblings of the first directory that holds the marker. The engine adds the name.
 pub(in crate::checkpoint) static MARKER: Layout = Layout { name: "marker", ..ROW };
 
 const NUMBERED_FILE: &str =
@@ -273,7 +275,8 @@ const NUMBERED_FILE: &str =
 const NUMBERED_DIRECTORY: &str =
     "re:((?:step|global_step|iter|epoch|checkpoint|ckpt|model|state|snapshot)[-_=]?[0-9]+)/";
 
-/// Entries of one series in the checkpoint directory. It has no proof: a unit is ready when a rest would be.
+/// Entries of one numbered series in the checkpoint directory. Nothing proves that a save is complete, so a unit is
+/// ready by the rule for the rest.
 pub(in crate::checkpoint) static NUMBERED: Layout = Layout {
     name: "numbered",
     unit: &[NUMBERED_FILE, NUMBERED_DIRECTORY],
@@ -283,7 +286,7 @@ pub(in crate::checkpoint) static NUMBERED: Layout = Layout {
     ..ROW
 };
 
-/// The row for everything that no format claims.
+/// The name for everything that belongs to no format.
 const TREE: &str = "tree";
 
 /// `--checkpoint-format`.
@@ -292,7 +295,7 @@ pub enum Format {
     /// Every format of the table.
     #[default]
     Auto,
-    /// No format: everything is the rest.
+    /// No format: everything belongs to the rest.
     Tree,
     /// The rows of this name, and nothing else is committed.
     Only(&'static str),
@@ -304,7 +307,7 @@ impl Format {
         matches!(self, Format::Auto)
     }
 
-    /// From the flag's value. Errors: one clause with the names that there are.
+    /// From the flag's value. Errors: one clause with the known names.
     pub fn parse(text: &str) -> Result<Format, String> {
         match text {
             "auto" => Ok(Format::Auto),
@@ -313,14 +316,14 @@ impl Format {
                 Some(known) => Ok(Format::Only(known)),
                 None => {
                     let all: Vec<&str> = format_names().collect();
-                    Err(format!("{name:?} is no format; it is auto or one of {}", all.join(", ")))
+                    Err(format!("{name:?} is not a format; expected auto or one of {}", all.join(", ")))
                 }
             },
         }
     }
 }
 
-/// The names that `--checkpoint-format` takes beside `auto`.
+/// The names that `--checkpoint-format` accepts in addition to `auto`.
 pub fn format_names() -> impl Iterator<Item = &'static str> {
     let mut names: Vec<&str> = LAYOUTS.iter().map(|l| l.name).chain([NUMBERED.name, TREE]).collect();
     names.dedup();
@@ -335,7 +338,7 @@ pub(in crate::checkpoint) fn expression(pattern: &str) -> String {
     }
 }
 
-/// The compiled whole match of a pattern of the table, kept from its first use on.
+/// The compiled, anchored expression of a pattern of the table, cached at its first use.
 #[expect(clippy::unwrap_used, reason = "constant patterns, compiled by every test")]
 pub(in crate::checkpoint) fn pattern(text: &'static str) -> &'static Regex {
     static ALL: LazyLock<Mutex<HashMap<&'static str, &'static Regex>>> = LazyLock::new(Mutex::default);

@@ -1,4 +1,5 @@
-//! The tree: everything that belongs to no root. Which files never hold it back, and which of many saves are kept.
+//! The rest: everything that belongs to no root. Which of its files never delay a commit, and which saves
+//! `--keep-saves` keeps.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -6,27 +7,27 @@ use super::ends::json;
 use crate::checkpoint::history::History;
 use crate::checkpoint::listing::{Entry, Kind, extension_of};
 
-/// Extensions of texts, which are copied as they stand.
+/// Extensions of text files, which are committed without waiting for them to settle.
 const TEXTS: &[&str] = &["txt", "csv", "tsv", "jsonl", "md", "yaml", "yml", "out"];
-/// Saves that lay there at the start are told apart by pauses between the times of their files.
-const APART_NS: i64 = 1_000_000_000;
+/// A longer pause between the times of two files separates two saves that were found at the start.
+const SAVE_GAP_NS: i64 = 1_000_000_000;
 
 pub(in crate::checkpoint) fn is_text_name(name: &str) -> bool {
     TEXTS.contains(&extension_of(name).to_ascii_lowercase().as_str())
 }
 
-/// Whether the file is a text: it never holds a part back. A JSON file that is too long to be read is one.
+/// Whether the file is a text, which never delays a part. A JSON file that is too long to be read counts as a text.
 pub(in crate::checkpoint) fn is_text(entry: &Entry) -> bool {
     let is_long = || extension_of(entry.name()).eq_ignore_ascii_case("json") && entry.size > json::LIMIT;
     entry.kind == Kind::File && (is_text_name(entry.name()) || is_long())
 }
 
-/// A path with every number put as `#`.
+/// The path with every number replaced by `#`.
 pub(in crate::checkpoint) fn series(path: &str) -> String {
     with_numbers(path, |_| true)
 }
 
-/// A path with the numbers that are chosen put as `#`.
+/// The path with the chosen numbers replaced by `#`.
 pub(in crate::checkpoint) fn with_numbers(path: &str, is_chosen: impl Fn(&str) -> bool) -> String {
     let mut text = String::with_capacity(path.len());
     let mut left = path;
@@ -40,7 +41,7 @@ pub(in crate::checkpoint) fn with_numbers(path: &str, is_chosen: impl Fn(&str) -
     text + left
 }
 
-/// The files of the rest without those that only older saves wrote, by `--keep-saves`.
+/// The files of the rest without those of older saves, by `--keep-saves`.
 pub(in crate::checkpoint) fn kept<'a>(
     keep_saves: Option<u32>,
     history: &History,
@@ -59,7 +60,7 @@ pub(in crate::checkpoint) fn kept<'a>(
     rest.iter().copied().filter(is_kept).collect()
 }
 
-/// Which save each file is of: counted in commits, and before the first by the times of files.
+/// The save of each file: (number of commits, number by the times of files before the first commit).
 fn saves<'a>(history: &History, rest: &[&'a Entry]) -> HashMap<&'a str, (u64, u64)> {
     let mut sorted = rest.to_vec();
     sorted.sort_by_key(|entry| entry.mtime_ns);
@@ -67,7 +68,7 @@ fn saves<'a>(history: &History, rest: &[&'a Entry]) -> HashMap<&'a str, (u64, u6
     let save_of = |entry: &'a Entry| {
         let save = history.seen(entry).map_or(0, |seen| seen.save);
         if save == 0 {
-            number += u64::from(entry.mtime_ns.saturating_sub(before) > APART_NS);
+            number += u64::from(entry.mtime_ns.saturating_sub(before) > SAVE_GAP_NS);
             before = entry.mtime_ns;
         }
         (entry.path.as_str(), (save, if save == 0 { number } else { 0 }))

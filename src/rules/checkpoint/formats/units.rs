@@ -1,4 +1,4 @@
-//! What a walk is divided into: units of known formats in their roots, and the rest.
+//! The parts of a walk: units of known formats in their roots, and the rest.
 
 use regex::Regex;
 
@@ -7,14 +7,14 @@ use super::layouts::{Format, Layout, Member, Proof, pattern};
 use crate::checkpoint::history::History;
 use crate::checkpoint::listing::{Entry, Kind, Listing, Peek, join, name_of};
 
-/// What is looked at.
+/// The input of a look.
 #[derive(Clone, Copy)]
 pub struct Scan<'a> {
     /// The walk.
     pub listing: &'a Listing,
-    /// A few bytes of any file of it.
+    /// Reads bytes of its files.
     pub peek: &'a dyn Peek,
-    /// What was asked for.
+    /// The user's options.
     pub options: &'a Options,
 }
 
@@ -26,27 +26,28 @@ impl Scan<'_> {
     }
 }
 
-/// What the user said about the checkpoints.
+/// The user's options about checkpoints.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Which formats are looked for.
+    /// The formats to recognise.
     pub format: Format,
     /// The file that completes a checkpoint directory.
     pub marker: Option<String>,
     /// Finds the step in a path: the first group, else the whole match.
     pub step: Option<Regex>,
-    /// Number of training processes that write into the directory, where it is known.
+    /// Number of training processes that write into the directory, if known.
     pub world_size: Option<u32>,
-    /// What never is part of a commit.
+    /// Paths that are never committed.
     pub exclusions: Exclusions,
-    /// Of files whose names differ only in numbers, those of so many newest saves are committed.
+    /// Of files whose names differ only in numbers, only those of this many newest saves are committed.
     pub keep_saves: Option<u32>,
     /// Whether links that lead out of the checkpoint directory are followed.
     pub follow: bool,
 }
 
 impl Options {
-    /// The step that `--step-regex` finds in a path: in its last part, with its extension or without, else in all of it.
+    /// The step that `--step-regex` finds in a path: in its last part, with or without extension, or else in the whole
+    /// path.
     pub(in crate::checkpoint) fn step_in(&self, path: &str) -> Option<u64> {
         let regex = self.step.as_ref()?;
         let name = name_of(path);
@@ -64,7 +65,7 @@ pub struct Unit<'a> {
     pub path: String,
     /// Its name in its root.
     pub key: String,
-    /// The training step, where the format tells.
+    /// The training step, if the format has one.
     pub step: Option<u64>,
     /// Its files, links and directories, by path.
     pub members: Vec<&'a Entry>,
@@ -74,26 +75,26 @@ pub struct Unit<'a> {
     pub state: UnitState,
 }
 
-/// Whether a unit is complete, apart from whether it lies still.
+/// Whether a unit is complete, without regard to recent changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UnitState {
-    /// Everything is there, and the save is proven.
+    /// Every file exists, and the save is proven to be finished.
     Complete,
     /// Why not, in one clause that names the file.
     Incomplete(String),
     /// Nothing proves that the save was finished. Why, in one clause.
     Unproven(String),
-    /// Not looked at, since a newer one is complete.
+    /// Not checked, because a newer unit is complete.
     Older,
 }
 
 impl Unit<'_> {
-    /// Whether it may be committed once it lies still.
+    /// Whether it may be committed after it has settled.
     pub(in crate::checkpoint) fn is_good(&self) -> bool {
         matches!(self.state, UnitState::Complete | UnitState::Unproven(_))
     }
 
-    /// How new it is: the last look that saw it change, then its files' times, then its step and name.
+    /// The sort key by age: the last look that saw a change, the newest time of its files, its step, its name.
     pub(in crate::checkpoint) fn age(&self, history: &History) -> (u64, i64, Option<u64>, String) {
         let files = self.members.iter().filter(|entry| entry.kind != Kind::Directory);
         let (look, time) = files.map(|entry| (history.look_of(entry), entry.mtime_ns)).max().unwrap_or_default();
@@ -115,20 +116,20 @@ pub struct Root<'a> {
 }
 
 impl Root<'_> {
-    /// Whether nothing proves its units but that they lie still.
+    /// Whether nothing but the absence of changes shows that its units are complete.
     pub(in crate::checkpoint) fn is_unprovable(&self) -> bool {
         matches!(self.layout.proof, Proof::Nothing)
     }
 }
 
-/// What each path belongs to.
+/// The part that each path belongs to.
 #[derive(Debug, Clone, Default)]
 pub struct Partition<'a> {
     /// Outer directories first.
     pub roots: Vec<Root<'a>>,
     /// The files and links that belong to no root, by path.
     pub rest: Vec<&'a Entry>,
-    /// Paths that are never committed, and the pattern or the reason. What lies below one is not named.
+    /// Paths that are never committed, each with the pattern or the reason. Paths below them are not listed.
     pub excluded: Vec<(String, String)>,
 }
 
@@ -137,9 +138,10 @@ pub(in crate::checkpoint) struct Case<'a, 'r> {
     pub(in crate::checkpoint) scan: &'r Scan<'a>,
     pub(in crate::checkpoint) history: &'r History,
     pub(in crate::checkpoint) root: &'r Root<'a>,
-    /// Which unit of the root is meant.
+    /// The index of the unit in its root.
     pub(in crate::checkpoint) at: usize,
-    /// A pointer that names a unit from this one on proves it: its save was over when the later one's was.
+    /// The index of the newest unit whose pointer also proves this one, because a later save begins after the earlier
+    /// one has ended.
     pub(in crate::checkpoint) newest: usize,
 }
 
@@ -148,7 +150,7 @@ impl<'a, 'r> Case<'a, 'r> {
         &self.root.units[self.at]
     }
 
-    /// Where its members' paths are counted from.
+    /// The directory that its members' paths are relative to.
     pub(in crate::checkpoint) fn base(&self) -> &'r str {
         if self.unit().is_directory { &self.unit().path } else { &self.root.dir }
     }
@@ -160,7 +162,7 @@ impl<'a, 'r> Case<'a, 'r> {
         files.map(move |entry| (*entry, entry.path[length..].trim_start_matches('/')))
     }
 
-    /// The first of its files that matches, by the length of its path.
+    /// The file with the shortest path that matches.
     pub(in crate::checkpoint) fn first(&self, text: &'static str) -> Option<&'a Entry> {
         let found = self.files().filter(|(_, path)| pattern(text).is_match(path));
         found.min_by_key(|(_, path)| (path.len(), *path)).map(|(entry, _)| entry)
@@ -171,14 +173,14 @@ impl<'a, 'r> Case<'a, 'r> {
         self.scan.listing.file(&join(self.base(), path))
     }
 
-    /// Whether it is the file of one rank.
+    /// Whether the file belongs to one rank.
     pub(in crate::checkpoint) fn is_per_rank(&self, path: &str) -> bool {
         let is_one = |m: &Member| matches!(m, Member::PerRank { file, .. } if pattern(file).is_match(path));
         self.root.layout.members.iter().any(is_one)
     }
 
-    /// Whether it may be written after the proof, or by another clock: another rank's file. A rank 0 that may write for all
-    /// writes its own files before the proof.
+    /// Whether its time cannot be compared with the proof's: another rank's file, which may be written later and by another
+    /// clock. If rank 0 may write for all, it writes its own files before the proof.
     pub(in crate::checkpoint) fn is_unordered(&self, path: &str) -> bool {
         let is_one = |member: &Member| {
             let Member::PerRank { file, or_rank_0 } = member else { return false };

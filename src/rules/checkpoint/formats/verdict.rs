@@ -1,5 +1,5 @@
-//! Whether a unit is complete. Every row of the table is held to the same rules: its members, its proof, the order of its
-//! files, one save, the ends of its files, and the number of ranks.
+//! Whether a unit is complete. The same rules hold for every row of the table: the members, the proof, the order of the
+//! files, one save, the ends of the files, and the number of ranks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::checkpoint::listing::{Entry, Kind, end_of, extension_of, is_below, jo
 /// Why a unit is not complete, in one clause.
 type Check = Result<(), String>;
 
-/// Whether the unit is complete, apart from whether it lies still.
+/// Whether the unit is complete, without regard to recent changes.
 pub(in crate::checkpoint) fn judge(case: &Case) -> UnitState {
     match proven(case) {
         Err(why) => UnitState::Incomplete(why),
@@ -34,7 +34,7 @@ fn proven(case: &Case) -> Check {
     nested(case)
 }
 
-/// What is below a directory unit and cannot be committed: the unit without it is not whole.
+/// Refuses a unit with an entry that cannot be committed, because the unit is not whole without it.
 fn refused(case: &Case) -> Check {
     let below = if case.unit().is_directory { case.scan.listing.below(case.base()) } else { &[] };
     let lost = below.iter().find(|entry| matches!(entry.kind, Kind::Lost(_)));
@@ -48,7 +48,7 @@ fn members(case: &Case) -> Check {
             Member::AnyOf(all) => return Err(format!("{} lacks {}", case.unit().path, all.join(" or "))),
             Member::Absent(text) => {
                 if let Some(entry) = case.first(text) {
-                    return Err(format!("{} is there", entry.path));
+                    return Err(format!("{} exists", entry.path));
                 }
             }
             Member::PerRank { file, or_rank_0 } => ranks(case, file, *or_rank_0)?,
@@ -62,10 +62,11 @@ fn members(case: &Case) -> Check {
     Ok(())
 }
 
-/// As many ranks as write. What has not changed since the start may be of a run with another number of them.
+/// Checks that every rank has a file. Files that have not changed since the start may come from a run with another
+/// number of ranks.
 fn ranks(case: &Case, text: &'static str, or_rank_0: bool) -> Check {
     let Some(world) = case.scan.options.world_size else { return Ok(()) };
-    if !case.history.is_pushed && case.files().all(|(entry, _)| case.history.lay_there(entry)) {
+    if !case.history.is_pushed && case.files().all(|(entry, _)| case.history.is_unchanged_since_start(entry)) {
         return Ok(());
     }
     let captures = case.files().filter_map(|(_, path)| pattern(text).captures(path));
@@ -79,7 +80,7 @@ fn ranks(case: &Case, text: &'static str, or_rank_0: bool) -> Check {
     Err(format!("{} has {} of {world} ranks' {what}", case.unit().path, found.len()))
 }
 
-/// The file that proves the save, where the row has one.
+/// The file that proves the save, if the row has one.
 fn proof<'a>(case: &Case<'a, '_>) -> Result<Option<&'a Entry>, String> {
     let missing = |name: &str| format!("{} is not there yet", join(&case.unit().path, name));
     let proof = match &case.root.layout.proof {
@@ -115,20 +116,20 @@ fn pointed<'a>(case: &Case<'a, '_>, files: &[&str]) -> Result<&'a Entry, String>
     if is_named { Ok(entry) } else { Err(format!("{} does not name {key} yet (it says {shown:?})", entry.path)) }
 }
 
-/// Whether a file tells something about weights and holds none: it may be written at any time.
+/// Whether a file describes weights but holds none; such a file may be written at any time.
 fn is_note(file: &Entry) -> bool {
     rest::is_text(file) || ["json", "py"].contains(&extension_of(file.name()))
 }
 
-/// Where a unit of this name existed before, none of the files that were written over is younger than the proof. Under a new
-/// name the proof's presence is enough, and so it is for new files: what a callback writes after the proof does no harm.
-/// What lay there at the start and is in no commit may have been saved over before.
+/// If a unit of this name existed before, no file that was overwritten may be younger than the proof. For a new name, and
+/// for new files, the proof's existence is enough, because a callback may write after the proof. A unit that was found at
+/// the start and is in no commit may have been overwritten, too.
 fn order(case: &Case, proof: Option<&Entry>) -> Check {
     let (history, Some(proof)) = (case.history, proof) else { return Ok(()) };
     let is_over = |entry: &Entry| {
         let is_rewritten = history.seen(entry).is_some_and(|seen| seen.is_rewritten);
         is_rewritten && history.look_of(entry) > history.look_of(proof)
-            || history.lay_there(entry) && history.is_fresh(entry)
+            || history.is_unchanged_since_start(entry) && history.is_fresh(entry)
             || history.differs(entry) == Some(true)
             || history.is_pushed
     };
@@ -144,7 +145,7 @@ fn order(case: &Case, proof: Option<&Entry>) -> Check {
     }
 }
 
-/// Of a unit that is saved over, all files are of the new save, the proof too.
+/// If a unit is overwritten, all its files and the proof must be of the new save.
 fn one_save(case: &Case, proof: Option<&Entry>) -> Check {
     let is = |differs: bool| move |entry: &&Entry| case.history.differs(entry) == Some(differs);
     let files = || case.files().map(|(entry, _)| entry).filter(|entry| !is_note(entry));
@@ -154,7 +155,7 @@ fn one_save(case: &Case, proof: Option<&Entry>) -> Check {
     }
 }
 
-/// No file is gone that the last commit of the same name has: the unit is being deleted.
+/// No file of the last commit of the same name may be missing; otherwise the unit is being deleted.
 fn nothing_gone(case: &Case) -> Check {
     let last = case.history.part(Some(&case.root.dir));
     let Some(last) = last.filter(|part| part.unit.as_deref() == Some(&case.unit().path)) else { return Ok(()) };
@@ -171,7 +172,7 @@ fn nothing_gone(case: &Case) -> Check {
     }
 }
 
-/// Each file has the end of its type, the proof too, and each link leads to something.
+/// Each file, and the proof, has the end that its type requires, and each link leads to something.
 fn ends(case: &Case, proof: Option<&Entry>) -> Check {
     case.files().map(|(entry, _)| entry).chain(proof).try_for_each(|file| case.history.whole(case.scan.peek, file))?;
     let dangles = |entry: &&&Entry| {
@@ -184,7 +185,7 @@ fn ends(case: &Case, proof: Option<&Entry>) -> Check {
     }
 }
 
-/// What other libraries' formats hold in a directory is whole as well.
+/// Checkpoints of other libraries inside the unit must be whole, too.
 fn nested(case: &Case) -> Check {
     let mut homes: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (entry, _) in case.files().filter(|_| case.unit().is_directory) {
@@ -208,23 +209,23 @@ fn nested(case: &Case) -> Check {
     Ok(())
 }
 
-/// Where each save writes the same names, none is missing that the unit before has.
+/// If each save writes the same names, the unit must have every name of the previous unit.
 fn as_before(case: &Case) -> Check {
     if !case.root.layout.again || case.at + 1 == case.root.units.len() {
         return Ok(());
     }
     let before = Case { at: case.at + 1, ..*case };
-    // A number in a name may be the step's, or stay the same from save to save.
+    // A number in a name may be the step, or the same in every save.
     let there: BTreeSet<String> = case.files().flat_map(|(_, path)| [path.to_owned(), alike(case, path)]).collect();
     let is_counted = |path: &str| case.scan.options.world_size.is_some() && case.is_per_rank(path);
     let is_here = |path: &str| there.contains(path) || there.contains(&alike(&before, path));
     match before.files().find(|(entry, path)| !rest::is_text(entry) && !is_counted(path) && !is_here(path)) {
-        Some((entry, _)) => Err(format!("{} has nothing like {}", case.unit().path, entry.path)),
+        Some((entry, _)) => Err(format!("{} has no counterpart of {}", case.unit().path, entry.path)),
         None => Ok(()),
     }
 }
 
-/// A path with the numbers of the unit's name put as `#`.
+/// The path with the numbers of the unit's name replaced by `#`.
 fn alike(case: &Case, path: &str) -> String {
     let own = case.unit().key.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
     let own: Vec<&str> = own.map(|digits| digits.trim_start_matches('0')).collect();

@@ -1,8 +1,8 @@
-//! Lives of trainers: what is committed, when, and what a killed one finds. [`Dir::play`] says what the words mean.
+//! Lives of trainers: what is committed and when, and what a killed trainer finds. [`Dir::play`] defines the words.
 
 use super::*;
 
-/// What a case shows, and its life.
+/// The promise of each case, and its life.
 const LIVES: &[(&str, &str)] = &[
     (
         "the first save waits three times settle, and a later one as long as an earlier pause",
@@ -10,12 +10,12 @@ const LIVES: &[(&str, &str)] = &[
          save a.bin; wait 4.5; commits 1; save b.bin; wait 6; commits 2",
     ),
     (
-        "a pause between two saves is no pause within one",
+        "a pause between two saves does not count as a pause within one",
         "save a.bin; open a.bin; wait 50; save b.bin; close; wait 9; commits 1; save a.bin; wait 7; commits 2",
     ),
-    ("where no pause was seen, settle is enough", "save a.bin b.bin; wait 8; save a.bin b.bin; wait 2.5; commits 2"),
+    ("if no pause was seen, settle is enough", "save a.bin b.bin; wait 8; save a.bin b.bin; wait 2.5; commits 2"),
     (
-        "a pair that is saved over is of one save after a kill",
+        "an overwritten pair is of one save after a kill",
         "save G.pth D.pth; wait 8; save G.pth D.pth; wait 8; save G.pth; kill; back G.pth; commits 2; stored G.pth D.pth",
     ),
     (
@@ -32,11 +32,11 @@ const LIVES: &[(&str, &str)] = &[
     ("a raw file has no end", "save c.raw; wait 8; save c.raw; kill; commits 1; torn c.raw; back c.raw"),
     ("whole files under new names stay", "save a.pt b.pt; kill; commits 0; torn; wait 8; commits 1"),
     (
-        "a torn file goes back to the last commit's",
+        "a torn file is restored from the last commit",
         "save out/c.pt; wait 8; tear out/c.pt; kill; back out/c.pt; commits 1; stored out/c.pt",
     ),
     (
-        "one torn file puts nothing else aside",
+        "one torn file moves nothing else away",
         "save r50/e_1.pth; wait 8; save r50/e_2.pth r50/e_3.pth; tear r50/e_4.pth; crash; torn r50/e_4.pth
          wait 8; stored r50/e_3.pth",
     ),
@@ -54,30 +54,30 @@ const LIVES: &[(&str, &str)] = &[
         "two series are a tree",
         "save model_100.pt optim_100.pt; wait 8; save model_200.pt optim_200.pt; wait 8; count 4; resume . -",
     ),
-    ("newest is what changed last", "save epoch_2.pt; wait 8; save epoch_1.pt; wait 8; only epoch_1.pt"),
+    ("the newest checkpoint is the one that changed last", "save epoch_2.pt; wait 8; save epoch_1.pt; wait 8; only epoch_1.pt"),
     (
-        "a number that is counted anew is no reason to go back",
+        "a number that starts again is no reason to go back",
         "save epoch_1_step_500.pt; wait 8; save epoch_2_step_100.pt; wait 8; stored epoch_2_step_100.pt; kill; torn",
     ),
     (
-        "a numbered directory that lacks what the one before has waits",
+        "a numbered directory without a file of the previous one waits",
         "save step_100/a.pt step_100/b.pt; wait 8; save step_200/a.pt; wait 26; commits 1; kill; torn step_200/a.pt
          resume step_100 100; save step_200/a.pt; wait 70; stored step_200/a.pt",
     ),
     (
-        "a number that stays the same from save to save is no step",
+        "a number that is the same in every save is not a step",
         "save step-1/00/01.bin step-1/00/02.bin step-1/00/03.bin; wait 26; commits 1
          save step-2/00/01.bin step-2/00/02.bin step-2/00/03.bin; wait 26; commits 2
          save step-3/00/01.bin step-3/00/02.bin step-3/00/03.bin; wait 26; commits 3",
     ),
     (
-        "the files of older saves go where keep-saves says so",
+        "keep-saves drops the files of older saves",
         "keep 2; save tokenizer.json; save r/m_1_0.pt r/m_1_1.pt r/o_1.pt; wait 8; save r/m_2_0.pt r/m_2_1.pt r/o_2.pt
          wait 8; save r/m_3_0.pt r/m_3_1.pt r/o_3.pt; wait 8
          only r/m_2_0.pt r/m_2_1.pt r/m_3_0.pt r/m_3_1.pt r/o_2.pt r/o_3.pt tokenizer.json",
     ),
     (
-        "a deletion alone is nothing new, and goes into the next commit",
+        "a deletion alone causes no commit, and is part of the next one",
         "save r/a_1.pt r/b.pt; wait 8; save r/a_2.pt r/b.pt; wait 8; remove r/a_1.pt; wait 8; commits 2
          save r/a_3.pt r/b.pt; wait 8; commits 3; only r/a_2.pt r/a_3.pt r/b.pt",
     ),
@@ -97,13 +97,13 @@ const LIVES: &[(&str, &str)] = &[
          unit Incomplete trainer_state.json is not there yet; wait 20; commits 0",
     ),
     (
-        "a unit that is saved over is of one save, and one that is being deleted is none",
+        "an overwritten unit must be of one save, and a unit that is being deleted does not count",
         "huggingface . 5; wait 8; save checkpoint-5/model.safetensors checkpoint-5/trainer_state.json
          unit Incomplete another save; huggingface . 5; unit Complete; remove checkpoint-5/optimizer.pt
          unit Incomplete is gone",
     ),
     (
-        "under a new name the proof's presence is enough, but without memory the order is asked for",
+        "under a new name the proof is enough, but without earlier looks the order is checked",
         "huggingface . 5; save checkpoint-5/model.safetensors; unit Complete; push; unit Incomplete is younger than",
     ),
     (
@@ -115,13 +115,13 @@ const LIVES: &[(&str, &str)] = &[
          stored c/_critic/global_step100/mp_rank_00_model_states.pt",
     ),
     (
-        "each rank has its file, but what lay there at the start may be of fewer ranks",
+        "each rank has its file, but files from before the start may be of fewer ranks",
         "world 2; deepspeed run 5; unit Incomplete 1 of 2 ranks'; forget; unit Complete",
     ),
     (
         "each save has the files of the one before",
         "save ep0-ba10-rank0.pt ep0-ba10-rank1.pt; wait 8; save ep0-ba20-rank0.pt
-         unit Unproven nothing like ep0-ba10-rank1.pt; kill; resume ep0-ba10 10",
+         unit Unproven no counterpart of ep0-ba10-rank1.pt; kill; resume ep0-ba10 10",
     ),
     (
         "a model and its optimizer as distributed checkpoints are one unit",
@@ -131,11 +131,11 @@ const LIVES: &[(&str, &str)] = &[
          resume e/step-10 10",
     ),
     (
-        "a distributed checkpoint that one process saves over is in order",
+        "a distributed checkpoint that one process overwrites is checked for order",
         "save last/__0_0.distcp; metadata last; push; unit Complete; save last/__0_0.distcp; push; unit Incomplete is younger than",
     ),
     (
-        "a whole newer step that was not committed is found though the clock was set back",
+        "a whole newer step that was not committed is found although the clock was set back",
         "huggingface . 5; wait 8; skew -1; huggingface . 10; crash; resume checkpoint-10 10; wait 8
          stored checkpoint-10/optimizer.pt",
     ),
@@ -144,20 +144,20 @@ const LIVES: &[(&str, &str)] = &[
         "save model.pt; open model.pt; wait 8; state model.pt is open for writing; close; wait 1; commits 1",
     ),
     (
-        "after ten looks one warning names what is missing and the way out",
+        "after ten looks one warning names the missing file and says what to do",
         "save global_step5/mp_rank_00_model_states.pt global_step5/zero_pp_rank_0_mp_rank_00_optim_states.pt; wait 20
-         warned latest is not there yet, for 10 looks, so nothing new of it is committed; warned --checkpoint-format tree",
+         warned latest is not there yet, for 10 looks, so its new content is not committed; warned --checkpoint-format tree",
     ),
-    ("no format is a tree", "format tree; huggingface . 5; save o.pt step-1/DONE; wait 20; count 8; resume . -"),
-    ("a format that is asked for is all", "format huggingface; huggingface . 5; save o.pt; wait 20; count 6; without o.pt"),
-    ("and where it is not there, nothing is committed", "format composer; huggingface . 5; save o.pt; wait 20; count 0"),
+    ("format tree commits everything as one tree", "format tree; huggingface . 5; save o.pt step-1/DONE; wait 20; count 8; resume . -"),
+    ("only the chosen format is committed", "format huggingface; huggingface . 5; save o.pt; wait 20; count 6; without o.pt"),
+    ("and without a checkpoint of it nothing is committed", "format composer; huggingface . 5; save o.pt; wait 20; count 0"),
     (
         "a marker is a proof",
         "marker DONE; save step-1/w.bin step-1/DONE; save step-2/w.bin; wait 20; only step-1/DONE step-1/w.bin",
     ),
     ("a format needs the marker as well", "format huggingface; marker DONE; huggingface . 5; wait 20; count 0"),
     (
-        "the step of a tree is what the expression finds in the youngest path",
+        "the step of a tree is the number that the expression finds in the youngest path",
         r"step _(\d+)\.weights$; save b/y_1000.weights b/y_last.weights; wait 8; save b/y_2000.weights b/y_last.weights
           wait 8; resume . 2000",
     ),
@@ -169,7 +169,7 @@ const LIVES: &[(&str, &str)] = &[
          save out/ema.pt; look; explain out/ema.pt rest waiting: out/ema.pt changed; explain nothing not there",
     ),
     (
-        "links that lead out of the directory are left out, and a link alone is no series",
+        "links that lead out of the directory are omitted, and a link alone is not a series",
         "save run/model.pt; write run/loop -> loop; write run/up -> ../../etc/passwd; wait 8; only run/loop run/model.pt
          explain run/up a symbolic link that leaves; write ckpt-5.index -> run/model.pt; no-unit",
     ),
@@ -216,7 +216,7 @@ fn texts_never_hold_a_commit_back_and_are_committed_when_they_lie_still() {
         dir.play("texts grow", &format!("write t.out {number}; write m.jsonl {number}; {save}; wait 0.5"));
     }
     dir.play("the model was committed", "commits 1; write latest.txt 100; wait 8; stored latest.txt t.out; commits 2");
-    assert!(!dir.stored.expect("is committed").0.is_new_content, "a text is no progress");
+    assert!(!dir.stored.expect("is committed").0.is_new_content, "a text is not progress");
 }
 
 #[test]
@@ -235,6 +235,6 @@ fn files_that_cannot_be_copied_are_omitted_with_the_reason() {
 }
 
 #[test]
-fn an_unknown_format_is_refused_with_the_names_that_there_are() {
+fn an_unknown_format_is_refused_with_the_known_names() {
     assert!(Format::parse("torch").expect_err("is none").contains("huggingface"));
 }

@@ -35,13 +35,13 @@ pub(super) struct File {
     inode: u64,
 }
 
-/// A directory with what watches it.
+/// A checkpoint directory, its tracker and its store.
 pub(super) struct Dir {
     files: BTreeMap<String, File>,
     pub(super) options: Options,
     pub(super) open: BTreeSet<String>,
     now: Duration,
-    /// The file server's clock against ours, nanoseconds.
+    /// The file server's clock minus the local clock, nanoseconds.
     pub(super) skew_ns: i64,
     inodes: u64,
     pub(super) tracker: Tracker,
@@ -49,7 +49,7 @@ pub(super) struct Dir {
     pub(super) stored: Option<(Plan, BTreeMap<String, File>)>,
     pub(super) commits: usize,
     warnings: Vec<String>,
-    /// What the last look and the last rollback said.
+    /// The results of the last look and the last rollback.
     parts: Vec<PartState>,
     back: Rollback,
 }
@@ -80,7 +80,7 @@ impl Dir {
         }
     }
 
-    /// Writes a whole file of its type; a fifth of a second goes by.
+    /// Writes a whole file of its type, which takes a fifth of a second.
     pub(super) fn save(&mut self, path: &str) {
         self.write(path, whole_file(path));
     }
@@ -121,7 +121,7 @@ impl Dir {
         Listing::new(entries.into_values().collect())
     }
 
-    /// What a rule says of it now.
+    /// Applies a rule to the present state.
     pub(super) fn with<T>(&mut self, writer: Writer, rule: impl FnOnce(&mut Tracker, &Facts) -> T) -> T {
         let listing = self.listing();
         let scan = Scan { listing: &listing, peek: &self.files, options: &self.options };
@@ -137,7 +137,7 @@ impl Dir {
         rule(&mut self.tracker, &facts)
     }
 
-    /// One look, and the commit that it asks for.
+    /// One look, and the commit that it plans.
     fn look(&mut self, writer: Writer) {
         let look = self.with(writer, |tracker, facts| tracker.look(facts));
         self.warnings.extend(look.warning);
@@ -156,7 +156,7 @@ impl Dir {
         self.commits += 1;
     }
 
-    /// Time goes by, with a look each half second.
+    /// Lets time pass, with a look each half second.
     pub(super) fn wait(&mut self, seconds: f64) {
         for _ in 0..(seconds * 2.0) as usize {
             self.now += Duration::from_millis(500);
@@ -171,7 +171,7 @@ impl Dir {
         self.roll_back();
     }
 
-    /// The whole machine dies; the next attempt finds the disk, and knows of no look.
+    /// The whole machine dies; the next attempt finds the disk, but not the earlier looks.
     fn crash(&mut self) {
         self.begin();
         self.roll_back();
@@ -196,7 +196,7 @@ impl Dir {
     fn roll_back(&mut self) {
         self.back = self.with(Writer::Killed, |tracker, facts| tracker.after_death(facts));
         for (path, _) in &self.back.to_torn {
-            self.files.remove(path).expect("what is moved is there");
+            self.files.remove(path).expect("the moved file exists");
         }
         for path in self.back.put_back.clone() {
             let file = self.stored.as_ref().and_then(|stored| stored.1.get(&path)).expect("the commit has it").clone();
@@ -209,7 +209,7 @@ impl Dir {
         self.begin();
     }
 
-    /// What the next attempt is told to resume from.
+    /// The checkpoint that the next attempt resumes from.
     pub(super) fn resume(&mut self) -> Option<(String, Option<u64>)> {
         let found = self.with(Writer::Running, |tracker, facts| {
             tracker.take_in(facts);
@@ -218,7 +218,7 @@ impl Dir {
         found.map(|resume| (resume.unit.unwrap_or_else(|| ".".to_owned()), resume.step))
     }
 
-    /// Whether the store has this file as it lies here.
+    /// Whether the store has this file with its present content.
     pub(super) fn has_stored(&self, path: &str) -> bool {
         let stored = self.stored.as_ref().and_then(|stored| stored.1.get(path));
         stored.is_some_and(|file| self.files.get(path).is_some_and(|here| here.mtime_ns == file.mtime_ns))
@@ -244,8 +244,8 @@ impl Dir {
         self.units().iter().any(|(path, _, state)| path == unit && *state == UnitState::Complete)
     }
 
-    /// Carries out a life: statements of a word and its arguments, divided by `;` or a new line. Those in the second half of
-    /// the list say what is so then.
+    /// Plays a life: statements of a word and its arguments, separated by `;` or a new line. The words in the second half of
+    /// the match are assertions.
     pub(super) fn play(&mut self, name: &str, life: &str) {
         for statement in life.split([';', '\n']).map(str::trim).filter(|statement| !statement.is_empty()) {
             let place = format!("{name}: {statement}: {:?}, stored {:?}", self.parts, self.stored_paths());
@@ -313,10 +313,13 @@ impl Dir {
                 }
                 "explain" => {
                     let found = self.with(Writer::Running, |tracker, facts| explain(facts, tracker, args[0]));
-                    let told = format!("{} {}", found.decided_by, found.detail);
-                    assert!(told.starts_with(args[1]) && told.contains(&args[2..].join(" ")), "{place}: {told}");
+                    let explanation = format!("{} {}", found.decided_by, found.detail);
+                    assert!(
+                        explanation.starts_with(args[1]) && explanation.contains(&args[2..].join(" ")),
+                        "{place}: {explanation}"
+                    );
                 }
-                other => panic!("{other} is no word: {place}"),
+                other => panic!("{other} is an unknown word: {place}"),
             }
         }
     }

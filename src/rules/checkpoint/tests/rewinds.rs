@@ -35,7 +35,7 @@ fn a_directory_of_one_format_can_go_back_to_each_complete_checkpoint_that_has_a_
 }
 
 #[test]
-fn a_pointer_names_the_older_checkpoint_then() {
+fn a_rewind_makes_the_pointer_name_the_older_checkpoint() {
     let mut dir = Dir::new();
     for step in [100, 200] {
         let home = format!("global_step{step}");
@@ -65,5 +65,5 @@ fn a_directory_with_other_files_is_offered_as_it_is() {
     texts.save("global_step200/zero_pp_rank_0_mp_rank_00_optim_states.pt");
     texts.write("latest", "global_step200");
     texts.write("loss.csv", "1,2");
-    assert_eq!(texts.restorable().len(), 2, "a text is no hindrance");
+    assert_eq!(texts.restorable().len(), 2, "a text does not prevent a rewind");
 }

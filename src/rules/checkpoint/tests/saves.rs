@@ -10,7 +10,7 @@ struct Recorded {
     steps: Vec<Vec<&'static str>>,
 }
 
-/// The recordings, each under its name.
+/// The recordings, each with its name.
 macro_rules! recordings {
     ($($name:literal),* $(,)?) => {
         [$(($name, include_str!(concat!("../../../../tests/golden/saves/", $name, ".txt")))),*]
@@ -55,13 +55,13 @@ fn recorded() -> impl Iterator<Item = Recorded> {
 }
 
 impl Recorded {
-    /// The row that the recording is called after.
+    /// The row whose name the recording has.
     fn layout(&self) -> &str {
         let own = self.name.strip_prefix("lightning-").unwrap_or(self.name);
         own.split('-').next().filter(|name| LAYOUTS.iter().any(|layout| layout.name == *name)).expect("is called so")
     }
 
-    /// A directory after the first steps, below a run directory, and half of the one after them where that is a write.
+    /// A directory after the first `count` steps, below a run directory; with `is_halved` also half of the next write.
     fn after(&self, run: &str, count: usize, is_halved: bool) -> Dir {
         let mut dir = Dir::new();
         dir.options.world_size = self.world_size;
@@ -109,7 +109,7 @@ fn no_prefix_of_a_save_is_complete_and_the_whole_is_whatever_the_run_is_called()
             let wanted: Vec<_> = wanted.iter().map(|unit| (unit, save.layout())).collect();
             assert_eq!(complete, wanted, "{} in {run:?} after {count}: {units:?}", save.name);
         }
-        // Orbax takes an empty one as well.
+        // Orbax also accepts an empty `commit_success.txt`.
         for count in (0..save.steps.len()).filter(|at| !save.steps[*at][1].ends_with("commit_success.txt")) {
             let units = save.after("run", count, true).units();
             assert!(units.iter().all(|u| u.2 != UnitState::Complete), "{} in step {count}: {units:?}", save.name);
@@ -138,13 +138,13 @@ fn a_save_over_the_same_names_is_complete_only_at_its_end_whatever_the_clocks_sa
             let first = dir.stored.clone().expect("is committed").1;
             dir.skew_ns = clock[1] * HOUR_NS;
             save.replay(&mut dir, "run", count, is_half);
-            // Temporary names alone change nothing of the unit.
+            // Temporary names alone do not change the unit.
             let is_begun = first.iter().any(|(path, file)| dir.files.get(path) != Some(file));
             let is_whole = count == save.steps.len();
             if is_begun && save.is_saved_over {
                 assert_eq!(dir.is_complete(&unit), is_whole, "{place}: {:?}", dir.units());
             }
-            // Killed there: the store has all of the one save or all of the other, and so has the disk afterwards.
+            // After a kill here, the store has all of one save or all of the other, and so has the disk.
             dir.kill();
             let stored = dir.stored.clone().expect("is committed").1;
             let of_first = |path: &&String| stored.get(*path) == first.get(*path);
@@ -176,6 +176,6 @@ fn the_commit_of_a_save_is_the_newest_unit_and_its_pointers() {
         dir.lose_disk();
         assert_eq!(dir.resume().map(|resume| resume.0), Some(unit), "{}: the restored is complete as well", save.name);
         dir.wait(30.0);
-        assert_eq!(dir.commits, 1, "{}: nothing is new after a restore", save.name);
+        assert_eq!(dir.commits, 1, "{}: a restore adds nothing new", save.name);
     }
 }

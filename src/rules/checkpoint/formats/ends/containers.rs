@@ -1,4 +1,4 @@
-//! Where the containers that weights are kept in end: a few reads each, no framework needed.
+//! Checks that the container files of weights are not cut short: a few reads each, without any framework.
 
 use std::collections::BTreeMap;
 
@@ -14,17 +14,17 @@ const JSON_LIMIT: u64 = 100 << 20;
 pub(super) const TABLE_MAGIC: u64 = 0xdb47_7524_8b80_fb57;
 pub(super) const HDF5_SIGNATURE: &[u8] = b"\x89HDF\r\n\x1a\n";
 
-/// Errors: why it is not whole, in one clause.
+/// Errors: why the file is not whole, in one clause.
 pub(in crate::checkpoint) type Verdict = Result<(), String>;
 
-/// A machine that crashes may leave zeros of what it had not written to its disk.
+/// After a crash of the machine, a file may hold zeros where data had not reached the disk.
 pub(super) fn no_zeros(peek: &dyn Peek, file: &Entry) -> Verdict {
     let head = peek.read(&file.path, 0, 4).ok_or("it cannot be read")?;
     let is_zeros = !head.is_empty() && head.iter().all(|byte| *byte == 0);
     if is_zeros { Err("it starts with zeros: not written yet".to_owned()) } else { Ok(()) }
 }
 
-/// `torch.save`: a zip file, or a pickle of the time before; of the latter only the settling tells.
+/// `torch.save`: a zip file, or a pickle in older versions. The end of such a pickle cannot be checked.
 pub(super) fn torch(peek: &dyn Peek, file: &Entry) -> Verdict {
     let head = peek.read(&file.path, 0, 4).ok_or("it cannot be read")?;
     match head.as_slice() {
@@ -39,7 +39,7 @@ pub(super) fn torch(peek: &dyn Peek, file: &Entry) -> Verdict {
 pub(super) fn zip(peek: &dyn Peek, file: &Entry) -> Verdict {
     let read = |from, length| peek.read(&file.path, from, length).ok_or("it cannot be read");
     if read(0, 4)? != b"PK\x03\x04" {
-        return Err("it is no zip file".to_owned());
+        return Err("it is not a zip file".to_owned());
     }
     let from = file.size.saturating_sub(ZIP_TAIL);
     let tail = read(from, (file.size - from) as usize)?;
@@ -78,15 +78,15 @@ pub(super) fn safetensors(peek: &dyn Peek, file: &Entry) -> Verdict {
     }
     let length = le(&head, 0, 8);
     if length >= JSON_LIMIT || 8 + length > file.size {
-        return Err(format!("its header claims {length} bytes: cut short or no safetensors"));
+        return Err(format!("its header claims {length} bytes: cut short or not a safetensors file"));
     }
     let header = read(8, length as usize)?;
     let header: BTreeMap<String, serde_json::Value> =
-        serde_json::from_slice(&header).map_err(|_| "its header is no JSON: cut short or no safetensors")?;
+        serde_json::from_slice(&header).map_err(|_| "its header is not JSON: cut short or not a safetensors file")?;
     let mut spans = Vec::new();
     for (name, value) in header.into_iter().filter(|(name, _)| name != "__metadata__") {
         let tensor: Tensor =
-            serde_json::from_value(value).map_err(|_| format!("its header says nothing of where {name:?} lies"))?;
+            serde_json::from_value(value).map_err(|_| format!("its header has no offsets for {name:?}"))?;
         spans.push(tensor.data_offsets);
     }
     spans.sort_unstable();
@@ -100,11 +100,11 @@ pub(super) fn safetensors(peek: &dyn Peek, file: &Entry) -> Verdict {
     match end.checked_add(8 + length) {
         Some(end) if end == file.size => Ok(()),
         Some(end) => Err(format!("it should have {end} bytes and has {}", file.size)),
-        None => Err("its tensors end nowhere".to_owned()),
+        None => Err("the ends of its tensors overflow".to_owned()),
     }
 }
 
-/// An HDF5 file whose superblock knows its length.
+/// An HDF5 file as long as its superblock says.
 pub(super) fn hdf5(peek: &dyn Peek, file: &Entry) -> Verdict {
     let mut at = 0;
     loop {
@@ -118,7 +118,7 @@ pub(super) fn hdf5(peek: &dyn Peek, file: &Entry) -> Verdict {
         }
         at = if at == 0 { 512 } else { at * 2 };
         if at >= file.size {
-            return Err("it is no HDF5 file, or was not closed".to_owned());
+            return Err("it is not an HDF5 file, or was not closed".to_owned());
         }
     }
 }
@@ -136,11 +136,15 @@ fn hdf5_end(head: &[u8]) -> Option<(u64, u64)> {
     ((1..=8).contains(&width) && head.len() >= end + width).then(|| (le(head, base, width), le(head, end, width)))
 }
 
-/// A TensorFlow table: the magic number is its last word.
+/// A TensorFlow table: it ends with the magic number.
 pub(in crate::checkpoint) fn table(peek: &dyn Peek, file: &Entry) -> Verdict {
     let tail = peek.read(&file.path, file.size.saturating_sub(8), 8).ok_or("it cannot be read")?;
     let whole = tail.len() == 8 && le(&tail, 0, 8) == TABLE_MAGIC;
-    if whole { Ok(()) } else { Err("it does not end as a TensorFlow index does: cut short".to_owned()) }
+    if whole {
+        Ok(())
+    } else {
+        Err("it does not end with the magic number of a TensorFlow index: cut short".to_owned())
+    }
 }
 
 /// A little-endian number; bytes past the end count as zero.

@@ -1,4 +1,4 @@
-//! JSON files of a listing.
+//! Reads and checks JSON files of a listing.
 
 use serde::de::{DeserializeOwned, IgnoredAny};
 
@@ -6,7 +6,7 @@ use super::containers::Verdict;
 use crate::checkpoint::listing::{Entry, Peek};
 use crate::text::python_json;
 
-/// Longer files are judged by their last bytes: reading them at each look would take too long.
+/// Longer files, in bytes, are judged by their last bytes: reading them at each look would take too long.
 pub(in crate::checkpoint) const LIMIT: u64 = 16 << 20;
 
 /// The value in a JSON file. `None` if the file cannot be read, is too long or is not such a value.
@@ -18,7 +18,8 @@ fn content(peek: &dyn Peek, file: &Entry) -> Option<Vec<u8>> {
     if file.size > LIMIT { None } else { peek.read(&file.path, 0, file.size as usize) }
 }
 
-/// JSON to the end. Of what is too long, or no one value (a line after the other), only the last byte is looked at.
+/// Checks that the file is JSON up to its end. If it is too long, or has one value on each line, only its last byte is
+/// checked.
 pub(in crate::checkpoint) fn json(peek: &dyn Peek, file: &Entry) -> Verdict {
     let cut = || Err("its JSON is cut short".to_owned());
     if file.size <= LIMIT {

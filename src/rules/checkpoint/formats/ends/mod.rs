@@ -1,5 +1,5 @@
-//! Whether a file ends as files of its type do. The name tells the type. It proves that the file was not cut short, and
-//! nothing of the content.
+//! Whether a file has the end that its type requires. The extension gives the type. The check proves that the file was
+//! not cut short; it does not check the content.
 
 mod containers;
 pub mod json;
@@ -12,13 +12,15 @@ pub(super) use containers::table;
 use containers::{Verdict, hdf5, no_zeros, safetensors, torch, zip};
 pub(super) use structure::{constant, pickle};
 
-/// What `torch.save` wrote first before it wrote zip files: the pickle of a number. Tensors follow the pickles.
+/// The first bytes of a `torch.save` file in the format before zip files: the pickle of a number. Tensors follow the
+/// pickles.
 const TORCH_PICKLE: &[u8] = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.";
-/// Extensions of files that hold weights or state, which are never empty. (A `.distcp` is, of a rank with nothing to write.)
+/// Extensions of files that hold weights or state, which are never empty. (A `.distcp` file is empty if its rank has nothing
+/// to write.)
 const WEIGHTS: &str = "pt pth ckpt tar bin keras npz zip safetensors h5 hdf5 json index pkl pickle ubj npy msgpack onnx model \
                        pdparams pdopt pdstates params states caffemodel solverstate eqx th cbm joblib weights";
 
-/// Whether the file has the end of its type. Errors: why not, in one clause that begins with the path.
+/// Whether the file has the end that its type requires. Errors: why not, in one clause that begins with the path.
 pub fn whole(peek: &dyn Peek, file: &Entry) -> Verdict {
     let verdict = match extension_of(file.name()).to_ascii_lowercase().as_str() {
         "pt" | "pth" | "ckpt" | "th" => torch(peek, file),
@@ -44,7 +46,7 @@ fn is_weights(name: &str) -> bool {
     WEIGHTS.split_whitespace().any(|known| known == extension) || name.contains(".data-")
 }
 
-/// Whether a file that passes [`whole`] surely was not cut short: its type says where it ends.
+/// Whether passing [`whole`] proves that the file was not cut short, because its type has a known end.
 pub fn shows_its_end(peek: &dyn Peek, file: &Entry) -> bool {
     let starts_with = |magic: &[u8]| peek.read(&file.path, 0, magic.len()).is_some_and(|head| head == magic);
     match extension_of(file.name()).to_ascii_lowercase().as_str() {

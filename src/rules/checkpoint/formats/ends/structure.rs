@@ -1,4 +1,4 @@
-//! Files that say nothing of their own length: pickles and NumPy arrays. Their structure is walked, so that a cut anywhere is
+//! Files that do not record their own length: pickles and NumPy arrays. Their structure is parsed, so that a cut anywhere is
 //! noticed; the last byte alone is right by chance in one of 256 cuts. Formats: Python's pickletools; numpy.lib.format.
 
 use std::sync::LazyLock;
@@ -8,18 +8,18 @@ use regex::bytes::{Regex, RegexBuilder};
 use super::containers::{Verdict, no_zeros};
 use crate::checkpoint::listing::{Entry, Peek};
 
-/// Longer files are judged by their last byte: walking them at each look would take too long.
+/// Longer files, in bytes, are judged by their last byte: parsing them at each look would take too long.
 const WALKED: u64 = 256 << 20;
 /// Bytes read at a time.
 const WINDOW: usize = 256 << 10;
-/// Longest header of a NumPy file that is looked at.
+/// Longest header of a NumPy file that is parsed, in bytes.
 const NPY_HEADER: u64 = 1 << 20;
 
 /// Why a walk stopped.
 enum Stop {
-    /// The file ends before what it has begun.
+    /// The file ends in the middle of an item.
     Cut,
-    /// It is not of this format, or of a part of it that is not known here.
+    /// The file is not in this format, or uses a part of it that is not supported here.
     Unknown,
 }
 
@@ -62,7 +62,7 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// The next bytes, without going on; fewer only at the end. Those that were read already are not read again.
+    /// The next bytes, without consuming them; fewer only at the end of the file. Buffered bytes are not read again.
     fn ahead(&mut self, length: usize) -> &[u8] {
         let passed = (self.at - self.from) as usize;
         if self.window.len().saturating_sub(passed) < length {
@@ -78,7 +78,7 @@ fn last_byte(peek: &dyn Peek, file: &Entry) -> Option<u8> {
     peek.read(&file.path, file.size.checked_sub(1)?, 1)?.first().copied()
 }
 
-/// One or more pickles, the last of which ends where the file does. What does not start as a pickle is not judged.
+/// One or more pickles, the last of which ends at the end of the file. A file that does not start as a pickle passes.
 pub(in crate::checkpoint) fn pickle(peek: &dyn Peek, file: &Entry) -> Verdict {
     let mut cursor = Cursor::new(peek, file);
     if !cursor.ahead(1).starts_with(&[0x80]) {
@@ -105,8 +105,8 @@ fn pickles(cursor: &mut Cursor) -> Result<(), Stop> {
     }
 }
 
-/// Passes one operation and its argument; false at the one that ends the pickle. Those that only the protocols of before
-/// wrote, which do not begin as this does, are not known.
+/// Skips one operation and its argument; false at the operation that ends the pickle. Operations of protocols 0 and 1
+/// are not supported, because those pickles start differently.
 fn pickle_operation(cursor: &mut Cursor) -> Result<bool, Stop> {
     let width = match cursor.byte()? {
         b'.' => return Ok(false),
@@ -114,7 +114,7 @@ fn pickle_operation(cursor: &mut Cursor) -> Result<bool, Stop> {
         b'M' | 0x83 => 2,
         b'J' | b'j' | b'r' | 0x84 => 4,
         b'G' | 0x95 => 8,
-        // Python 2 wrote so what 32 bits do not hold.
+        // Python 2 wrote integers of more than 32 bits like this.
         b'I' => {
             cursor.line()?;
             0
@@ -137,13 +137,13 @@ fn pickle_operation(cursor: &mut Cursor) -> Result<bool, Stop> {
     Ok(true)
 }
 
-/// The length of a text. joblib writes the bytes of arrays between operations, which says the name of the class before.
+/// The length of a string. joblib writes the bytes of arrays between operations; the class name before them shows it.
 fn counted(cursor: &mut Cursor, width: u32) -> Result<u64, Stop> {
     let length = cursor.number(width)?;
     if length == 17 && cursor.ahead(17) == b"NumpyArrayWrapper" { Err(Stop::Unknown) } else { Ok(length) }
 }
 
-/// NumPy arrays, each as long as its header says. Records and objects are not judged.
+/// NumPy arrays, each as long as its header says. Arrays of records and of objects pass.
 pub(super) fn npy(peek: &dyn Peek, file: &Entry) -> Verdict {
     match arrays(&mut Cursor::new(peek, file)) {
         Err(Stop::Cut) => Err("its array is cut short".to_owned()),

@@ -1,4 +1,4 @@
-//! Files of each type, whole, cut and spoilt.
+//! Files of each type: whole, cut and corrupt.
 
 use proptest::prelude::*;
 
@@ -36,7 +36,7 @@ fn safetensors_of(header: &str, data: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
 }
 
-/// An HDF5 file that says `base` of where it begins, behind a user block.
+/// An HDF5 file with this base address, behind a user block.
 fn hdf5_of(version: u8, user_block: usize, base: u64) -> Vec<u8> {
     let widths: &[u8] = match version {
         0 => &[0, 0, 0, 0, 8, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0],
@@ -48,14 +48,14 @@ fn hdf5_of(version: u8, user_block: usize, base: u64) -> Vec<u8> {
     [&head[..], &end.to_le_bytes(), b"data"].concat()
 }
 
-/// A NumPy array of so many bytes.
+/// A NumPy array with this many bytes of data.
 fn array(dtype: &str, shape: &str, data: usize) -> Vec<u8> {
     let header = format!("{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}\n");
     let length = (header.len() as u16).to_le_bytes();
     [b"\x93NUMPY\x01\0", &length[..], header.as_bytes(), &vec![b'.'; data]].concat()
 }
 
-/// A file that has the end of its type. A trainer's state speaks of the step in its path.
+/// A file with the end that its type requires. A trainer state has the step of its path.
 pub(crate) fn whole_file(path: &str) -> Vec<u8> {
     match path.rsplit('.').next() {
         Some("safetensors") => safetensors_of(r#"{"w":{"data_offsets":[0,1]}}"#, b"w"),
@@ -77,7 +77,8 @@ fn verdict(name: &str, bytes: &[u8]) -> Verdict {
     whole(&Memory(bytes), &Entry::file(name, bytes.len() as u64))
 }
 
-/// Pickles as Python 3.11 wrote them: by protocol 4, 2, 3 and 5, as Python 2 did, and what is longer than 255 bytes.
+/// Pickles written by Python 3.11 with protocols 4, 2, 3 and 5, one by Python 2, and one with a string of more than 255
+/// bytes.
 fn pickles() -> [Vec<u8>; 6] {
     let long = |operation: u8| [&[operation], &260u32.to_le_bytes()[..], &[b'y'; 260]].concat();
     [
@@ -120,7 +121,7 @@ fn whole_files() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[test]
-fn a_whole_file_passes_and_none_that_is_cut_anywhere_or_goes_on() {
+fn a_whole_file_passes_and_a_cut_or_extended_one_does_not() {
     for (name, bytes) in whole_files() {
         assert_eq!(verdict(name, &bytes), Ok(()), "{name}");
         for length in 0..bytes.len() {
@@ -140,9 +141,9 @@ fn an_unusual_manifest_passes_or_is_refused_with_the_reason() {
     let apart = r#"{"a":{"data_offsets":[4,8]},"b":{"data_offsets":[0,4]},"c":{"data_offsets":[4,4]}}"#;
     let whole = "";
     for (name, bytes, why) in [
-        ("a piece is lost.pt", [&zip[..5], &zip[6..]].concat(), "cut short"),
-        ("a piece is lost.npz", [&zip64[..5], &zip64[6..]].concat(), "cut short"),
-        ("nothing is before the end record.pt", [b"PK\x03\x04", &zip_of(b"", b"")[76..]].concat(), "cut short"),
+        ("a piece is missing.pt", [&zip[..5], &zip[6..]].concat(), "cut short"),
+        ("a piece is missing.npz", [&zip64[..5], &zip64[6..]].concat(), "cut short"),
+        ("only the end record.pt", [b"PK\x03\x04", &zip_of(b"", b"")[76..]].concat(), "cut short"),
         ("old.pt", TORCH_PICKLE.to_vec(), whole),
         ("old.pkl", [TORCH_PICKLE, raw].concat(), whole),
         ("old.bin", [TORCH_PICKLE, raw].concat(), whole),
@@ -175,8 +176,8 @@ fn an_unusual_manifest_passes_or_is_refused_with_the_reason() {
         ("a.json", b"Na\nN".to_vec(), "cut short"),
         ("a.json", b"\n".to_vec(), "cut short"),
     ] {
-        let told = verdict(name, &bytes).err().unwrap_or_default();
-        assert!(told.contains(why) && told.is_empty() == why.is_empty(), "{name}: {told:?}");
+        let error = verdict(name, &bytes).err().unwrap_or_default();
+        assert!(error.contains(why) && error.is_empty() == why.is_empty(), "{name}: {error:?}");
     }
 }
 

@@ -1,5 +1,5 @@
-//! PyTorch's distributed checkpoints: rank 0 writes `.metadata` after every rank is through, by a rename. It is a pickle; the
-//! names of the shards stand in it as plain text.
+//! PyTorch's distributed checkpoints: rank 0 writes `.metadata` by a rename after every rank has written. It is a pickle that
+//! contains the names of the shards as plain text.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -11,14 +11,15 @@ use crate::checkpoint::formats::layouts::pattern;
 use crate::checkpoint::formats::units::{Case, Scan};
 use crate::checkpoint::listing::join;
 
-/// The metadata is read up to here.
+/// At most this many bytes of the metadata are read.
 const METADATA_LIMIT: u64 = 64 << 20;
 
 pub(in crate::checkpoint) fn is_shard(name: &str) -> bool {
     pattern("__<n>_<n>.distcp").is_match(name) || name == ".metadata"
 }
 
-/// Lightning's last file, `meta.pt`, is there in its checkpoints, and where another unit of the root has one.
+/// Checks for Lightning's last file, `meta.pt`: in Lightning's own checkpoints, and if another unit of the root has
+/// one.
 pub(in crate::checkpoint) fn lightnings(case: &Case) -> Result<(), String> {
     let unit = case.unit();
     let has_meta = |path: &str| case.scan.listing.file(&join(path, "meta.pt")).is_some();
@@ -29,13 +30,13 @@ pub(in crate::checkpoint) fn lightnings(case: &Case) -> Result<(), String> {
     Ok(())
 }
 
-/// The metadata in this directory is there, with every shard that it names.
+/// Checks that the metadata exists in this directory, with every shard that it names.
 pub(in crate::checkpoint) fn whole(scan: &Scan, home: &str) -> Result<(), String> {
     static SHARD: LazyLock<Regex> = LazyLock::new(|| ends::constant(r"__[0-9]+_[0-9]+\.distcp"));
     let path = join(home, ".metadata");
     let metadata = scan.listing.file(&path).ok_or_else(|| format!("{path} is not there yet"))?;
     if scan.listing.get(&join(home, ".metadata.tmp")).is_some() {
-        return Err(format!("{path}.tmp is there: it is being saved again"));
+        return Err(format!("{path}.tmp exists: it is being saved again"));
     }
     if metadata.size == 0 {
         return Err(format!("{path} is empty"));
@@ -46,7 +47,7 @@ pub(in crate::checkpoint) fn whole(scan: &Scan, home: &str) -> Result<(), String
     let named: BTreeSet<&[u8]> = SHARD.find_iter(&text).map(|found| found.as_bytes()).collect();
     for name in named {
         let shard = join(home, &String::from_utf8_lossy(name));
-        // A rank that had nothing to write leaves an empty file, which is not named.
+        // A rank with nothing to write leaves an empty file, which the metadata does not name.
         if scan.listing.file(&shard).is_none_or(|file| file.size == 0) {
             return Err(format!("{shard} is missing or empty, and {path} names it"));
         }

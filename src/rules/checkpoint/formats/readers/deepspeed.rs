@@ -1,21 +1,21 @@
-//! DeepSpeed: the states of each rank. Rank 0 writes the pointer `latest` before the last barrier, so that with several ranks
-//! the pointer alone proves nothing: each rank of the model has its states, and each shard of the optimizer.
+//! DeepSpeed: the states of each rank. Rank 0 writes the pointer `latest` before the last barrier, so with several ranks the
+//! pointer alone proves nothing. The states of each model rank and each optimizer shard must exist.
 
 use std::collections::BTreeSet;
 
 use crate::checkpoint::formats::units::{Case, Scan};
 use crate::checkpoint::listing::{join, name_of};
 
-/// The head of the model's states is read up to here: it names each tensor, in some hundred bytes.
+/// At most this many bytes of the model's states are read. The head names each tensor, in some hundred bytes.
 const HEAD: u64 = 4 << 20;
-/// More ranks than there ever are.
+/// A larger number of ranks is not believed.
 const MOST_RANKS: u64 = 1 << 20;
 
 pub(in crate::checkpoint) fn is_state(name: &str) -> bool {
     name.ends_with("_optim_states.pt") || name.ends_with("_model_states.pt")
 }
 
-/// States are in the unit. [`whole`] looks into them.
+/// Checks that the unit has any states. [`whole`] checks which ones.
 pub(in crate::checkpoint) fn any_states(case: &Case) -> Result<(), String> {
     if case.files().any(|(_, path)| is_state(name_of(path))) {
         return Ok(());
@@ -23,18 +23,18 @@ pub(in crate::checkpoint) fn any_states(case: &Case) -> Result<(), String> {
     Err(format!("{} has no rank's states yet", case.unit().path))
 }
 
-/// The pointer `latest` within a unit names a directory beside it that holds states.
+/// Checks that the pointer `latest` within a unit names a sibling directory that holds states.
 pub(in crate::checkpoint) fn named(scan: &Scan, home: &str) -> Result<(), String> {
     let path = join(home, "latest");
     let tag = scan.text(&path).unwrap_or_default();
     let is_there = !tag.trim().is_empty() && scan.listing.within(&join(home, tag.trim())).any(|e| is_state(e.name()));
-    if is_there { Ok(()) } else { Err(format!("{path} names {:?}, of which no states are there", tag.trim())) }
+    if is_there { Ok(()) } else { Err(format!("{path} names {:?}, which has no states", tag.trim())) }
 }
 
-/// Every rank's states are in the directory. With ZeRO each data rank has a shard of the optimizer, and from stage 3 on a part
-/// of the model.
+/// Checks that every rank's states are in the directory. With ZeRO each data rank has a shard of the optimizer, and from stage
+/// 3 on also a part of the model.
 pub(in crate::checkpoint) fn whole(scan: &Scan, home: &str) -> Result<(), String> {
-    // Whether it is of the model, its data rank where it is a shard or part, its model rank.
+    // Whether it holds model states, its data rank if it is a shard or part, its model rank.
     let mut found: BTreeSet<(bool, Option<u64>, u64)> = BTreeSet::new();
     let mut data_ranks = None;
     for file in scan.listing.within(home).filter(|file| is_state(file.name())) {
@@ -64,7 +64,7 @@ pub(in crate::checkpoint) fn whole(scan: &Scan, home: &str) -> Result<(), String
     Ok(())
 }
 
-/// Data rank (where it is a shard) and model rank: `mp_rank_00_model_states.pt`,
+/// Data rank (only for a shard) and model rank: `mp_rank_00_model_states.pt`,
 /// `bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt`.
 fn ranks(name: &str) -> Option<(Option<u64>, u64)> {
     let (before, rest) = name.split_once("mp_rank_")?;
@@ -75,8 +75,8 @@ fn ranks(name: &str) -> Option<(Option<u64>, u64)> {
     }
 }
 
-/// `dp_world_size` in the pickle at the head of the model's states: a string, its number among the pickle's memos, and an
-/// integer of one, two or four bytes (Python's pickletools, protocol 2).
+/// `dp_world_size` in the pickle at the head of the model's states: a string, its memo number, and an integer of one, two
+/// or four bytes (Python's pickletools, protocol 2).
 fn data_ranks_in(head: &[u8]) -> Option<u64> {
     let key = b"\x0d\0\0\0dp_world_size";
     let at = head.windows(key.len()).position(|window| window == key)?;

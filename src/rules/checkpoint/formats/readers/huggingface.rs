@@ -13,17 +13,17 @@ struct State {
     global_step: u64,
 }
 
-/// The trainer's state, where it is there, is of the step in the directory's name.
+/// Checks that the trainer's state, if it exists, has the step of the directory's name.
 pub(in crate::checkpoint) fn state(case: &Case) -> Result<(), String> {
     let Some(file) = case.file("trainer_state.json") else { return Ok(()) };
     if file.size > json::LIMIT {
         return Ok(());
     }
     let state: State = json::read(case.scan.peek, file)
-        .ok_or_else(|| format!("{} cannot be read, is cut short or says no step", file.path))?;
+        .ok_or_else(|| format!("{} cannot be read, is cut short or has no step", file.path))?;
     let named = case.unit().key.rsplit('-').next().and_then(|number| number.parse().ok());
     if named != Some(state.global_step) {
-        return Err(format!("{} speaks of step {}", file.path, state.global_step));
+        return Err(format!("{} has step {}", file.path, state.global_step));
     }
     Ok(())
 }
@@ -33,7 +33,7 @@ struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
-/// Every file that the index names is there. What is no index of this kind is not judged.
+/// Checks that every file that the index names exists. Any other kind of index passes.
 pub(in crate::checkpoint) fn indexed(scan: &Scan, home: &str, name: &str) -> Result<(), String> {
     let path = join(home, name);
     let Some(file) = scan.listing.file(&path) else { return Ok(()) };

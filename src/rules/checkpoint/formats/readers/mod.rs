@@ -1,4 +1,5 @@
-//! The five formats whose files must be read to know whether a unit is complete. Bytes are foreign: nothing here panics.
+//! The five formats whose files must be read to know whether a unit is complete. The content is foreign, so nothing here
+//! may panic.
 
 pub(in crate::checkpoint) mod dcp;
 pub(in crate::checkpoint) mod deepspeed;

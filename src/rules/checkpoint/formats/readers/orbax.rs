@@ -1,5 +1,5 @@
-//! Orbax: a directory gets its final name by a rename. Where renames are not atomic, `commit_success.txt` says so instead.
-//! `_CHECKPOINT_METADATA` names the items that were saved, each a directory.
+//! Orbax: a directory gets its final name by a rename. On storage without atomic renames, `commit_success.txt` marks a
+//! finished save instead. `_CHECKPOINT_METADATA` names the items that were saved, each a directory.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -10,7 +10,7 @@ use crate::checkpoint::listing::join;
 
 const METADATA: &str = "_CHECKPOINT_METADATA";
 const COMMIT: &str = "commit_success.txt";
-/// What is in the names of directories that are being written.
+/// Part of the names of directories that are being written.
 const TEMPORARY: &str = ".orbax-checkpoint-tmp";
 
 #[derive(Deserialize)]
@@ -23,7 +23,8 @@ struct Metadata {
     commit_timestamp_nsecs: Option<u64>,
 }
 
-/// Nothing is being written, it was committed where its neighbours were, and each item that the metadata names is there.
+/// Checks that nothing is being written, that the unit is marked as finished if its neighbours are, and that each item
+/// that the metadata names exists.
 pub(in crate::checkpoint) fn items(case: &Case) -> Result<(), String> {
     let (listing, unit) = (case.scan.listing, case.unit());
     if let Some(part) = listing.below(&unit.path).iter().find(|entry| entry.name().contains(TEMPORARY)) {
@@ -39,11 +40,11 @@ pub(in crate::checkpoint) fn items(case: &Case) -> Result<(), String> {
     }
     let Some(metadata) = case.file(METADATA) else { return Ok(()) };
     let metadata: Metadata = json::read(case.scan.peek, metadata)
-        .ok_or_else(|| format!("{} is cut short or no metadata", join(&unit.path, METADATA)))?;
+        .ok_or_else(|| format!("{} is cut short or not metadata", join(&unit.path, METADATA)))?;
     if metadata.init_timestamp_nsecs.is_some() && metadata.commit_timestamp_nsecs.is_none() {
         return Err(format!("{} has no time of commit yet", join(&unit.path, METADATA)));
     }
-    // One that was saved by itself has no items.
+    // A checkpoint of a single item names no items.
     let Value::Object(items) = metadata.item_handlers else { return Ok(()) };
     match items.keys().find(|item| listing.below(&join(&unit.path, item)).is_empty()) {
         Some(item) => Err(format!("{} is missing, which {METADATA} names", join(&unit.path, item))),

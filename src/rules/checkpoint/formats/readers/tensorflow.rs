@@ -1,5 +1,5 @@
 //! TensorFlow: `P.index` and `P.data-KKKKK-of-NNNNN`, and the state file `checkpoint`, a text proto that names the finished
-//! ones: `all_model_checkpoint_paths: "ckpt-10"`.
+//! checkpoints: `all_model_checkpoint_paths: "ckpt-10"`.
 
 use std::sync::LazyLock;
 
@@ -9,7 +9,7 @@ use crate::checkpoint::formats::ends;
 use crate::checkpoint::formats::units::Case;
 use crate::checkpoint::listing::name_of;
 
-/// The index is there with its end, and every data file.
+/// Checks that the index is whole and that every data file exists.
 pub(in crate::checkpoint) fn complete(case: &Case) -> Result<(), String> {
     let path = format!("{}.index", case.unit().key);
     let index = case.file(&path).ok_or_else(|| format!("{path} is not there yet"))?;
@@ -17,7 +17,7 @@ pub(in crate::checkpoint) fn complete(case: &Case) -> Result<(), String> {
     let shards: Vec<(u32, u32)> = case.files().filter_map(|(_, path)| shard(path)).collect();
     let count = shards.first().map_or(0, |shard| shard.1);
     if shards.iter().any(|shard| shard.1 != count) {
-        return Err(format!("{}: its data files disagree on how many there are", case.unit().path));
+        return Err(format!("{}: its data files disagree about their number", case.unit().path));
     }
     match (0..count.min(1 << 16)).find(|k| !shards.iter().any(|shard| shard.0 == *k)) {
         Some(missing) => Err(format!("{}: data file {missing} of {count} is missing", case.unit().path)),
@@ -31,7 +31,7 @@ fn shard(path: &str) -> Option<(u32, u32)> {
     Some((number.parse().ok()?, count.parse().ok()?))
 }
 
-/// Whether a state file names this checkpoint among the finished ones.
+/// Whether a state file names this checkpoint as finished.
 pub(in crate::checkpoint) fn names(text: &str, key: &str) -> bool {
     #[expect(clippy::unwrap_used, reason = "a constant expression, compiled by a test")]
     static PATH: LazyLock<Regex> =
@@ -40,7 +40,7 @@ pub(in crate::checkpoint) fn names(text: &str, key: &str) -> bool {
     PATH.captures_iter(text).any(|found| found.get(1).is_some_and(|path| is_it(path.as_str())))
 }
 
-/// As text protos may put a string: quotes with a backslash, other bytes than ASCII as octal numbers.
+/// Escapes a string as in a text proto: quotes with a backslash, non-ASCII bytes as octal numbers.
 fn escaped(text: &str) -> String {
     let escaped = |byte: u8| match byte {
         b'"' | b'\'' | b'\\' => format!("\\{}", char::from(byte)),
