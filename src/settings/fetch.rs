@@ -25,7 +25,7 @@ pub fn read(reader: &mut Reader<'_>, env: &Env) -> Vec<Fetching> {
     for (at, dir) in dirs.iter().enumerate() {
         if let Some(other) = dirs[..at].iter().find(|other| within(other, dir)) {
             let message = format!(
-                "{} and {} lie in each other, so files of one fetch would replace those of the other; choose separate directories",
+                "{} and {} overlap, so files of one fetch would replace those of the other; choose separate directories",
                 other.display(),
                 dir.display()
             );
@@ -34,7 +34,7 @@ pub fn read(reader: &mut Reader<'_>, env: &Env) -> Vec<Fetching> {
         let checkpoints = reader.text("checkpoint-dir").map(PathBuf::from);
         if let Some(checkpoints) = checkpoints.filter(|checkpoints| within(checkpoints, dir)) {
             let message = format!(
-                "{} and the checkpoint directory {} lie in each other, so the data would be committed as checkpoints; choose separate directories",
+                "{} and the checkpoint directory {} overlap, so the data would be committed as checkpoints; choose separate directories",
                 dir.display(),
                 checkpoints.display()
             );
@@ -127,7 +127,7 @@ mod tests {
             (&["https://b.example/x?sig=hunter2=/data"], "AWS_ENDPOINT_URL"),
             (&["s3://AKIA:hunter2@b/x=/data"], "no user or key"),
             (&["file:///data=/data/in"], "fetched into themselves"),
-            (&["gs://b=/data", "gs://c=/data/c"], "lie in each other"),
+            (&["gs://b=/data", "gs://c=/data/c"], "overlap"),
             (&["gs://b/$JOB=/data"], "\"JOB\""),
         ] {
             let (_, complaints) = read_all(texts, &[]);

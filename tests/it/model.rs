@@ -69,14 +69,14 @@ fn a_model_and_its_place_that_lie_in_each_other_are_refused_before_the_start() {
     ];
     for trainit in refused {
         let done = trainit.output().expect_code(125);
-        assert!(done.err().contains("lie in each other"), "{}", done.err());
+        assert!(done.err().contains("overlap"), "{}", done.err());
     }
     assert!(!place.path("model").exists());
     // Nobody could know it before.
     let script =
         format!("mkdir -p {store}/m; ln -s {store}/m \"$0\"; echo 1 > \"$0/w\"", store = place.store().display());
     let done = run(&place, &script).output().expect_code(204);
-    assert!(done.err().contains("lie in each other"), "{}", done.err());
+    assert!(done.err().contains("overlap"), "{}", done.err());
     assert_eq!(files(&place.store()).into_keys().collect::<Vec<_>>(), ["m/w"]);
 }
 

@@ -8,36 +8,36 @@ use percent_encoding::percent_decode_str;
 /// Where a store is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// A directory, absolute, spelt in the one way that runs can be told apart by.
+    /// A directory, absolute and normalised, so that two runs can compare it.
     Directory(PathBuf),
-    /// A bucket of a cloud, or of what speaks like one.
+    /// A bucket of a cloud, or of a server with the same protocol.
     Bucket(Bucket),
 }
 
-/// A bucket and where in it.
+/// A bucket and a prefix in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bucket {
     /// The protocol that it speaks.
     pub cloud: Cloud,
-    /// The bucket; Azure says container.
+    /// The bucket; in Azure a container.
     pub name: String,
-    /// Azure's storage account, where the URL names it.
+    /// Azure's storage account, if the URL names it.
     pub account: Option<String>,
-    /// Everything lies under it; no `/` at either end, empty for the whole bucket.
+    /// The prefix of every key; no `/` at either end, empty for the whole bucket.
     pub prefix: String,
 }
 
-/// Where Vertex AI mounts every bucket of Cloud Storage.
+/// The directory where Vertex AI mounts every bucket of Cloud Storage.
 pub const MOUNTED_BUCKETS: &str = "/gcs";
 
-/// How a directory and a store lie to each other.
+/// The relation between a directory and a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nearness {
-    /// Neither is in the other.
+    /// Neither contains the other.
     Apart,
-    /// They are one place.
+    /// They are the same place.
     Same,
-    /// One is in the other.
+    /// One contains the other.
     Nested,
 }
 
@@ -46,7 +46,7 @@ pub enum Nearness {
 pub enum Cloud {
     /// Cloud Storage, `gs://`.
     Google,
-    /// S3 and what is compatible with it, `s3://`.
+    /// S3 and compatible stores, `s3://`.
     Amazon,
     /// Blob Storage, `az://`, `abfs://`, `abfss://`.
     Azure,
@@ -79,8 +79,8 @@ impl fmt::Display for Bucket {
 
 impl Address {
     /// Reads a URL: `file:///path`, `gs://bucket/prefix`, `s3://bucket/prefix`, `az://container/prefix`,
-    /// `abfss://container@account.dfs.core.windows.net/prefix`. Errors: what was expected, in one clause; what may be a
-    /// secret in the URL is not repeated.
+    /// `abfss://container@account.dfs.core.windows.net/prefix`. Errors: what was expected, in one clause, without any
+    /// part of the URL that may be a secret.
     pub fn parse(url: &str) -> Result<Address, String> {
         let expected = |what: &str| format!("expected {what}, found {:?}", without_secrets(url));
         let Some((scheme, rest)) = url.split_once("://") else {
@@ -102,11 +102,11 @@ impl Address {
         bucket(cloud, rest).map(Address::Bucket).map_err(expected)
     }
 
-    /// How a directory and the store lie to each other; `real` frees a path of symbolic links.
+    /// The relation between a directory and the store; `real` resolves the symbolic links of a path.
     pub fn nearness(&self, dir: &Path, real: &dyn Fn(&Path) -> PathBuf) -> Nearness {
         let place = match self {
             Address::Directory(path) => Some(real(path)),
-            // Only named: to ask a mounted bucket takes time.
+            // Its links are not resolved, because a mounted bucket answers slowly.
             Address::Bucket(bucket) => bucket.mounted(),
         };
         let Some(place) = place.filter(|_| !dir.as_os_str().is_empty()) else { return Nearness::Apart };
@@ -120,18 +120,15 @@ impl Address {
         }
     }
 
-    /// Says of the store, called so, and of a directory, called so, that they lie in each other, and what comes of it.
-    pub fn nested(&self, called: &str, dir: &Path, so: &str) -> String {
+    /// The message that the store (called `name`) and a directory overlap.
+    pub fn nested(&self, name: &str, dir: &Path, consequence: &str) -> String {
         let mounted = if let Address::Bucket(bucket) = self { bucket.mounted() } else { None };
         let here = mounted.map_or(String::new(), |path| format!(" (which Vertex AI mounts at {})", path.display()));
-        format!(
-            "{called} {self}{here} and the directory {} lie in each other, so {so}; choose places apart",
-            dir.display()
-        )
+        format!("{name} {self}{here} and the directory {} overlap, so {consequence}; choose separate places", dir.display())
     }
 
-    /// The part of the store that a node has for itself: node rank 0 the whole prefix, the others a directory in it each, so
-    /// that they never fence each other.
+    /// The part of the store that belongs to one node: node rank 0 has the prefix itself, each other node a directory in it.
+    /// So nodes never fence each other.
     pub fn of_node(&self, rank: u32) -> Address {
         let own = format!("node-{rank:05}");
         match self {
@@ -146,7 +143,7 @@ impl Address {
 }
 
 impl Bucket {
-    /// Where Vertex AI mounts it; `None`: it mounts no such bucket.
+    /// The directory where Vertex AI mounts it; `None`: Vertex AI mounts no such bucket.
     fn mounted(&self) -> Option<PathBuf> {
         let path = || Path::new(MOUNTED_BUCKETS).join(&self.name).join(&self.prefix);
         (self.cloud == Cloud::Google).then(path)
@@ -190,8 +187,7 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'$'))
 }
 
-/// The URL as it may be shown. An address holds no secret; of another URL no more than the scheme is shown where it may hold
-/// one.
+/// The URL without secrets. A valid address has none; of any other URL that may have one only the scheme is shown.
 pub fn shown(url: &str) -> String {
     if Address::parse(url).is_ok() { url } else { without_secrets(url) }.to_owned()
 }

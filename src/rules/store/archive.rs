@@ -1,8 +1,8 @@
-//! Many small files in few objects: tar archives without compression, which any tool unpacks, and of which one file can
-//! be fetched by its range of bytes.
+//! Many small files in few objects: uncompressed tar archives. Any tool can unpack them, and one file can be fetched by
+//! its byte range.
 //!
-//! Each object takes a request of its own, which is paid for, and of which Cloud Storage's guidelines begin at 1,000 a second:
-//! a checkpoint of 30,000 small files would not be through within the 30 s of a notice, however few bytes they are.
+//! Each object costs a request, and Cloud Storage's guidelines begin at 1,000 requests a second. So a checkpoint of 30,000
+//! small objects would not be complete within the 30 s of a notice, however small it is.
 
 use std::ops::Range;
 
@@ -11,23 +11,24 @@ use tar::{EntryType, Header};
 use super::manifest::{Item, SMALL};
 use crate::checkpoint::listing::Entry;
 
-/// No more small files than these are an object each.
+/// Up to this number of small files, each is an object.
 const FEW: usize = 1000;
 /// Longest archive, bytes.
 pub const LONGEST: u64 = 8 << 20;
-/// Files in one: they are read and written one after the other, which takes long on some file systems.
+/// The limit of files in one archive: they are read and written one after the other, which is slow on some file
+/// systems.
 const MOST: usize = 256;
 /// Headers and files begin at a multiple of this, bytes.
 const BLOCK: u64 = 512;
-/// An archive ends in as many zeros.
+/// The end of an archive.
 pub const END: [u8; 2 * BLOCK as usize] = [0; 2 * BLOCK as usize];
 
-/// Longest run of an archive that is fetched at once, bytes.
+/// Longest range of an archive that is fetched at once, bytes.
 pub const RUN: u64 = 4 << 20;
-/// Bytes between two files that are fetched sooner than another request is made.
+/// Up to this gap in bytes between two files, fetching the gap is faster than another request.
 const GAP: u64 = 128 << 10;
 
-/// What goes out as one object.
+/// One object to write.
 #[derive(Debug)]
 pub enum Load<'a> {
     /// A file.
@@ -36,7 +37,7 @@ pub enum Load<'a> {
     Together(Vec<Member<'a>>),
 }
 
-/// A file that is to go into an archive.
+/// A file of an archive.
 #[derive(Debug)]
 pub struct Member<'a> {
     /// As the walk saw it.
@@ -45,7 +46,7 @@ pub struct Member<'a> {
 }
 
 impl<'a> Member<'a> {
-    /// `None` where an archive cannot have it.
+    /// `None` if a tar header cannot describe it.
     fn of(entry: &'a Entry) -> Option<Member<'a>> {
         if entry.size > SMALL {
             return None;
@@ -62,23 +63,23 @@ impl<'a> Member<'a> {
         Some(Member { entry, header })
     }
 
-    /// Bytes of the archive that it takes.
+    /// Its bytes in the archive, with header and padding.
     pub fn length(&self) -> u64 {
         BLOCK + self.entry.size.next_multiple_of(BLOCK)
     }
 
-    /// What stands before it.
+    /// Its tar header.
     pub fn header(&self) -> &[u8; BLOCK as usize] {
         self.header.as_bytes()
     }
 
-    /// The bytes of it that are the file's own.
+    /// The byte range of the file's content.
     pub fn own(&self) -> Range<u64> {
         BLOCK..BLOCK + self.entry.size
     }
 }
 
-/// How these files go out, in their order; `gathers`: whether many small ones may go together.
+/// Divides these files into objects, in their order; `gathers`: whether small files may share an archive.
 pub fn loads<'a>(files: impl Iterator<Item = &'a Entry>, gathers: bool) -> Vec<Load<'a>> {
     let files: Vec<&Entry> = files.collect();
     if !gathers || files.iter().filter(|file| file.size <= SMALL).count() <= FEW {
@@ -103,8 +104,8 @@ pub fn loads<'a>(files: impl Iterator<Item = &'a Entry>, gathers: bool) -> Vec<L
     loads
 }
 
-/// Files in archives, as they are best fetched: each list's lie in one archive, in a run of [`RUN`] bytes and [`MOST`] files
-/// at most.
+/// Groups files of archives for fetching. The files of a group are in one archive, within [`RUN`] bytes, and at most
+/// [`MOST`].
 pub fn runs(mut items: Vec<&Item>) -> Vec<Vec<&Item>> {
     items.sort_by_key(|item| (&item.key, item.offset));
     let mut runs: Vec<Vec<&Item>> = Vec::new();
@@ -113,7 +114,7 @@ pub fn runs(mut items: Vec<&Item>) -> Vec<Vec<&Item>> {
         let next = item.run();
         let run = runs.last_mut().filter(|run| {
             let first = run[0];
-            // Any number of files may be the very same bytes.
+            // Any number of files may share the same bytes.
             let has_room = || run.len() < MOST && next.end - first.run().start <= RUN;
             first.key == item.key && next.start.saturating_sub(end) <= GAP && has_room()
         });
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_are_fetched_together_and_what_lies_far_away_is_not_fetched_along() {
+    fn neighbours_are_fetched_together_and_distant_files_are_not() {
         let same = vec![item(1, 512, 1000); 2 * MOST + 1];
         let near = vec![item(1, 512, 1000), item(1, 2048 + GAP - 536, 7), item(2, 512, 7)];
         let far = vec![item(1, 512, 1000), item(1, 1512 + GAP + 1, 7)];
@@ -155,7 +156,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_manifest_says_every_file_is_in_one_run_of_its_archive_that_is_not_too_long(
+        fn for_any_manifest_every_file_is_in_one_run_of_its_archive_that_is_not_too_long(
             places in prop::collection::vec((0..3_u8, 0..(20_u64 << 20), 0..=SMALL), 0..200),
             first in prop::sample::select(vec![0, u64::MAX - (21 << 20)])
         ) {

@@ -1,4 +1,4 @@
-//! What a hostile manifest may not say of paths and links.
+//! Checks of a manifest's paths and links, which may be hostile.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use crate::checkpoint::listing::parent_of;
 
 const MAX_DEPTH: usize = 64;
 const MAX_NAME: usize = 255;
-/// So many links the kernel goes through before it gives up.
+/// The kernel's limit of links in one path.
 const MOST_HOPS: u32 = 40;
-/// Parts of targets, of all links together.
+/// The limit of path parts followed for all links together.
 const MOST_STEPS: u32 = 10_000_000;
-/// Characters of a message.
+/// The limit of characters in a message.
 const LONGEST_LINE: usize = 300;
 
 /// Whether a path may be written under the checkpoint directory. Errors: why not.
@@ -19,10 +19,10 @@ pub fn path(text: &str) -> Result<(), String> {
     beneath(text, MAX_DEPTH)
 }
 
-/// Whether a file's key may be read under the prefix: its path, with a node and a stamp in it. Errors: why not.
+/// Whether a file's key may be read under the prefix. A key is a path with a node and a stamp. Errors: why not.
 pub fn key(text: &str) -> Result<(), String> {
     beneath(text, MAX_DEPTH + 2)?;
-    if is_storable(text) { Ok(()) } else { Err(format!("no store can keep {text:?}")) }
+    if is_storable(text) { Ok(()) } else { Err(format!("no store accepts the key {text:?}")) }
 }
 
 fn beneath(text: &str, deepest: usize) -> Result<(), String> {
@@ -41,8 +41,8 @@ fn beneath(text: &str, deepest: usize) -> Result<(), String> {
     Err(format!("the manifest's path {text:?} {why}"))
 }
 
-/// Whether every link stays in the checkpoint directory, whatever other links it leads through. A circle leads nowhere.
-/// Errors: which link does not stay.
+/// Whether every link stays in the checkpoint directory, also through other links. A circle of links leads nowhere.
+/// Errors: a link that leaves it.
 pub(super) fn links(targets: &BTreeMap<&str, &str>) -> Result<(), String> {
     let mut steps = 0;
     for (path, target) in targets {
@@ -75,7 +75,7 @@ pub(super) fn links(targets: &BTreeMap<&str, &str>) -> Result<(), String> {
     Ok(())
 }
 
-/// As much of a message that quotes a manifest as fits a log line.
+/// A message that quotes a manifest, cut to fit a log line.
 pub(super) fn shown(text: &str) -> String {
     let mut short: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(LONGEST_LINE).collect();
     if text.chars().nth(LONGEST_LINE).is_some() {
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_key_that_is_made_is_read_back_and_no_other_is() {
+    fn every_key_of_trainit_is_accepted_and_no_other_is() {
         let stamp = Stamp { attempt: Attempt { number: Attempt::LAST, tag: Some(u32::MAX) }, seq: u64::MAX };
         let deepest = ["d"; MAX_DEPTH].join("/");
         assert_eq!(path(&deepest), Ok(()));

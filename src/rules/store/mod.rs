@@ -1,4 +1,4 @@
-//! What a store holds: where it is, what its keys and manifests say, what is to be kept, how fast it is written, what is fetched.
+//! The rules of a store: its address, keys, manifests and archives, retention, the pace of uploads, and the plan of a fetch.
 
 pub mod address;
 pub mod archive;

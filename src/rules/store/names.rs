@@ -1,4 +1,4 @@
-//! Where things lie in a store: attempts, commits and data.
+//! The keys of a store: attempts, commits and data.
 //!
 //! ```text
 //! .trainit/attempts/0000000007.json
@@ -13,15 +13,15 @@ use crate::checkpoint::listing::{name_of, parent_of};
 
 /// Trainit's own directory in a store and in a checkpoint directory.
 pub const OWN: &str = ".trainit";
-/// What a file's neighbour ends in that is to take its place.
+/// The suffix of the temporary file that replaces a file.
 pub const FRESH: &str = ".trainit-new";
-/// Where attempts are claimed.
+/// The prefix of claims of attempts.
 pub const ATTEMPTS: &str = ".trainit/attempts";
-/// Where commits lie.
+/// The prefix of commits.
 pub const COMMITS: &str = ".trainit/commits";
-/// Notes about commits that a trainer failed from.
+/// The prefix of notes about commits that a trainer failed from.
 pub const BAD: &str = ".trainit/bad";
-/// Where the store is tried out.
+/// The prefix of probes of the store.
 pub const PROBES: &str = ".trainit/probes";
 
 /// One start of trainit: the incarnation. Later ones are greater.
@@ -29,7 +29,7 @@ pub const PROBES: &str = ".trainit/probes";
 pub struct Attempt {
     /// From 1, one higher for each start.
     pub number: u64,
-    /// Eight random hex digits where the store ignores put-if-absent, so that even equal numbers never share a key.
+    /// Eight random hex digits if the store ignores put-if-absent, so that equal numbers never share a key.
     pub tag: Option<u32>,
 }
 
@@ -44,7 +44,7 @@ impl Attempt {
     /// The highest number, ten digits. A key with a longer one is not trainit's.
     pub const LAST: u64 = 9_999_999_999;
 
-    /// Reads what `Display` writes.
+    /// Parses the `Display` form.
     pub fn parse(text: &str) -> Option<Attempt> {
         let (number, tag) = match text.split_once('r') {
             Some((number, tag)) => (number, Some(u32::from_str_radix(tag, 16).ok()?)),
@@ -60,13 +60,13 @@ impl Attempt {
         format!("{ATTEMPTS}/{self}.json")
     }
 
-    /// From such a key.
+    /// Parses such a key.
     pub fn from_key(key: &str) -> Option<Attempt> {
         Attempt::parse(key.strip_prefix(ATTEMPTS)?.strip_prefix('/')?.strip_suffix(".json")?)
     }
 }
 
-/// One commit's place in the order of all: the attempt, then the sequence within it.
+/// The position of a commit in the order of all: the attempt, then the sequence within it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stamp {
     /// The attempt that committed.
@@ -82,12 +82,12 @@ impl fmt::Display for Stamp {
 }
 
 impl Stamp {
-    /// The key of the note that a trainer failed twice soon after going on from this commit.
+    /// The key of the note that a trainer failed twice soon after resuming from this commit.
     pub fn bad_key(&self) -> String {
         format!("{BAD}/{self}.json")
     }
 
-    /// Reads what `Display` writes.
+    /// Parses the `Display` form.
     pub fn parse(text: &str) -> Option<Stamp> {
         let (attempt, seq) = text.split_once('-')?;
         let stamp = Stamp { attempt: Attempt::parse(attempt)?, seq: seq.parse().ok()? };
@@ -95,12 +95,12 @@ impl Stamp {
     }
 }
 
-/// The name of a commit, which is also the proof of its manifest.
+/// The name of a commit, which contains the hash of its manifest.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommitName {
-    /// Its place in the order.
+    /// Its position in the order.
     pub stamp: Stamp,
-    /// The step; 0 where the checkpoint has none.
+    /// The step; 0 if the checkpoint has none.
     pub step: u64,
     /// The first 16 hex digits of the BLAKE3 of the manifest's bytes.
     pub hash: String,
@@ -123,7 +123,7 @@ impl CommitName {
         format!("{COMMITS}/{self}.json")
     }
 
-    /// From such a key; `None` for anything that is not exactly one.
+    /// Parses such a key; `None` for anything else.
     pub fn from_key(key: &str) -> Option<CommitName> {
         let name = key.strip_prefix(COMMITS)?.strip_prefix('/')?.strip_suffix(".json")?;
         let (rest, hash) = name.rsplit_once('-')?;
@@ -139,27 +139,26 @@ pub fn hash16(bytes: &[u8]) -> String {
     blake3::hash(bytes).to_hex().chars().take(16).collect()
 }
 
-/// The key of one file's data: `UNIT/A-S/PATH`, the path within the unit's directory where it is one. What stores
-/// cannot keep in a name is percent-encoded.
+/// The key of one file's data: `UNIT/A-S/PATH`. If the unit is a directory, the path is relative to it. Characters that
+/// stores do not accept are percent-encoded.
 pub fn data_key(unit: &str, stamp: &Stamp, path: &str) -> String {
     let within = path.strip_prefix(unit).and_then(|rest| rest.strip_prefix('/')).unwrap_or(path);
     format!("{}/{stamp}/{}", encode(unit), encode(within))
 }
 
-/// The prefix under which the data of the commit that first had this key lies; the key's own directory where it is no
-/// data key.
+/// The prefix with the data of the commit that wrote this key; for any other key its parent.
 pub fn prefix_of_data(key: &str) -> &str {
     let ends = key.match_indices('/').map(|(at, _)| at).chain([key.len()]).skip(1);
     let prefix = ends.map(|end| &key[..end]).find(|prefix| Stamp::parse(name_of(prefix)).is_some());
     prefix.unwrap_or_else(|| parent_of(key))
 }
 
-/// The stamp in a data key: the first part that is one.
+/// The stamp in a data key: its first part that is a stamp.
 pub fn stamp_of_data(key: &str) -> Option<Stamp> {
     if lies_in_own(key) { None } else { key.split('/').skip(1).find_map(Stamp::parse) }
 }
 
-/// Whether trainit gives out such names. Other objects under the prefix belong to other programs.
+/// Whether the key has a form that trainit writes. Other objects under the prefix belong to other programs.
 pub fn is_of_ours(key: &str) -> bool {
     lies_in_own(key) || stamp_of_data(key).is_some()
 }
@@ -168,14 +167,14 @@ fn lies_in_own(key: &str) -> bool {
     key.split('/').next() == Some(OWN)
 }
 
-/// The prefixes below ours that another store may have to which this data key belongs (another node's part, another job's
-/// place). Each store has a directory [`OWN`] before it has data.
+/// The prefixes of nested stores that this data key may belong to (another node's or another job's store below this
+/// prefix). Each store has a directory [`OWN`] before it has data.
 pub fn stores_below(key: &str) -> impl Iterator<Item = &str> {
     let unit = parent_of(prefix_of_data(key));
     unit.match_indices('/').map(|(at, _)| &unit[..at])
 }
 
-/// The prefix of the store below ours in whose directory [`OWN`] this key lies.
+/// The prefix of the nested store whose directory [`OWN`] contains this key.
 pub fn store_of_corner(key: &str) -> Option<&str> {
     let at = key.find(&format!("/{OWN}/"))?;
     Some(&key[..at])
@@ -188,22 +187,22 @@ const LONGEST_PATH: usize = 400;
 /// Longest key: a unit, a stamp, a path.
 const LONGEST_KEY: usize = 2 * LONGEST_PATH + 50;
 
-/// A path as stores can keep it. The manifest names the key of each file, so it need not read back: a name that is too long
-/// ends in a hash, and so does a path.
+/// The path in a form that stores accept. It need not be decoded, because the manifest names the key of each file. A part
+/// that is too long ends in a hash; a path that is too long becomes a hash.
 fn encode(path: &str) -> String {
     let encoded = path.split('/').map(encode_part).collect::<Vec<String>>().join("/");
     if encoded.len() <= LONGEST_PATH { encoded } else { format!("~{}{}", hash16(path.as_bytes()), path.len()) }
 }
 
-/// What no key of ours has: control characters break stores, `#1` is how the file store names half-written files, `\` is
-/// a delimiter to some.
-fn is_hard(c: char) -> bool {
+/// Characters that a key must not have: control characters break stores, `#1` is the file store's suffix of half-written
+/// files, and some stores treat `\` as a delimiter.
+fn must_be_encoded(c: char) -> bool {
     c.is_ascii_control() || matches!(c, '#' | '\\')
 }
 
-/// Whether every store can be asked for this key, as it can for those that [`data_key`] makes.
+/// Whether every store accepts this key. Every key of [`data_key`] is accepted.
 pub(super) fn is_storable(key: &str) -> bool {
-    key.len() <= LONGEST_KEY && !key.contains(is_hard)
+    key.len() <= LONGEST_KEY && !key.contains(must_be_encoded)
 }
 
 fn encode_part(part: &str) -> String {
@@ -211,7 +210,7 @@ fn encode_part(part: &str) -> String {
     for c in part.chars() {
         match c {
             '%' => encoded.push_str("%25"),
-            c if is_hard(c) => encoded.push_str(&format!("%{:02X}", u32::from(c))),
+            c if must_be_encoded(c) => encoded.push_str(&format!("%{:02X}", u32::from(c))),
             c => encoded.push(c),
         }
     }
@@ -222,18 +221,18 @@ fn encode_part(part: &str) -> String {
     encoded
 }
 
-/// Whether a store in a directory takes it for a half-written file: it writes `NAME` as `NAME#1` first.
+/// Whether a store in a directory treats this name as a half-written file: it writes `NAME` as `NAME#1` first.
 pub fn is_half_written(name: &str) -> bool {
     name.rsplit_once('#').is_some_and(|(_, k)| !k.is_empty() && k.bytes().all(|b| b.is_ascii_digit()))
 }
 
 /// Longest key of an object, with the prefix, bytes.
 const LONGEST_OBJECT: usize = 1024;
-/// Longest path and longest name of a file, bytes, with room for what it is called while it is written.
+/// Longest path and longest name of a file, bytes, with room for the suffix of a temporary name.
 const LONGEST_FILE: usize = 4090;
 const LONGEST_NAME: usize = 250;
 
-/// Why a store cannot keep a file under its own path; `None` where it can.
+/// Why a store cannot keep a file under its own path; `None` if it can.
 pub fn unfit(path: &str, store: &Address) -> Option<String> {
     let (place, longest) = match store {
         Address::Directory(root) => (root.as_os_str().len(), LONGEST_FILE),
@@ -241,7 +240,7 @@ pub fn unfit(path: &str, store: &Address) -> Option<String> {
     };
     let (name, is_directory) = (name_of(path), matches!(store, Address::Directory(_)));
     if path.chars().any(|c| c.is_ascii_control()) {
-        return Some("stores keep no control characters in a name".to_owned());
+        return Some("stores accept no control characters in a name".to_owned());
     }
     if is_directory && is_half_written(name) {
         return Some("there, names that end in # and a number are those of half-written files".to_owned());
@@ -262,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_says_which_commit_and_store_it_is_of() {
+    fn a_key_contains_its_commit_and_its_store() {
         let s = Some(stamp(1, 2));
         for (key, prefix, stamp, stores) in [
             ("step-1/0000000001-000002/a/b.bin", "step-1/0000000001-000002", s.clone(), &[][..]),
@@ -299,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_not_exactly_a_name_is_none() {
+    fn text_that_is_not_exactly_a_name_is_refused() {
         let good = "0000000007-000003-000000001200-0123456789abcdef";
         let commit = |name: &str| CommitName::from_key(&format!(".trainit/commits/{name}.json"));
         assert!(commit(good).is_some());
@@ -357,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn names_too_long_for_a_store_are_cut_and_still_no_two_alike() {
+    fn names_too_long_for_a_store_are_cut_and_stay_distinct() {
         let key = |unit: &str, path: &str| data_key(unit, &stamp(7, 3), &format!("{unit}/{path}"));
         let (wide, deep, odd) = ("\u{fc}".repeat(127), ["d"; 250].join("/"), "\n".repeat(255));
         for (unit, path) in [("u", wide.as_str()), ("u", &deep), (&odd, "x")] {

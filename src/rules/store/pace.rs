@@ -1,15 +1,15 @@
-//! `--mirror-bandwidth`: so many bytes a second while the trainer needs the network itself.
+//! `--mirror-bandwidth`: a limit in bytes a second while the trainer needs the network itself.
 
 use std::time::Duration;
 
-/// A cap on bytes a second, which may be lifted for good or while no trainer runs.
+/// A limit in bytes a second. It does not apply while no trainer runs, and can be lifted for good.
 #[derive(Debug, Default)]
 pub struct Pace {
-    /// Bytes a second; `None` is no cap.
+    /// Bytes a second; `None`: no limit.
     rate: Option<u64>,
-    /// The cap does not hold now.
+    /// The limit does not apply now.
     is_off: bool,
-    /// When what was let through so far has had its time.
+    /// When the admitted bytes have been sent at this rate.
     free_at: Duration,
 }
 
@@ -19,22 +19,22 @@ impl Pace {
         Pace { rate, is_off: false, free_at: Duration::ZERO }
     }
 
-    /// Whether there is a cap.
+    /// Whether there is a limit.
     pub fn is_capped(&self) -> bool {
         self.rate.is_some() && !self.is_off
     }
 
-    /// The cap does not hold while no trainer runs.
+    /// Suspends the limit while no trainer runs.
     pub fn rest(&mut self, is_off: bool) {
         self.is_off = is_off;
     }
 
-    /// No cap from now on: time is short.
+    /// Removes the limit, because time is short.
     pub fn lift(&mut self) {
         self.rate = None;
     }
 
-    /// When these bytes may go, being asked at `now`. What was not used before is not saved up.
+    /// When these bytes may be sent. Unused time before `now` is not saved up.
     pub fn admit(&mut self, now: Duration, bytes: u64) -> Duration {
         let Some(rate) = self.rate.filter(|_| !self.is_off) else { return now };
         let at = self.free_at.max(now);
@@ -62,7 +62,7 @@ mod tests {
         pace.rest(true);
         assert_eq!(pace.admit(seconds(60), 1 << 40), seconds(60));
         pace.rest(false);
-        assert_eq!(pace.admit(seconds(60), 10), seconds(62), "as if nothing had been");
+        assert_eq!(pace.admit(seconds(60), 10), seconds(62), "an idle period leaves no credit");
         pace.lift();
         assert_eq!(pace.admit(seconds(60), 1 << 40), seconds(60));
         assert!(!pace.is_capped() && Pace::new(Some(1)).is_capped());

@@ -1,4 +1,4 @@
-//! Training data that are fetched before the start: from where, what of it, and what is there already.
+//! Training data that are fetched before the start: the source, the files to fetch, and the files that are in place.
 
 pub mod index;
 pub mod plan;

@@ -1,4 +1,4 @@
-//! What a fetch must do: a listing and an index in, the files to fetch out.
+//! The plan of a fetch: a listing and an index in, the files to fetch out.
 
 use super::index::{INDEX, Index};
 use super::source::Source;
@@ -6,14 +6,14 @@ use crate::checkpoint::listing::{around, name_of};
 use crate::store::hostile;
 use crate::store::names::{FRESH, hash16};
 
-/// An object of the store, which is to be a file.
+/// An object of the store, which becomes a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Object {
     /// Relative to the source's address and to the directory.
     pub path: String,
     /// Bytes.
     pub size: u64,
-    /// What the store calls this version of it.
+    /// The store's tag for this version.
     pub tag: String,
     /// Time of its last change, since 1970.
     pub modified_ns: i64,
@@ -22,11 +22,11 @@ pub struct Object {
 /// The work of one fetch.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// What is to be fetched, by path.
+    /// The objects to fetch, by path.
     pub fetch: Vec<Object>,
-    /// What is in place in the same version.
+    /// The objects that are in place in the same version.
     pub unchanged: Vec<Object>,
-    /// What an earlier fetch put in place and the store no longer has. It stays.
+    /// Files of an earlier fetch that the store no longer has. They stay.
     pub gone: Vec<Object>,
 }
 
@@ -37,8 +37,8 @@ impl Plan {
     }
 }
 
-/// Decides about a listing, which is sorted by path. `local` tells the size of a file in the directory. Errors: what makes
-/// the listing unfit for a directory, as a clause.
+/// Plans for a listing that is sorted by path. `local` returns the size of a file in the directory. Errors: why the
+/// listing does not fit a directory, as a clause.
 pub fn plan(
     mut listed: Vec<Object>,
     source: &Source,
@@ -53,10 +53,10 @@ pub fn plan(
     for Object { path, .. } in &listed {
         hostile::path(path)?;
         if path == INDEX || name_of(path).ends_with(FRESH) {
-            return Err(format!("the name {path:?} is one that trainit itself uses there"));
+            return Err(format!("trainit itself uses the name {path:?} there"));
         }
         if let Some(above) = around(path).skip(1).find(|above| has(above)) {
-            return Err(format!("the name {above:?} would be a file, and for {path:?} a directory"));
+            return Err(format!("the name {above:?} would be both a file and, for {path:?}, a directory"));
         }
     }
     let is_known = |object: &Object| index.has(object) && local(&object.path) == Some(object.size);
@@ -70,7 +70,7 @@ pub fn plan(
     Ok(plan)
 }
 
-/// Where a file is written before it is whole: hidden, short, and the same after a kill.
+/// The temporary name of a file: hidden, short, and the same after a kill.
 pub fn temporary(path: &str) -> String {
     let (parent, name) = path.split_at(path.len() - name_of(path).len());
     format!("{parent}.{}{FRESH}", hash16(name.as_bytes()))
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_place_in_the_same_version_is_not_fetched_again() {
+    fn an_object_that_is_in_place_in_the_same_version_is_not_fetched_again() {
         let known = [object("a", "1"), object("b", "0"), object("c", "1"), object("old", "1"), object("lost", "1")];
         let plan = decide(URL, &["a", "b", "c", "d"], &known, &["a", "b", "d", "old"]).expect("a plan");
         assert_eq!(paths(&plan.unchanged), ["a"]);

@@ -11,9 +11,9 @@ use crate::store::address::{Address, Bucket};
 /// Where the data are.
 #[derive(Debug, Clone)]
 pub struct Source {
-    /// What is listed. Paths of the data are relative to it.
+    /// The prefix to list. Paths of the data are relative to it.
     pub address: Address,
-    /// Which paths are wanted, and their pattern as text; `None`: all.
+    /// The pattern of the wanted paths, as text and compiled; `None`: all.
     names: Option<(String, GlobMatcher)>,
 }
 
@@ -37,7 +37,8 @@ impl Source {
         self.names.as_ref().is_none_or(|(_, glob)| glob.is_match(path))
     }
 
-    /// The same URL as that of one object: what is around it, and its name. `None` for wildcards and whole stores.
+    /// The same URL as the address of one object: the prefix around it, and its name. `None` for wildcards and whole
+    /// stores.
     pub fn as_object(&self) -> Option<(Address, String)> {
         let path = path_of(&self.address);
         let name = path.rsplit('/').next().filter(|name| !name.is_empty() && self.names.is_none())?;
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_address_is_refused_without_repeating_a_secret() {
+    fn text_that_is_not_an_address_is_refused_without_repeating_a_secret() {
         for url in ["", "bq://project.data.table", "/data/*", "s3://b/*?sig=hunter2", "gs://*/x", "file:///../*"] {
             let why = Source::parse(url).expect_err(url);
             assert!(!why.contains("hunter2"), "{why}");

@@ -1,7 +1,7 @@
 //! The manifest: a checkpoint exists if and only if its manifest does.
 //!
-//! JSON, UTF-8, keys sorted, named by its own hash. One that was read is hostile until [`Manifest::read`] has gone
-//! through it: it decides which files are written where.
+//! JSON, UTF-8, keys sorted, named by its own hash. A manifest decides which files are written where, so it is hostile
+//! until [`Manifest::read`] has checked it.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -16,13 +16,13 @@ use crate::checkpoint::{Habits, PartRecord};
 
 /// Usual permission bits of a directory.
 pub const ORDINARY: u32 = 0o755;
-/// The schema of a snapshot that is made of parts. Its files may lie in archives.
+/// The schema of a snapshot of several parts. Its files may be in archives.
 pub const SCHEMA: &str = "trainit.ckpt/2";
 /// The schema of earlier versions: one checkpoint, each file an object of its own. Still read.
 pub const ONE_UNIT: &str = "trainit.ckpt/1";
 /// The same with files in archives. Still read.
 pub const ONE_UNIT_WITH_ARCHIVES: &str = "trainit.ckpt+tar/1";
-/// The unit of a snapshot that is resumed from as a whole.
+/// The unit of a snapshot whose whole directory is resumed from.
 pub const WHOLE: &str = ".";
 /// Longest manifest, bytes.
 pub const LIMIT: u64 = 256 << 20;
@@ -30,13 +30,13 @@ pub const LIMIT: u64 = 256 << 20;
 pub const CHUNK: u64 = 64 << 20;
 /// A larger file is never in an archive, bytes.
 pub const SMALL: u64 = 1 << 20;
-/// Smaller chunks would be a way to make a restore endless.
+/// The smallest chunk, in bytes. Smaller ones could make a restore endless.
 const MIN_CHUNK: u64 = 1 << 20;
 
-/// A small file or link beside a unit that names it, in a manifest of an earlier schema.
+/// A small file or link that names a unit, in a manifest of an earlier schema.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pointer {
-    /// The text of the file, or what the link says.
+    /// The text of the file, or the target of the link.
     pub content: String,
     /// Relative to the checkpoint directory.
     pub path: String,
@@ -45,26 +45,26 @@ pub struct Pointer {
     pub symlink: bool,
 }
 
-// The fields of what is written stand in the order of their keys: a map that sorts them takes 1 KiB a file.
+// The fields are in the order of their keys, because sorting them in a map would take 1 KiB a file.
 
-/// What a commit says of a checkpoint.
+/// The description of a committed checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// The attempt's number.
     pub attempt: u64,
-    /// The attempt's tag, where the store ignores put-if-absent.
+    /// The attempt's tag, if the store ignores put-if-absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt_tag: Option<u32>,
-    /// Paths beside the unit, one file, under which it lies as well; without bytes of their own in the store.
+    /// More paths of the same content as the unit, if that is one file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub copies: Vec<String>,
     /// Seconds since 1970, for people.
     pub created_unix: u64,
-    /// What is to be restored.
+    /// The files to restore.
     pub files: Vec<Item>,
-    /// The layout of the part that is resumed from; `tree` where that is the whole directory.
+    /// The layout of the part that is resumed from; `tree` if that is the whole directory.
     pub framework: String,
-    /// What earlier saves showed.
+    /// Timing of earlier saves.
     #[serde(default)]
     pub habits: Habits,
     /// The checkpoint directory, absolute: a pointer may name a unit by its absolute path.
@@ -76,27 +76,27 @@ pub struct Manifest {
     pub node: u32,
     /// The commit that the run resumed from, `A-S`.
     pub parent: Option<String>,
-    /// The parts that the files make up; empty in earlier schemas.
+    /// The parts that the files belong to; empty in earlier schemas.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<PartRecord>,
-    /// What names the unit, in earlier schemas; restored last.
+    /// The files that name the unit, in earlier schemas; restored last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pointers: Vec<Pointer>,
     /// [`SCHEMA`], [`ONE_UNIT`] or [`ONE_UNIT_WITH_ARCHIVES`].
     pub schema: String,
     /// The sequence within the attempt.
     pub seq: u64,
-    /// The training step, where known.
+    /// The training step, if known.
     pub step: Option<u64>,
     /// Sum of the sizes.
     pub total_bytes: u64,
     /// What the framework loads, relative to the checkpoint directory; [`WHOLE`] for the directory itself.
     pub unit: String,
-    /// Number of training processes, where known.
+    /// Number of training processes, if known.
     pub world_size: Option<u32>,
 }
 
-/// What is read before anything else.
+/// The field that is read first.
 #[derive(Deserialize)]
 struct Head {
     schema: String,
@@ -105,16 +105,16 @@ struct Head {
 /// One file or symbolic link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item {
-    /// Of each chunk.
+    /// The checksums of the chunks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunks: Option<Chunks>,
-    /// Of the whole file, eight lower-case hex digits.
+    /// The checksum of the whole file, eight lower-case hex digits.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub crc32c: String,
     /// The store's tag for the object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etag: Option<String>,
-    /// Where its bytes lie in the store, relative to the prefix.
+    /// The key of the object with its bytes, relative to the prefix.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub key: String,
     /// Permission bits.
@@ -123,7 +123,7 @@ pub struct Item {
     /// Modification time, nanoseconds since 1970.
     #[serde(default)]
     pub mtime_ns: i64,
-    /// At which byte of the object it begins, where that is an archive of many small files.
+    /// The byte offset in the object, if that is an archive of small files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offset: Option<u64>,
     /// Relative to the checkpoint directory.
@@ -131,15 +131,15 @@ pub struct Item {
     /// Bytes.
     #[serde(default)]
     pub size: u64,
-    /// What the link says.
+    /// The target of a link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// What it is.
+    /// Its type.
     #[serde(rename = "type")]
     pub kind: ItemKind,
 }
 
-/// What an [`Item`] is.
+/// The type of an [`Item`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs, reason = "the names say it")]
@@ -159,13 +159,13 @@ pub struct Chunks {
 }
 
 impl Item {
-    /// The bytes of the object that are its own.
+    /// Its byte range in the object.
     pub fn run(&self) -> Range<u64> {
         let from = self.offset.unwrap_or(0);
         from..from + self.size
     }
 
-    /// Whether an object of so many bytes may be the one that holds it.
+    /// Whether an object of this size in bytes may hold it.
     pub fn fits(&self, object: u64) -> bool {
         if self.offset.is_some() { self.run().end <= object } else { self.size == object }
     }
@@ -177,13 +177,13 @@ pub fn hex(crc32c: u32) -> String {
 }
 
 impl Manifest {
-    /// The bytes to commit: sorted keys, one line. Errors: too long.
+    /// The bytes to commit: sorted keys, one line. Errors: the manifest is too long.
     pub fn bytes(&self) -> Result<Vec<u8>, String> {
         let bytes = serde_json::to_vec(self).map_err(|error| error.to_string())?;
         if bytes.len() as u64 > LIMIT { Err("its manifest would be over 256 MiB".to_owned()) } else { Ok(bytes) }
     }
 
-    /// Reads and judges the bytes found under a commit's name. Errors: why it must not be used, in one line.
+    /// Reads and checks the bytes found under a commit's name. Errors: why they must not be used, in one line.
     pub fn read(name: &CommitName, bytes: &[u8]) -> Result<Manifest, String> {
         Manifest::read_hostile(name, bytes).map_err(|why| shown(&why))
     }
@@ -218,7 +218,7 @@ impl Manifest {
         self.files.iter().filter(|f| f.kind == ItemKind::File)
     }
 
-    /// Its parts; of an earlier schema the one that its unit is.
+    /// Its parts; for an earlier schema one part, its unit.
     pub fn parts(&self) -> Vec<PartRecord> {
         if self.schema == SCHEMA {
             return self.parts.clone();
@@ -250,14 +250,14 @@ impl Manifest {
         links(&own.chain(beside.map(|pointer| (pointer.path.as_str(), pointer.content.as_str()))).collect())
     }
 
-    /// Every path may be written, and none is there twice, or as a file and as a directory.
+    /// Checks that every path may be written, and that none occurs twice, or as a file and as a directory.
     fn judge_paths(&self) -> Result<(), String> {
         if self.unit != WHOLE {
             path(&self.unit)?;
         }
         let mut seen = HashSet::new();
         let mut parents = HashSet::new();
-        // A pointer is put in place through its neighbour.
+        // A pointer is written under a temporary name first.
         self.pointers.iter().try_for_each(|pointer| path(&format!("{}{FRESH}", pointer.path)))?;
         let beside = self.pointers.iter().map(|p| &p.path).chain(&self.copies);
         for file in self.files.iter().map(|f| &f.path).chain(beside) {
@@ -275,7 +275,7 @@ impl Manifest {
         }
     }
 
-    /// Each file is of one part at most, and no part names a file that is not there.
+    /// Checks that each file belongs to one part at most, and that no part names a missing file.
     fn judge_parts(&self) -> Result<(), String> {
         let mut left: HashSet<&str> = self.files.iter().map(|file| file.path.as_str()).collect();
         for part in &self.parts {
@@ -283,7 +283,9 @@ impl Manifest {
                 path(place)?;
             }
             if let Some(file) = part.files.iter().find(|file| !left.remove(file.as_str())) {
-                return Err(format!("the manifest's part names {file:?}, which it has not, or twice"));
+                return Err(format!(
+                    "the manifest's parts name {file:?}, which is not among its files, or name it twice"
+                ));
             }
         }
         Ok(())
@@ -299,12 +301,12 @@ fn item(file: &Item) -> Result<(), String> {
     let what = &file.path;
     match file.kind {
         ItemKind::Directory | ItemKind::Symlink if file.size > 0 => {
-            Err(format!("the manifest gives {what:?} a size, and it is no file"))
+            Err(format!("the manifest gives {what:?} a size, but it is not a file"))
         }
         ItemKind::Directory => Ok(()),
         ItemKind::Symlink => link(what, file.target.as_deref().unwrap_or_default()),
         ItemKind::File => {
-            key(&file.key).map_err(|_| format!("the manifest's key {:?} is none that trainit makes", file.key))?;
+            key(&file.key).map_err(|_| format!("the manifest's key {:?} does not come from trainit", file.key))?;
             if file.offset.is_some_and(|offset| file.size > SMALL || offset.checked_add(file.size).is_none()) {
                 return Err(format!("the manifest's {what:?} lies in an archive where no file can lie"));
             }
@@ -325,8 +327,9 @@ fn item(file: &Item) -> Result<(), String> {
     }
 }
 
-/// The CRC-32C of bytes whose first ones have `before`, and the `length` bytes after them `after`. Costs as much as the sum of
-/// 100 KiB, and nothing where no byte is before (the sum of which is 0, and zeros before do not change a sum of 0).
+/// The CRC-32C of two consecutive byte ranges, from their own sums `before` and `after`; the second has `length` bytes. It
+/// costs as much as summing 100 KiB, and nothing if `before` is 0, the sum of no bytes (leading zeros do not change a sum of
+/// 0).
 pub fn joined(before: u32, after: u32, length: u64) -> u32 {
     if before == 0 { after } else { crc32c::crc32c_combine(before, after, length as usize) }
 }

@@ -19,7 +19,7 @@ fn good() -> Manifest {
     serde_json::from_value(manifest).expect("is a manifest")
 }
 
-/// Reads it back after a change in the JSON, the name made to fit.
+/// Reads the manifest back after a change in the JSON, under the name that fits.
 fn altered(change: impl FnOnce(&mut Value)) -> Result<Manifest, String> {
     let mut value = serde_json::to_value(good()).expect("serialises");
     change(&mut value);
@@ -55,7 +55,7 @@ fn one_flipped_bit_anywhere_is_noticed() {
     }
 }
 
-/// Each change to a field is refused, with this in the message.
+/// Checks that each change to a field is refused with this text in the message.
 fn refused(rows: &[(&str, Value, &str)]) {
     for (field, value, why) in rows {
         let (outer, name) = field.rsplit_once('/').expect("is a JSON pointer");
@@ -96,7 +96,7 @@ fn contradictions_are_refused() {
         ("/total_bytes", json!(31), "sum to 30"),
         ("/files/0/size", json!(u64::MAX), "overflow"),
         ("/files/0/size", json!(-1), "malformed"),
-        ("/files/2/size", json!(1), "is no file"),
+        ("/files/2/size", json!(1), "is not a file"),
         ("/files/0/chunks", chunks(0, &[]), "do not fit"),
         ("/files/0/chunks", chunks(5, &["00000000"]), "do not fit"),
         ("/files/0/chunks", chunks(MIN_CHUNK, &["00000000", "00000000"]), "do not fit"),
@@ -112,7 +112,7 @@ fn contradictions_are_refused() {
         ("/seq", json!(9), "another commit"),
         ("/step", json!(11), "another commit"),
         ("/parts/1/files/0", json!("u/a"), "twice"),
-        ("/parts/1/files/0", json!("gone"), "has not"),
+        ("/parts/1/files/0", json!("gone"), "not among its files"),
         ("/parts/0/root", json!("../x"), "the manifest's path"),
         ("/parts/0/unit", json!("/x"), "the manifest's path"),
     ]);
@@ -145,8 +145,8 @@ fn links_stay_in_the_directory_by_themselves_and_through_others() {
 }
 
 #[test]
-fn the_sums_of_two_stretches_join_to_that_of_both_wherever_they_meet() {
-    // The first four bytes have the sum 0, as no bytes have.
+fn the_sums_of_two_ranges_join_to_the_sum_of_both_at_any_boundary() {
+    // The first four bytes have the sum 0, the same as no bytes.
     let zero = b"\xab\x9b\xe0\x9b and so on".as_slice();
     assert_eq!(crc32c::crc32c(&zero[..4]), 0);
     for bytes in [b"weights and biases".as_slice(), zero, &[0; 40], &[]] {
@@ -159,7 +159,7 @@ fn the_sums_of_two_stretches_join_to_that_of_both_wherever_they_meet() {
 }
 
 #[test]
-fn depth_without_end_is_refused_and_not_followed() {
+fn endless_nesting_is_refused_and_not_followed() {
     for head in ["", r#"{"x":"#, r#"{"schema":"trainit.ckpt/1","files":"#] {
         let bytes = format!("{head}{}", "[".repeat(1_000_000)).into_bytes();
         let name = CommitName::of(good().stamp(), good().step, &bytes);
@@ -201,7 +201,7 @@ fn a_commit_of_an_earlier_version_is_one_part() {
             v["parts"] = json!([]);
         });
         let parts = earlier.expect("is read").parts();
-        let told = (parts.len(), parts[0].unit.as_deref(), parts[0].step, parts[0].files.len());
-        assert_eq!(told, (1, Some("u"), Some(10), 3));
+        let found = (parts.len(), parts[0].unit.as_deref(), parts[0].step, parts[0].files.len());
+        assert_eq!(found, (1, Some("u"), Some(10), 3));
     }
 }
