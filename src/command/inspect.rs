@@ -110,17 +110,17 @@ fn object(resolved: &Resolved, values: &Values, discovery: &Discovery, unmet: &[
 }
 
 fn cluster_object(spec: &ClusterSpec) -> Value {
-    let is_guess = spec.said.process.as_ref().is_some_and(|process| process.node_guessed);
+    let is_guess = spec.reading.process.as_ref().is_some_and(|process| process.node_guessed);
     let known = |place: Option<u32>| place.filter(|_| !is_guess);
     json!({
-        "platform": spec.said.platform.word(),
-        "role": spec.said.role.word(),
-        "is_chief": spec.said.is_chief,
-        "node_rank": known(spec.said.node_rank),
-        "num_nodes": known(spec.said.num_nodes),
+        "platform": spec.reading.platform.word(),
+        "role": spec.reading.role.word(),
+        "is_chief": spec.reading.is_chief,
+        "node_rank": known(spec.reading.node_rank),
+        "num_nodes": known(spec.reading.num_nodes),
         "leader": spec.leader.as_ref().map(|l| json!({ "host": l.host, "port": l.port })),
-        "hosts": spec.said.hosts,
-        "trial": spec.said.trial,
+        "hosts": spec.reading.hosts,
+        "trial": spec.reading.trial,
     })
 }
 

@@ -59,10 +59,12 @@ fn check(outcome: &Result<Resolved, ClusterError>) {
         }
         Ok(resolved) => {
             let spec = &resolved.spec;
-            if let (Some(rank), Some(nodes), false) = (spec.said.node_rank, spec.said.num_nodes, spec.said.hands_off) {
+            if let (Some(rank), Some(nodes), false) =
+                (spec.reading.node_rank, spec.reading.num_nodes, spec.reading.hands_off)
+            {
                 assert!(rank < nodes, "{spec:?}");
             }
-            if let (Some(hosts), Some(nodes)) = (&spec.said.hosts, spec.said.num_nodes) {
+            if let (Some(hosts), Some(nodes)) = (&spec.reading.hosts, spec.reading.num_nodes) {
                 assert_eq!(hosts.len(), nodes as usize, "{spec:?}");
             }
             assert_eq!(resolved.launches.len(), 1);
@@ -193,17 +195,17 @@ fn check_world(made: &Made, replicas: Vec<(String, Resolved)>, nproc: u32) {
     let mut chiefs = 0;
     for (host, resolved) in &replicas {
         let spec = &resolved.spec;
-        assert_eq!(spec.said.num_nodes, Some(world));
+        assert_eq!(spec.reading.num_nodes, Some(world));
         assert_eq!(spec.leader.is_some(), world > 1);
         assert_eq!(spec.leader, replicas[0].1.spec.leader);
-        assert_eq!(spec.said.hosts, replicas[0].1.spec.said.hosts);
-        assert_eq!(spec.said.node_rank.is_some(), spec.said.role.trains());
+        assert_eq!(spec.reading.hosts, replicas[0].1.spec.reading.hosts);
+        assert_eq!(spec.reading.node_rank.is_some(), spec.reading.role.trains());
         chiefs += resolved.launches.iter().filter(|launch| launch.is_chief).count();
-        let Some(node_rank) = spec.said.node_rank else {
+        let Some(node_rank) = spec.reading.node_rank else {
             assert!(!resolved.changes().set.contains_key("RANK"));
             continue;
         };
-        assert_eq!(spec.said.hosts.as_ref().map(|h| &h[node_rank as usize]), Some(host));
+        assert_eq!(spec.reading.hosts.as_ref().map(|h| &h[node_rank as usize]), Some(host));
         for launch in &resolved.launches {
             match launch.changes.set.get("RANK") {
                 Some(rank) => {
@@ -287,7 +289,7 @@ proptest! {
         let options = ClusterOptions { rank_all_pools: true, ..ClusterOptions::default() };
         let names = ["workerpool0", "workerpool1", "workerpool2", "workerpool3"];
         let ranks: Vec<u32> = made.documents(names).into_iter().map(|(_, document)| {
-            resolved(&[named("CLUSTER_SPEC", document)], None, &options).unwrap().spec.said.node_rank.unwrap()
+            resolved(&[named("CLUSTER_SPEC", document)], None, &options).unwrap().spec.reading.node_rank.unwrap()
         }).collect();
         prop_assert_eq!(&ranks, &(0..ranks.len() as u32).collect::<Vec<_>>());
     }
@@ -304,7 +306,7 @@ proptest! {
             ];
             let resolved = resolved(&pairs, None, &ClusterOptions::default()).unwrap();
             let set = resolved.changes().set;
-            prop_assert_eq!((resolved.spec.said.node_rank, resolved.spec.said.num_nodes), (Some(rank / per_node), Some(nodes)));
+            prop_assert_eq!((resolved.spec.reading.node_rank, resolved.spec.reading.num_nodes), (Some(rank / per_node), Some(nodes)));
             prop_assert_eq!(resolved.launches[0].is_chief, rank == 0);
             if world > 1 {
                 prop_assert_eq!(&set["RANK"], &rank.to_string());
@@ -323,9 +325,9 @@ proptest! {
             let first = resolved(&[named("CLUSTER_SPEC", document)], None, &ClusterOptions::default()).unwrap();
             let Some(text) = first.changes().set.get("TF_CONFIG").cloned() else { continue };
             let second = resolved(&[named("TF_CONFIG", text)], None, &ClusterOptions::default()).unwrap();
-            prop_assert_eq!(second.spec.said.node_rank, first.spec.said.node_rank);
-            prop_assert_eq!(second.spec.said.num_nodes, first.spec.said.num_nodes);
-            prop_assert_eq!(second.spec.said.role, first.spec.said.role);
+            prop_assert_eq!(second.spec.reading.node_rank, first.spec.reading.node_rank);
+            prop_assert_eq!(second.spec.reading.num_nodes, first.spec.reading.num_nodes);
+            prop_assert_eq!(second.spec.reading.role, first.spec.reading.role);
             prop_assert!(!second.changes().set.contains_key("TF_CONFIG"));
         }
     }

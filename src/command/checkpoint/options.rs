@@ -106,7 +106,7 @@ impl Keeping {
         let Some(dir) = self.checkpoints.dir.clone() else { return (Value::Null, 0) };
         let Keeping { checkpoints: mut settings, places, .. } = self;
         settings.options = beside(settings.options, resolved);
-        let node_rank = resolved.spec.said.node_rank;
+        let node_rank = resolved.spec.reading.node_rank;
         let by = match resolved.spec.beside_the_first() {
             Some(_) => Some(KEPT_BY),
             None => is_below_the_keeper(&settings, &places, &resolved.spec, env).then_some(KEPT_ABOVE),
@@ -142,7 +142,7 @@ impl Keeping {
     /// The checkpoints of this node; `None` if it keeps none. Only the first of several trainits on a node commits, and
     /// copies the model.
     pub(in crate::command) fn of_node(mut self, resolved: &Resolved, env: &Env) -> Option<Keep> {
-        let (node_rank, local_rank) = (resolved.spec.said.node_rank, resolved.spec.beside_the_first());
+        let (node_rank, local_rank) = (resolved.spec.reading.node_rank, resolved.spec.beside_the_first());
         self.checkpoints.options = beside(self.checkpoints.options, resolved);
         let is_below = is_below_the_keeper(&self.checkpoints, &self.places, &resolved.spec, env);
         let is_ours = local_rank.is_none() && !is_below;
@@ -179,15 +179,15 @@ fn warn_of_lost_store<'a>(stores: impl Iterator<Item = &'a Address>, places: &Fo
 /// node, and trainit or a launcher starts each one. (A single one may be a launcher of many; other nodes may share the
 /// directory.)
 fn beside(options: Options, resolved: &Resolved) -> Options {
-    let (launches, nodes) = (resolved.launches.len(), resolved.spec.said.num_nodes);
-    let launched = resolved.spec.said.process.as_ref().map(|process| process.world);
+    let (launches, nodes) = (resolved.launches.len(), resolved.spec.reading.num_nodes);
+    let launched = resolved.spec.reading.process.as_ref().map(|process| process.world);
     let world_size = launched.or(u32::try_from(launches).ok()).filter(|count| nodes == Some(1) && *count > 1);
     Options { world_size, ..options }
 }
 
 /// Whether other nodes train as well. Each may have its own directory.
 fn has_other_nodes(spec: &ClusterSpec) -> bool {
-    spec.said.num_nodes.is_some_and(|nodes| nodes > 1)
+    spec.reading.num_nodes.is_some_and(|nodes| nodes > 1)
 }
 
 /// Whether a part could be resumed from.
@@ -198,7 +198,7 @@ fn is_complete(part: &PartState) -> bool {
 /// The checkpoints to keep, if there is a directory. A replica without a rank (ps, evaluator) commits nothing, because
 /// the checkpoints are those of the training replicas.
 fn kept(mut settings: Checkpoints, places: &Found, spec: &ClusterSpec, env: &Env) -> Option<keep::Checkpoints> {
-    let node_rank = spec.said.node_rank;
+    let node_rank = spec.reading.node_rank;
     let dir = settings.dir.as_ref()?;
     if node_rank.is_none() {
         settings.store = None;
@@ -214,7 +214,7 @@ fn kept(mut settings: Checkpoints, places: &Found, spec: &ClusterSpec, env: &Env
 /// image's entrypoint is trainit and variables configure both: it would take over the store from that one.
 fn is_below_the_keeper(settings: &Checkpoints, places: &Found, spec: &ClusterSpec, env: &Env) -> bool {
     let (Some(dir), Some(store)) = (&settings.dir, &settings.store) else { return false };
-    let ours = identity(places.real(dir), store, spec.said.node_rank, spec);
+    let ours = identity(places.real(dir), store, spec.reading.node_rank, spec);
     env.given("TRAINIT_SOCKET").is_some_and(|socket| sibling::is_of_its_keeper(Path::new(socket), &ours))
 }
 
@@ -227,7 +227,7 @@ fn kept_beside(
     env: &Env,
 ) -> Option<keep::Checkpoints> {
     let (dir, store) = (settings.dir.clone()?, settings.store.clone());
-    let (Some(store), Some(node_rank)) = (store, spec.said.node_rank) else {
+    let (Some(store), Some(node_rank)) = (store, spec.reading.node_rank) else {
         settings.store = None;
         return kept(settings, places, spec, env);
     };
@@ -235,7 +235,7 @@ fn kept_beside(
         "checkpoints are kept by {by} neither restores nor commits, and starts the command after the restore there"
     );
     // If the node is only an estimate, it may differ from the first one's.
-    let is_guess = spec.said.process.as_ref().is_some_and(|process| process.node_guessed);
+    let is_guess = spec.reading.process.as_ref().is_some_and(|process| process.node_guessed);
     let known = identity(places.real(&dir), &store, Some(node_rank).filter(|_| !is_guess), spec);
     // Prevents other runs from treating this one as the first.
     let beside = Some(Kept { beside: true, ..known.clone() });
@@ -245,7 +245,7 @@ fn kept_beside(
 
 /// The other processes of the node, if a launcher has started any.
 fn with_others(checkpoints: keep::Checkpoints, spec: &ClusterSpec, env: &Env) -> keep::Checkpoints {
-    let is_first = spec.said.process.as_ref().is_some_and(|process| process.local_size != Some(1));
+    let is_first = spec.reading.process.as_ref().is_some_and(|process| process.local_size != Some(1));
     let tmp = env.given("TMPDIR").map(str::to_owned);
     let others = checkpoints.kept.clone().filter(|_| is_first).map(|kept| Others {
         kept: Kept { beside: true, ..kept },
@@ -258,7 +258,7 @@ fn with_others(checkpoints: keep::Checkpoints, spec: &ClusterSpec, env: &Env) ->
 /// The identity by which the trainits of a node recognise that they use the same checkpoints.
 fn identity(dir: PathBuf, store: &Address, node_rank: Option<u32>, spec: &ClusterSpec) -> Kept {
     let directory = dir.to_string_lossy().into_owned();
-    let launch = spec.said.launch.as_ref().map(|launch| launch.chars().take(LAUNCH_CHARS).collect());
+    let launch = spec.reading.launch.as_ref().map(|launch| launch.chars().take(LAUNCH_CHARS).collect());
     Kept { directory, store: shown(&store.to_string()), node_rank, launch, beside: false }
 }
 

@@ -85,7 +85,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     };
     let preemption_watch = preemption_watch(&settings, &env);
     settings.policy.seed = Some(seed());
-    settings.policy.checkpoint_on = resolved.spec.said.traits.checkpoint_signals.to_vec();
+    settings.policy.checkpoint_on = resolved.spec.reading.traits.checkpoint_signals.to_vec();
     settings.policy.processes = processes(&resolved.launches);
     let on_notice = on_notice(&resolved.spec);
     let places = (keeping.directory(), keeping.shared_store(&env));
@@ -112,7 +112,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     let kept = keep.as_ref().and_then(Keep::kept);
     settings.policy.store = keep.as_ref().is_some_and(Keep::has_store);
     let watch = watched(gpus, &env);
-    let (metrics, tuner) = collected_metrics(collected, resolved.spec.said.process.as_ref(), &env);
+    let (metrics, tuner) = collected_metrics(collected, resolved.spec.reading.process.as_ref(), &env);
     if let Some(dir) = &settings.hang_forensics {
         forensics::prepare(dir, &env, &mut resolved.launches);
     }

@@ -77,7 +77,7 @@ impl RunOptions {
     ) -> Result<Placed, Vec<ClusterError>> {
         let resolved = self.cluster.resolve(reader, env, &[], discover)?;
         let alone = u32::try_from(resolved.launches.len()).unwrap_or(u32::MAX);
-        let count = resolved.spec.said.process.as_ref().map_or(alone, |process| process.local_size.unwrap_or(alone));
+        let count = resolved.spec.reading.process.as_ref().map_or(alone, |process| process.local_size.unwrap_or(alone));
         if let Some(reason) = self.collected.as_ref().and_then(|collected| collected.searched.empty_reason(count)) {
             return Err(vec![ClusterError::new("metric_rank", reader.place("metric-rank"), reason)]);
         }

@@ -3,7 +3,7 @@
 //!
 //! The rendezvous port is the first of these that is given: the explicit leader's, `MASTER_PORT`, `PET_MASTER_PORT`,
 //! the platform's, the port in the leader's address, 29500. For processes that `run` starts on a single node, a free
-//! port replaces the last one, so that two runs on one host do not meet.
+//! port replaces the last one, so that two runs on one host use different ports.
 
 use super::spec::{
     ClusterError, ClusterOptions, ClusterSpec, Explicit, Nproc, PlatformName, Reading, Warning, quote, role_of_rank,
@@ -27,7 +27,7 @@ pub fn complete(
     if reading.hands_off {
         let host = reading.leader.host.clone();
         let leader = host.map(|host| Address { host, port: reading.leader.port.unwrap_or(DEFAULT_PORT) });
-        return Ok(ClusterSpec { said: reading, leader: leader.clone(), rendezvous: leader });
+        return Ok(ClusterSpec { reading, leader: leader.clone(), rendezvous: leader });
     }
     apply_explicit_values(&mut reading, input)?;
     refuse_second_launcher(&reading, input)?;
@@ -47,7 +47,7 @@ pub fn complete(
             }
             explicit => explicit.filter(|_| alone),
         };
-        return Ok(ClusterSpec { said: reading, leader: None, rendezvous });
+        return Ok(ClusterSpec { reading, leader: None, rendezvous });
     }
     let leader = leader(&reading, input)?;
     if leader.is_none() && reading.process.is_none() {
@@ -67,7 +67,7 @@ pub fn complete(
         warnings.push(Warning::new("leader_unknown", message));
     }
     let rendezvous = leader.clone().map(|leader| own_name(leader, &reading, input));
-    Ok(ClusterSpec { said: reading, leader, rendezvous })
+    Ok(ClusterSpec { reading, leader, rendezvous })
 }
 
 /// A pod may not reach itself by the name of its service, so node rank 0 dials its own host name. Its server listens on
@@ -171,8 +171,8 @@ fn leader(reading: &Reading, input: &Input<'_>) -> Result<Option<Address>, Clust
     Ok(Some(Address { host: LOOPBACK.to_owned(), port: port(own, input, None)? }))
 }
 
-/// The rendezvous port of a launch on one node. Each process must find it independently, and two launches should get
-/// different ones. The range contains neither the kernel's ephemeral ports nor Slurm's ports.
+/// The rendezvous port of a launch on one node. Each process must compute the same port independently, and two launches
+/// should get different ports. The range contains neither the kernel's ephemeral ports nor Slurm's ports.
 fn port_of_launch(name: &str) -> u16 {
     let hash = name.bytes().fold(0u32, |hash, byte| hash.wrapping_mul(31).wrapping_add(u32::from(byte)));
     FIRST_PORT_OF_LAUNCHES + (hash % PORTS_OF_LAUNCHES) as u16
@@ -212,11 +212,11 @@ pub fn process_count(input: &Input<'_>) -> Result<Option<u32>, ClusterError> {
 pub fn process_count_here(asked: Option<u32>, spec: &ClusterSpec) -> Result<Option<u32>, ClusterError> {
     let refuse = |why: &str| Err(ClusterError::new("bad_setting", "--nproc", why));
     match asked {
-        Some(2..) if spec.said.hands_off => {
+        Some(2..) if spec.reading.hands_off => {
             refuse("this process was started by torchrun and has a rank already; omit --nproc")
         }
-        Some(_) if !spec.said.role.trains() && spec.said.node_rank.is_none() => Ok(None),
-        Some(2..) if spec.said.num_nodes.is_none() || spec.said.node_rank.is_none() => refuse(
+        Some(_) if !spec.reading.role.trains() && spec.reading.node_rank.is_none() => Ok(None),
+        Some(2..) if spec.reading.num_nodes.is_none() || spec.reading.node_rank.is_none() => refuse(
             "the number of nodes is unknown, so several processes cannot get ranks; \
              set TRAINIT_NNODES and TRAINIT_NODE_RANK, or use torchrun instead",
         ),
@@ -232,14 +232,14 @@ mod tests {
 
     #[test]
     fn explicit_values_win_over_the_source() {
-        let told = r#"{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}"#;
-        let env = Env::from_pairs([("TF_CONFIG", told)]);
+        let tf_config = r#"{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}"#;
+        let env = Env::from_pairs([("TF_CONFIG", tf_config)]);
         let asked = |nnodes: Option<&str>, node_rank: Option<&str>| {
             let explicit = |text: &str| Explicit { place: "a flag".to_owned(), text: text.to_owned() };
             let (nnodes, node_rank) = (nnodes.map(explicit), node_rank.map(explicit));
             let options = ClusterOptions { nnodes, node_rank, ..ClusterOptions::default() };
             let spec =
-                detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job").spec.said;
+                detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job").spec.reading;
             (spec.num_nodes, spec.node_rank, spec.is_chief, spec.hosts.is_some(), spec.tf.is_some())
         };
         assert_eq!(asked(None, None), (Some(2), Some(1), false, true, true));
@@ -284,8 +284,8 @@ mod tests {
 
     #[test]
     fn a_replica_with_a_rank_among_the_trainers_starts_as_many_processes() {
-        let told = r#"{"cluster": {"worker": ["a:1"], "ps": ["b:1"]}, "task": {"type": "ps", "index": 0}}"#;
-        let env = Env::from_pairs([("TF_CONFIG", told)]);
+        let tf_config = r#"{"cluster": {"worker": ["a:1"], "ps": ["b:1"]}, "task": {"type": "ps", "index": 0}}"#;
+        let env = Env::from_pairs([("TF_CONFIG", tf_config)]);
         let here = |rank_all_pools| {
             let options = ClusterOptions { rank_all_pools, ..ClusterOptions::default() };
             let spec = detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job").spec;

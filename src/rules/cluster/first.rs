@@ -17,7 +17,7 @@ use crate::process::env::Env;
 
 /// How a platform identifies the first process of its job.
 pub enum First {
-    /// It does not, or another platform's variables do.
+    /// The platform does not identify it, or another platform's variables do.
     Unknown,
     /// By the rank of the process: the first variable of each group, if all variables of the group are set.
     Rank(&'static [&'static [&'static str]]),
@@ -56,7 +56,7 @@ impl First {
     }
 }
 
-/// Whether this process is the first. Without variables of a cluster it is.
+/// Whether this process is the first. A process without variables of a cluster is the first.
 pub fn is_first(env: &Env) -> bool {
     let ways = || PLATFORMS.iter().map(|platform| &platform.first);
     // Frameworks read the last platforms of the list themselves, so those are checked first.
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_specification_without_a_task_says_nothing() {
+    fn a_specification_without_a_task_does_not_decide() {
         for text in ["{}", "nonsense", r#"{"cluster": {}}"#, "[]", r#"{"task": 3}"#] {
             assert!(with(&[("TF_CONFIG", text)]), "{text}");
             assert!(

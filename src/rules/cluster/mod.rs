@@ -138,8 +138,8 @@ fn detect_as_written(input: &Input<'_>, also_read: &[&str]) -> Result<Detected, 
         warnings.splice(0..0, drop_blank(input.env, also_read, &mut changes));
     }
     let spec = complete::complete(reading, input, &mut warnings)?;
-    warnings.extend(unknown_place(&spec.said, input, &warnings));
-    if let Some(at) = at.filter(|_| !spec.said.hands_off) {
+    warnings.extend(unknown_place(&spec.reading, input, &warnings));
+    if let Some(at) = at.filter(|_| !spec.reading.hands_off) {
         warnings.extend(disagreements(&spec, at, input)?);
     }
     Ok(Detected { spec, warnings, changes })
@@ -156,9 +156,9 @@ pub fn malformed(input: &Input<'_>, first: Option<ClusterError>, with_sources: b
         return first.into_iter().collect();
     }
     let sources = || {
-        let beside = PLATFORMS.iter().filter(|source| input.options.platform.is_none() && source.is_frameworks);
-        let beside = beside.filter_map(|source| (source.read)(input, &mut Vec::new()).err());
-        read.err().into_iter().chain(beside).map(|error| with_way_out(error, input.env))
+        let others = PLATFORMS.iter().filter(|source| input.options.platform.is_none() && source.is_frameworks);
+        let others = others.filter_map(|source| (source.read)(input, &mut Vec::new()).err());
+        read.err().into_iter().chain(others).map(|error| with_way_out(error, input.env))
     };
     let mut mistakes: Vec<ClusterError> = first.into_iter().collect();
     let sources = with_sources.then(sources).into_iter().flatten();
@@ -180,17 +180,17 @@ fn with_way_out(mut error: ClusterError, env: &Env) -> ClusterError {
 
 /// The warning that variables name several nodes or processes although this replica is treated as the only one; unless
 /// the user has given the place, or there was a warning already.
-fn unknown_place(said: &Reading, input: &Input<'_>, warnings: &[Warning]) -> Option<Warning> {
+fn unknown_place(reading: &Reading, input: &Input<'_>, warnings: &[Warning]) -> Option<Warning> {
     let options = input.options;
     let is_warned = warnings.iter().any(|warning| matches!(warning.code, "node_rank_unknown" | "batch_script"));
     let is_given = [&options.nnodes, &options.node_rank].into_iter().any(Option::is_some) || options.platform.is_some();
-    let is_alone = (said.node_rank, said.num_nodes) == (Some(0), Some(1)) && said.process.is_none();
-    let has_others = said.hands_off || said.tf.as_ref().is_some_and(|tf| tf.replicas > 1);
+    let is_alone = (reading.node_rank, reading.num_nodes) == (Some(0), Some(1)) && reading.process.is_none();
+    let has_others = reading.hands_off || reading.tf.as_ref().is_some_and(|tf| tf.replicas > 1);
     if is_warned || is_given || !is_alone || has_others {
         return None;
     }
     // A platform that was read decides about a world of one itself.
-    let read = PLATFORMS.iter().filter(|_| said.platform == PlatformName::NONE);
+    let read = PLATFORMS.iter().filter(|_| reading.platform == PlatformName::NONE);
     let read = read.flat_map(|platform| platform.signs.iter().map(|signs| (signs, Some(platform.needs))));
     let mut all = read.chain(unsupported::UNSUPPORTED.iter().map(|signs| (signs, None)));
     all.find_map(|(signs, needs)| signs.warning(needs, input)).or_else(|| signs::unnamed(input.env))
@@ -292,7 +292,7 @@ fn disagreements(spec: &ClusterSpec, at: usize, input: &Input<'_>) -> Result<Opt
             Err(error) => pieces.push(format!("{} cannot be read ({})", error.variable, error.message)),
         }
     }
-    let message = || format!("the cluster was read from {}, but {}", spec.said.platform.word(), pieces.join("; "));
+    let message = || format!("the cluster was read from {}, but {}", spec.reading.platform.word(), pieces.join("; "));
     Ok((!pieces.is_empty()).then(|| Warning::new("env_conflict", message())))
 }
 
@@ -300,17 +300,19 @@ fn differs(spec: &ClusterSpec, other: &Reading) -> Option<String> {
     let same = |rank: Option<u32>, world: Option<u32>| {
         other.node_rank == rank && (world == other.num_nodes || world.is_none() || other.num_nodes.is_none())
     };
-    let as_process = spec.said.process.as_ref().is_some_and(|p| same(Some(p.rank), Some(p.world)));
-    let is_same_process = other.process.is_some() && other.process == spec.said.process;
+    let as_process = spec.reading.process.as_ref().is_some_and(|p| same(Some(p.rank), Some(p.world)));
+    let is_same_process = other.process.is_some() && other.process == spec.reading.process;
     // mpirun starts its daemons on the other nodes in a Slurm step of their own.
-    let is_of_launcher = spec.said.process.is_some() && other.launch.is_some() && other.num_nodes < spec.said.num_nodes;
-    if same(spec.said.node_rank, spec.said.num_nodes) || as_process || is_same_process || is_of_launcher {
+    let is_of_launcher =
+        spec.reading.process.is_some() && other.launch.is_some() && other.num_nodes < spec.reading.num_nodes;
+    if same(spec.reading.node_rank, spec.reading.num_nodes) || as_process || is_same_process || is_of_launcher {
         return None;
     }
     let place = |rank: Option<u32>, world: Option<u32>| {
         let rank = rank.map_or("no rank".to_owned(), |rank| format!("rank {rank}"));
         world.map_or(rank.clone(), |world| format!("{rank} of {world}"))
     };
-    let (theirs, ours) = (place(other.node_rank, other.num_nodes), place(spec.said.node_rank, spec.said.num_nodes));
-    Some(format!("and related variables say {theirs} instead of {ours}"))
+    let (other_place, own_place) =
+        (place(other.node_rank, other.num_nodes), place(spec.reading.node_rank, spec.reading.num_nodes));
+    Some(format!("and related variables say {other_place} instead of {own_place}"))
 }

@@ -1,5 +1,5 @@
-//! The types of the cluster room: what a platform says (`Reading`), the model of the job (`ClusterSpec`), the user's
-//! options (`ClusterOptions`), and mistakes (`ClusterError`, `Warning`).
+//! The types of the cluster room: the content of a platform's variables (`Reading`), the model of the job
+//! (`ClusterSpec`), the user's options (`ClusterOptions`), and mistakes (`ClusterError`, `Warning`).
 //!
 //! Deliberately absent: the variables of platforms and frameworks.
 
@@ -10,7 +10,7 @@ use crate::process::signal::Signal;
 /// The limit for quoting a foreign value, in characters.
 const MAX_QUOTE: usize = 200;
 
-/// The name of the platform that the cluster was read from, as the user writes it. Each name is in its platform's file.
+/// The name of the platform that the cluster was read from, as in `--platform`. Each name is in its platform's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PlatformName(pub &'static str);
 
@@ -202,7 +202,7 @@ pub fn role_of_rank(rank: u32) -> Role {
 #[derive(Debug, Clone)]
 pub struct ClusterSpec {
     /// The content of the source, with the user's values applied.
-    pub said: Reading,
+    pub reading: Reading,
     /// The published address of node rank 0; `None` for one node.
     pub leader: Option<Address>,
     /// The address that this replica dials: the leader's; on some platforms the leader dials its own host name;
@@ -232,7 +232,7 @@ impl ClusterSpec {
     /// The local rank, if this is one of several trainits on a node and not the first. The first one does everything
     /// that happens once for each node: checkpoints, the model, reports.
     pub fn beside_the_first(&self) -> Option<u32> {
-        self.said.process.as_ref().map(|process| process.local_rank).filter(|local_rank| *local_rank > 0)
+        self.reading.process.as_ref().map(|process| process.local_rank).filter(|local_rank| *local_rank > 0)
     }
 }
 

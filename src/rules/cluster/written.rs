@@ -28,7 +28,7 @@ pub struct Job {
 pub struct Replica {
     /// Its place in the job.
     pub seat: Seat,
-    /// Where it listens.
+    /// The address where it listens.
     pub address: Address,
 }
 
@@ -53,7 +53,7 @@ impl Job {
         self.training().next().map_or("127.0.0.1", |replica| &replica.address.host)
     }
 
-    /// The addresses of the roles as JSON: `{"worker":["127.0.0.1:2222"]}`. Roles without replicas are left out.
+    /// The addresses of the roles as JSON: `{"worker":["127.0.0.1:2222"]}`. Roles without replicas are omitted.
     pub fn cluster(&self, names: &[(Role, &str)]) -> serde_json::Value {
         let mut pools = serde_json::Map::new();
         for (role, name) in names {

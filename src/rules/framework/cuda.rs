@@ -11,7 +11,7 @@ pub(super) const CUDA: Framework = Framework::of("cuda", &[], derive);
 fn derive(context: &Context<'_>) -> Derived {
     let mut derived = Derived::default();
     if let Some(instance) = context.instance() {
-        derived.put(VISIBLE, instance, Precedence::Ours);
+        derived.put(VISIBLE, instance, Precedence::Derived);
     }
     derived
 }

@@ -1,10 +1,10 @@
 //! JAX: the coordinator, which `jax.distributed.initialize()` reads, and two numbers that it does not read, but that
 //! the program can pass to it.
 //!
-//! On Slurm JAX detects its place and gets no variables, except with `--nproc`: there it would treat each process as
-//! the whole task, and the processes would silently train separately. No variable prevents that. So with `--nproc` it
-//! gets the same variables as elsewhere, and the one variable is removed by which it detects Slurm: `initialize()`
-//! without numbers then fails. On a TPU it gets nothing. Deliberately absent: faked `SLURM_*`.
+//! On Slurm JAX detects its place itself and gets no variables. With `--nproc` that detection is wrong: JAX would treat
+//! each process as the whole task, and the processes would silently train separately. So with `--nproc` JAX gets the
+//! same variables as elsewhere, and the variable by which it detects Slurm is removed. `initialize()` without arguments
+//! then fails instead. On a TPU it gets nothing. Deliberately absent: faked `SLURM_*`.
 
 use super::Framework;
 use super::vars::{Context, Derived, Precedence};
@@ -34,8 +34,8 @@ fn device(context: &Context<'_>, process: &Process) -> Option<u32> {
 /// The variables of this process or node.
 fn derive(context: &Context<'_>) -> Derived {
     let mut derived = Derived::default();
-    let is_one_of_a_task = context.spec.said.process.is_none() && context.process.is_some() && context.shares_node();
-    let traits = context.spec.said.traits;
+    let is_one_of_a_task = context.spec.reading.process.is_none() && context.process.is_some() && context.shares_node();
+    let traits = context.spec.reading.traits;
     let finds_itself = (traits.known_to_jax && !is_one_of_a_task) || traits.places_nodes;
     let Some(group) = context.group().filter(|_| !finds_itself) else { return derived };
     if is_one_of_a_task {
@@ -46,7 +46,7 @@ fn derive(context: &Context<'_>) -> Derived {
     derived.put("JAX_NUM_PROCESSES", group.world, context.world_precedence());
     derived.put("JAX_PROCESS_ID", group.rank, context.rank_precedence());
     if let Some(process) = group.process.filter(|_| context.shares_node()) {
-        derived.put_if("JAX_LOCAL_DEVICE_IDS", device(context, process), Precedence::Ours);
+        derived.put_if("JAX_LOCAL_DEVICE_IDS", device(context, process), Precedence::Derived);
     }
     derived
 }

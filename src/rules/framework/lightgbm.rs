@@ -21,13 +21,13 @@ fn derive(context: &Context<'_>) -> Derived {
     let Some(group) = context.group().filter(|g| g.num_nodes > 1 && context.has_one_process_per_node()) else {
         return derived;
     };
-    let Some(hosts) = context.spec.said.hosts.as_ref().filter(|h| h.iter().all(|host| !host.contains(':'))) else {
+    let Some(hosts) = context.spec.reading.hosts.as_ref().filter(|h| h.iter().all(|host| !host.contains(':'))) else {
         return derived;
     };
     let Some(ports) = ports(hosts) else { return derived };
     let machines = hosts.iter().zip(ports).map(|(host, port)| format!("{host}:{port}"));
     let elements: Vec<String> = std::iter::once(format!("rank={}", group.node_rank)).chain(machines).collect();
-    derived.put("TRAINIT_LIGHTGBM_MACHINES", elements.join(","), Precedence::Ours);
+    derived.put("TRAINIT_LIGHTGBM_MACHINES", elements.join(","), Precedence::Derived);
     derived
 }
 

@@ -102,7 +102,7 @@ impl Resolved {
     }
 }
 
-/// Reads the environment and derives each child's variables. `only` names frameworks; empty means all. Errors: the
+/// Reads the environment and derives each child's variables. `only` names frameworks; empty is_same_value all. Errors: the
 /// cluster is contradictory, so nothing may be started.
 pub fn resolve(input: &Input<'_>, only: &[String]) -> Result<Resolved, ClusterError> {
     let also_read: Vec<&str> = FRAMEWORKS.iter().flat_map(|f| f.variables).copied().collect();
@@ -110,7 +110,7 @@ pub fn resolve(input: &Input<'_>, only: &[String]) -> Result<Resolved, ClusterEr
     let detected = detect(input, &also_read)?;
     let (spec, mut warnings) = (detected.spec, detected.warnings);
     let count = complete::process_count_here(count, &spec)?;
-    if spec.said.num_nodes.unwrap_or(1).checked_mul(count.unwrap_or(1)).is_none() {
+    if spec.reading.num_nodes.unwrap_or(1).checked_mul(count.unwrap_or(1)).is_none() {
         let message = "the number of processes on all nodes is too large for a rank";
         return Err(ClusterError::new("bad_cluster", "--nproc", message));
     }
@@ -124,7 +124,7 @@ pub fn resolve(input: &Input<'_>, only: &[String]) -> Result<Resolved, ClusterEr
         if local_rank == 0 {
             warnings.extend(odd);
         }
-        launches.push(Launch { is_chief: spec.said.is_chief && local_rank == 0, process, changes });
+        launches.push(Launch { is_chief: spec.reading.is_chief && local_rank == 0, process, changes });
     }
     let hostfile = mpi::hostfile(&spec, count.unwrap_or(1));
     Ok(Resolved { spec, launches, warnings: by_code(warnings), hostfile })
@@ -134,11 +134,11 @@ pub fn resolve(input: &Input<'_>, only: &[String]) -> Result<Resolved, ClusterEr
 /// starts only one process on a node, that process is treated as the node, like on platforms with one trainit for each
 /// node, except with `--nproc 1`.
 fn process(spec: &ClusterSpec, count: Option<u32>, local_rank: u32) -> Option<spec::Process> {
-    if count.is_none() && spec.said.process.as_ref().is_some_and(|process| is_node(process, spec)) {
+    if count.is_none() && spec.reading.process.as_ref().is_some_and(|process| is_node(process, spec)) {
         return None;
     }
-    let Some(count) = count.filter(|_| spec.said.process.is_none()) else { return spec.said.process.clone() };
-    let (node_rank, num_nodes) = (spec.said.node_rank?, spec.said.num_nodes?);
+    let Some(count) = count.filter(|_| spec.reading.process.is_none()) else { return spec.reading.process.clone() };
+    let (node_rank, num_nodes) = (spec.reading.node_rank?, spec.reading.num_nodes?);
     Some(Process {
         local_rank,
         local_size: Some(count),
@@ -149,7 +149,7 @@ fn process(spec: &ClusterSpec, count: Option<u32>, local_rank: u32) -> Option<sp
 }
 
 fn is_node(process: &Process, spec: &ClusterSpec) -> bool {
-    let place = (spec.said.node_rank, spec.said.num_nodes) == (Some(process.rank), Some(process.world));
+    let place = (spec.reading.node_rank, spec.reading.num_nodes) == (Some(process.rank), Some(process.world));
     process.local_size == Some(1) && process.world > 1 && !process.node_guessed && place
 }
 
@@ -157,7 +157,7 @@ fn is_node(process: &Process, spec: &ClusterSpec) -> bool {
 fn derive(context: &Context<'_>, only: &[String]) -> (Changes, Vec<Warning>) {
     let (mut changes, mut warnings) = (Changes::default(), Vec::new());
     let (mut kept, mut overruled, mut too_long) = (Vec::new(), Vec::new(), Vec::new());
-    if context.spec.said.hands_off {
+    if context.spec.reading.hands_off {
         return (changes, warnings);
     }
     let wanted = |framework: &&Framework| only.is_empty() || only.iter().any(|name| name == framework.name);
@@ -220,12 +220,12 @@ fn decide_preset<'a>(var: &Var, env: &'a Env) -> PresetDecision<'a> {
         return PresetDecision::AsItIs;
     }
     match &var.precedence {
-        Precedence::Ours => PresetDecision::Set,
+        Precedence::Derived => PresetDecision::Set,
         Precedence::IfUnset => PresetDecision::AsItIs,
         // A host in brackets or with a line ending is not usable by any program.
         _ if bare(preset) == bare(&var.value) => PresetDecision::Set,
-        _ if means(preset, &var.value) => PresetDecision::AsItIs,
-        Precedence::PresetUnless(published) if means(preset, published) => PresetDecision::Set,
+        _ if is_same_value(preset, &var.value) => PresetDecision::AsItIs,
+        Precedence::PresetUnless(published) if is_same_value(preset, published) => PresetDecision::Set,
         Precedence::Preset | Precedence::PresetUnless(_) => PresetDecision::Kept(preset),
         Precedence::Explicit(place) => PresetDecision::Overruled(preset, place.clone()),
     }
@@ -236,7 +236,7 @@ fn bare(text: &str) -> &str {
 }
 
 /// Whether two spellings mean the same: surrounding blanks, brackets around IPv6, `2:2` nodes.
-fn means(preset: &str, value: &str) -> bool {
+fn is_same_value(preset: &str, value: &str) -> bool {
     let whole = |text: &str| text.trim().parse::<u64>().ok();
     bare(preset) == bare(value)
         || (whole(preset).is_some() && whole(preset) == whole(value))
@@ -292,9 +292,9 @@ mod tests {
 
     #[test]
     fn one_process_a_node_has_a_local_rank_only_with_nproc_for_every_launcher() {
-        for told in SECOND_NODES {
+        for node in SECOND_NODES {
             let set = |nproc: Option<u32>| {
-                let env = Env::from_pairs(told.iter().copied());
+                let env = Env::from_pairs(node.iter().copied());
                 let options = ClusterOptions { nproc: nproc.map(Nproc::Count), ..ClusterOptions::default() };
                 let input = Input { env: &env, files: &|_| Ok(None), options: &options };
                 let set = resolve(&input, &[]).expect("a job").changes().set;
@@ -302,8 +302,8 @@ mod tests {
                 let names = ["RANK", "WORLD_SIZE", "NODE_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "PET_NODE_RANK"];
                 names.map(|name| value(name).unwrap_or_default())
             };
-            assert_eq!(set(None), ["1", "2", "1", "", "", "1"], "{told:?}");
-            assert_eq!(set(Some(1)), ["1", "2", "1", "0", "1", ""], "{told:?}");
+            assert_eq!(set(None), ["1", "2", "1", "", "", "1"], "{node:?}");
+            assert_eq!(set(Some(1)), ["1", "2", "1", "0", "1", ""], "{node:?}");
         }
     }
 }

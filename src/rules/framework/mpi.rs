@@ -11,10 +11,10 @@ pub const HOSTFILE_VARIABLE: &str = "TRAINIT_HOSTFILE";
 /// The content of the file, if several training hosts are known. `slots` are processes on each host.
 pub fn hostfile(spec: &ClusterSpec, slots: u32) -> Option<String> {
     let hosts = spec
-        .said
+        .reading
         .hosts
         .as_ref()
-        .filter(|hosts| hosts.len() > 1 && spec.said.node_rank.is_some() && !spec.said.hands_off)?;
+        .filter(|hosts| hosts.len() > 1 && spec.reading.node_rank.is_some() && !spec.reading.hands_off)?;
     Some(hosts.iter().map(|host| format!("{host} slots={slots}\n")).collect())
 }
 

@@ -9,7 +9,7 @@ pub(super) const NETWORK: Framework = Framework::of("network", &[], derive);
 /// The name of the interface, unless it is set already.
 fn derive(context: &Context<'_>) -> Derived {
     let mut derived = Derived::default();
-    if let (Some(interface), Some(_)) = (&context.spec.said.interface, context.group()) {
+    if let (Some(interface), Some(_)) = (&context.spec.reading.interface, context.group()) {
         derived.put("NCCL_SOCKET_IFNAME", interface, Precedence::IfUnset);
         derived.put("GLOO_SOCKET_IFNAME", interface, Precedence::IfUnset);
     }

@@ -33,8 +33,10 @@ pub struct Peer {
 /// The peers of this replica. There are none if it does not train, is the only one, or is the leader that would wait
 /// for itself. Errors: `missing_leader` and `bad_setting` if their addresses are unknown.
 pub fn to_reach(spec: &ClusterSpec, scope: Scope) -> Result<Vec<Peer>, ClusterError> {
-    let (Some(own), Some(nodes @ 2..)) = (spec.said.node_rank, spec.said.num_nodes) else { return Ok(Vec::new()) };
-    if spec.said.hands_off || (scope == Scope::Leader && own == 0) {
+    let (Some(own), Some(nodes @ 2..)) = (spec.reading.node_rank, spec.reading.num_nodes) else {
+        return Ok(Vec::new());
+    };
+    if spec.reading.hands_off || (scope == Scope::Leader && own == 0) {
         return Ok(Vec::new());
     }
     let Some(leader) = &spec.leader else {
@@ -47,10 +49,10 @@ pub fn to_reach(spec: &ClusterSpec, scope: Scope) -> Result<Vec<Peer>, ClusterEr
     if scope == Scope::Leader {
         return Ok(vec![leader]);
     }
-    let Some(hosts) = spec.said.hosts.as_ref().filter(|hosts| hosts.len() == nodes as usize) else {
+    let Some(hosts) = spec.reading.hosts.as_ref().filter(|hosts| hosts.len() == nodes as usize) else {
         let message = format!(
             "cannot be followed, because {} gives only the leader's address, not those of all {nodes} nodes; use leader",
-            spec.said.platform.word()
+            spec.reading.platform.word()
         );
         return Err(ClusterError::new("bad_setting", "--peers all", message));
     };

@@ -28,7 +28,7 @@ fn derive(context: &Context<'_>) -> Derived {
             let message = format!("TF_CONFIG is unchanged: TensorFlow uses it, and ignores {place}");
             derived.warnings.push(Warning::new("env_conflict", message));
         }
-        let is_ours = spec.said.num_nodes.is_some() && context.options.platform != Some(PlatformName::NONE);
+        let is_ours = spec.reading.num_nodes.is_some() && context.options.platform != Some(PlatformName::NONE);
         // The other members can be preserved only in valid text.
         let is_text = context.env.bytes(VARIABLE).is_some_and(|bytes| std::str::from_utf8(bytes).is_ok());
         if is_ours
@@ -36,14 +36,14 @@ fn derive(context: &Context<'_>) -> Derived {
             && !context.options.keep_tf_config
             && let Some(rewritten) = rewrite(text, &mut derived.warnings)
         {
-            derived.put(VARIABLE, rewritten, Precedence::Ours);
+            derived.put(VARIABLE, rewritten, Precedence::Derived);
         }
         return derived;
     }
-    if let Some(tf) = spec.said.tf.as_ref().filter(|tf| tf.replicas > 1 && context.has_one_process_per_node())
-        && let Some(text) = write(tf, spec.said.trial.as_deref())
+    if let Some(tf) = spec.reading.tf.as_ref().filter(|tf| tf.replicas > 1 && context.has_one_process_per_node())
+        && let Some(text) = write(tf, spec.reading.trial.as_deref())
     {
-        derived.put(VARIABLE, text, Precedence::Ours);
+        derived.put(VARIABLE, text, Precedence::Derived);
     }
     derived
 }
@@ -52,12 +52,13 @@ fn derive(context: &Context<'_>) -> Derived {
 /// written.
 fn overruled_place<'a>(context: &Context<'a>) -> Option<&'a str> {
     let explicit = context.options.node_rank.as_ref().or(context.options.nnodes.as_ref())?;
-    (context.spec.said.traits.tells_tensorflow && context.spec.said.tf.is_none()).then_some(explicit.place.as_str())
+    (context.spec.reading.traits.tells_tensorflow && context.spec.reading.tf.is_none())
+        .then_some(explicit.place.as_str())
 }
 
 /// The leader's entry, if the platform itself gives TensorFlow's addresses: TensorFlow listens only there.
 fn first_replica(spec: &ClusterSpec) -> Option<AlternativeAddress> {
-    let jobs = &spec.said.tf.as_ref().filter(|_| spec.said.traits.tells_tensorflow)?.jobs;
+    let jobs = &spec.reading.tf.as_ref().filter(|_| spec.reading.traits.tells_tensorflow)?.jobs;
     let of = |job: &str| jobs.iter().find(|(name, _)| *name == job).and_then(|(_, addresses)| addresses.first());
     let address = of("chief").or_else(|| of("worker")).cloned()?;
     Some(AlternativeAddress { address, server: "TensorFlow's", variable: VARIABLE })

@@ -46,12 +46,13 @@ fn derive(context: &Context<'_>) -> Derived {
 }
 
 /// The number of processes on a node, if `WORLD_SIZE` counts processes although `RANK` is the node's, as PyTorchJob
-/// sets them. torchrun sets both again for its workers, and a program that starts the processes itself may use it.
+/// sets them. torchrun overwrites both for its workers, and a program that starts the processes itself may use
+/// `WORLD_SIZE`.
 fn counts_processes(spec: &ClusterSpec, env: &Env) -> Option<u32> {
     let number = |text: &str| text.trim().parse::<u32>().ok();
-    let (procs, nodes) = (number(spec.said.procs_per_node.as_deref()?)?, spec.said.num_nodes?);
+    let (procs, nodes) = (number(spec.reading.procs_per_node.as_deref()?)?, spec.reading.num_nodes?);
     let is_all = env.given("PET_NNODES").is_some() && number(env.given("WORLD_SIZE")?) == procs.checked_mul(nodes);
-    (is_all && procs > 1 && spec.said.process.is_none()).then_some(procs)
+    (is_all && procs > 1 && spec.reading.process.is_none()).then_some(procs)
 }
 
 /// The warning for a Python program that is started once on each node of a job with several processes on each: it would
@@ -99,18 +100,18 @@ fn counted_as_processes(resolved: &Resolved, command: &[OsString]) -> Option<War
 /// every node started the same number.
 fn unequal(context: &Context<'_>, process: &Process, nodes: u32) -> Option<Warning> {
     let number = |text: &str| text.trim().parse::<u32>().ok();
-    let is_ours = context.spec.said.process.is_none() && nodes > 1;
-    let count = process.local_size.filter(|_| is_ours)?;
-    let a_node = context.spec.said.procs_per_node.as_deref().and_then(number).filter(|said| *said != count);
+    let is_started_here = context.spec.reading.process.is_none() && nodes > 1;
+    let count = process.local_size.filter(|_| is_started_here)?;
+    let a_node = context.spec.reading.procs_per_node.as_deref().and_then(number).filter(|stated| *stated != count);
     let is_other = |world: &u32| *world > nodes && *world != process.world;
     let world = context.env.given("WORLD_SIZE").and_then(number).filter(is_other);
-    let said = match (a_node, world) {
+    let stated = match (a_node, world) {
         (_, Some(world)) => format!("WORLD_SIZE says {world} in all"),
         (Some(a_node), None) => format!("the platform says {a_node} on each node"),
         (None, None) => return None,
     };
     let message = format!(
-        "--nproc starts {count} processes here, and with the same number on each of {nodes} nodes the world is {}, but {said}: if \
+        "--nproc starts {count} processes here, and with the same number on each of {nodes} nodes the world is {}, but {stated}: if \
          nodes have different numbers of GPUs, ranks would collide; give --nproc the same number on every node, the smallest",
         process.world
     );
@@ -128,7 +129,7 @@ fn derive_node(context: &Context<'_>, group: &Group<'_>, derived: &mut Derived) 
         );
         derived.put("PET_MASTER_PORT", rendezvous.port, context.port_precedence());
     }
-    if let Some(procs) = &context.spec.said.procs_per_node {
+    if let Some(procs) = &context.spec.reading.procs_per_node {
         derived.put("PET_NPROC_PER_NODE", procs, Precedence::IfUnset);
     }
 }
@@ -136,20 +137,20 @@ fn derive_node(context: &Context<'_>, group: &Group<'_>, derived: &mut Derived) 
 fn derive_process(context: &Context<'_>, group: &Group<'_>, derived: &mut Derived) {
     let Some(process) = group.process else { return };
     derived.warnings.extend(unequal(context, process, group.num_nodes));
-    derived.put("LOCAL_RANK", process.local_rank, Precedence::Ours);
+    derived.put("LOCAL_RANK", process.local_rank, Precedence::Derived);
     if !process.node_guessed {
-        derived.put("GROUP_RANK", group.node_rank, Precedence::Ours);
-        derived.put("GROUP_WORLD_SIZE", group.num_nodes, Precedence::Ours);
+        derived.put("GROUP_RANK", group.node_rank, Precedence::Derived);
+        derived.put("GROUP_WORLD_SIZE", group.num_nodes, Precedence::Derived);
     }
     if let Some(size) = process.local_size {
-        derived.put("LOCAL_WORLD_SIZE", size, Precedence::Ours);
+        derived.put("LOCAL_WORLD_SIZE", size, Precedence::Derived);
         if size > 1 && context.options.cores > 0 {
             derived.put("OMP_NUM_THREADS", (context.options.cores / size).max(1), Precedence::IfUnset);
         }
     }
     // Lightning treats every process below Slurm as its task, whatever other variables say.
-    let is_ours = context.spec.said.process.is_none() && process.world > group.num_nodes;
-    derived.removed.extend(is_ours.then(|| "SLURM_NTASKS".to_owned()));
+    let is_started_here = context.spec.reading.process.is_none() && process.world > group.num_nodes;
+    derived.removed.extend(is_started_here.then(|| "SLURM_NTASKS".to_owned()));
     let presets = context.env.iter().map(|(name, _)| name).filter(|name| name.starts_with("PET_"));
     derived.removed.extend(presets.map(str::to_owned));
 }
@@ -161,7 +162,7 @@ mod tests {
     use crate::cluster::spec::{ClusterOptions, Nproc};
     use crate::framework::resolve;
 
-    fn told(world: &str, nproc: Option<u32>, command: &[&str]) -> Option<String> {
+    fn warning_of(world: &str, nproc: Option<u32>, command: &[&str]) -> Option<String> {
         let operators = [
             ("PET_NNODES", "2"),
             ("PET_NODE_RANK", "1"),
@@ -179,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_program_started_once_for_a_world_of_processes_causes_a_warning_with_advice() {
-        let message = told("8", None, &["/usr/bin/python3", "train.py"]).expect("a warning");
+        let message = warning_of("8", None, &["/usr/bin/python3", "train.py"]).expect("a warning");
         assert!(message.contains("torchrun, or trainit run --nproc 4"), "{message}");
     }
 
@@ -212,28 +213,28 @@ mod tests {
 
     #[test]
     fn a_launcher_that_counts_processes_causes_a_warning() {
-        let told = |command: &[&str]| {
+        let warning_of = |command: &[&str]| {
             let env = Env::from_pairs([("NNODES", "2"), ("NODE_RANK", "1"), ("MASTER_ADDR", "m")]);
             let options = ClusterOptions::default();
             let resolved = resolve(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job");
             counted_as_processes(&resolved, &command.iter().map(OsString::from).collect::<Vec<_>>())
         };
         for command in [&["/opt/bin/composer", "train.py"][..], &["python3", "-m", "composer", "train.py"]] {
-            let message = told(command).expect("a warning").message;
+            let message = warning_of(command).expect("a warning").message;
             assert!(message.contains("--world_size"), "{message}");
         }
         for command in
             [&["composer", "--world_size", "16", "train.py"][..], &["composer", "--world_size=16"], &["torchrun"]]
         {
-            assert_eq!(told(command), None);
+            assert_eq!(warning_of(command), None);
         }
     }
 
     #[test]
     fn unequal_numbers_of_processes_cause_a_warning_if_they_are_known() {
-        let warned = |told: &[(&str, &str)], nproc| {
+        let warned = |pairs: &[(&str, &str)], nproc| {
             let nodes = [("NNODES", "2"), ("NODE_RANK", "0"), ("MASTER_ADDR", "m")];
-            let env = Env::from_pairs(nodes.iter().chain(told).copied());
+            let env = Env::from_pairs(nodes.iter().chain(pairs).copied());
             let options = ClusterOptions { nproc: Some(Nproc::Count(nproc)), ..ClusterOptions::default() };
             let resolved = resolve(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job");
             resolved.warnings.into_iter().map(|warning| warning.code).collect::<Vec<_>>()
@@ -252,9 +253,9 @@ mod tests {
 
     #[test]
     fn a_command_that_starts_the_processes_causes_no_warning() {
-        assert_eq!(told("8", None, &["torchrun", "train.py"]), None);
-        assert_eq!(told("8", None, &["python", "-m", "torch.distributed.run", "train.py"]), None);
-        assert_eq!(told("8", Some(4), &["python", "train.py"]), None);
-        assert_eq!(told("2", None, &["python", "train.py"]), None);
+        assert_eq!(warning_of("8", None, &["torchrun", "train.py"]), None);
+        assert_eq!(warning_of("8", None, &["python", "-m", "torch.distributed.run", "train.py"]), None);
+        assert_eq!(warning_of("8", Some(4), &["python", "train.py"]), None);
+        assert_eq!(warning_of("2", None, &["python", "train.py"]), None);
     }
 }

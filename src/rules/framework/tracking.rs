@@ -41,7 +41,7 @@ fn derive(context: &Context<'_>) -> Derived {
     if trackers.is_empty() {
         return derived;
     }
-    let trial = context.spec.said.trial.as_deref().unwrap_or_default();
+    let trial = context.spec.reading.trial.as_deref().unwrap_or_default();
     let job = fact_variable(Fact::Job, context.env).map(|(_, id)| format!("{id} {trial}"));
     let Some(identity) = store.as_ref().map(|store| store.trim_end_matches('/').to_owned()).or(job) else {
         let message = "--track has no effect: without --checkpoint-store and without a job id of the platform, nothing is the same \
@@ -50,7 +50,7 @@ fn derive(context: &Context<'_>) -> Derived {
         return derived;
     };
     let id = format!("trainit-{}", &blake3::hash(identity.as_bytes()).to_hex()[..DIGITS]);
-    derived.put("TRAINIT_TRACKING_ID", &id, Precedence::Ours);
+    derived.put("TRAINIT_TRACKING_ID", &id, Precedence::Derived);
     for tracker in trackers {
         match tracker {
             Tracker::Wandb => {

@@ -11,13 +11,13 @@ fn derive(context: &Context<'_>) -> Derived {
     let spec = context.spec;
     let mut derived = Derived::default();
     if let Some(leader) = &spec.leader {
-        derived.put("TRAINIT_LEADER_ADDR", &leader.host, Precedence::Ours);
-        derived.put("TRAINIT_LEADER_PORT", leader.port, Precedence::Ours);
+        derived.put("TRAINIT_LEADER_ADDR", &leader.host, Precedence::Derived);
+        derived.put("TRAINIT_LEADER_PORT", leader.port, Precedence::Derived);
     }
-    if let Some(trial) = &spec.said.trial {
+    if let Some(trial) = &spec.reading.trial {
         derived.put("TRAINIT_TRIAL", trial, Precedence::IfUnset);
     }
-    for (name, value) in &spec.said.companions {
+    for (name, value) in &spec.reading.companions {
         derived.put(name, value, Precedence::IfUnset);
     }
     derived

@@ -48,8 +48,8 @@ impl Context<'_> {
     /// the size of the world is unknown, a single node has one process, or the platform's own runtime manages the
     /// nodes.
     pub fn group(&self) -> Option<Group<'_>> {
-        let (node_rank, num_nodes) = (self.spec.said.node_rank?, self.spec.said.num_nodes?);
-        if (num_nodes < 2 || self.spec.said.traits.places_nodes) && self.process.is_none() {
+        let (node_rank, num_nodes) = (self.spec.reading.node_rank?, self.spec.reading.num_nodes?);
+        if (num_nodes < 2 || self.spec.reading.traits.places_nodes) && self.process.is_none() {
             return None;
         }
         let (rank, world) = self.process.map_or((node_rank, num_nodes), |p| (p.rank, p.world));
@@ -64,7 +64,7 @@ impl Context<'_> {
 
     /// The MIG instance for this process, if `--nproc gpu` starts one process for each listed instance.
     pub fn instance(&self) -> Option<&str> {
-        let is_for_one = self.options.nproc == Some(Nproc::Gpu) && self.spec.said.process.is_none();
+        let is_for_one = self.options.nproc == Some(Nproc::Gpu) && self.spec.reading.process.is_none();
         let process = self.process.filter(|_| is_for_one && self.shares_node())?;
         let mut listed = self.env.given(VISIBLE)?.split(',').map(str::trim);
         let are_instances = listed.clone().all(|entry| entry.starts_with("MIG-"));
@@ -92,10 +92,10 @@ impl Context<'_> {
         self.process_precedence(&self.options.nnodes)
     }
 
-    /// trainit's value if the process is known; otherwise the user's explicit value, or else the one that is set
+    /// trainit's value if the process is known; otherwise the user's explicit value, or else the value that is set
     /// already.
     fn process_precedence(&self, explicit: &Option<Explicit>) -> Precedence {
-        if self.process.is_some() { Precedence::Ours } else { explicit_or(explicit, Precedence::Preset) }
+        if self.process.is_some() { Precedence::Derived } else { explicit_or(explicit, Precedence::Preset) }
     }
 
     /// Which value wins for the leader's address: an explicit one, or else the one that is set already, unless that is
@@ -112,7 +112,7 @@ impl Context<'_> {
 
     /// Whether each node has one process, so that a process can be treated as its node.
     pub fn has_one_process_per_node(&self) -> bool {
-        self.process.is_none_or(|p| !p.node_guessed && Some(p.world) == self.spec.said.num_nodes)
+        self.process.is_none_or(|p| !p.node_guessed && Some(p.world) == self.spec.reading.num_nodes)
     }
 }
 
@@ -123,13 +123,13 @@ fn explicit_or(explicit: &Option<Explicit>, otherwise: Precedence) -> Precedence
 /// Which value wins if the variable is set already.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Precedence {
-    /// trainit's.
-    Ours,
-    /// The one that is set; a disagreement causes a warning.
+    /// The value that trainit derives.
+    Derived,
+    /// The value that is set; a disagreement causes a warning.
     Preset,
-    /// The one that is set, without a warning.
+    /// The value that is set, without a warning.
     IfUnset,
-    /// The one that is set, unless it is this: the published name of a leader that dials itself by another name.
+    /// The value that is set, unless it is this text, the published name of a leader that dials itself by another name.
     PresetUnless(String),
     /// The user's explicit value, with its origin; a disagreement causes a warning.
     Explicit(String),

@@ -43,7 +43,7 @@ impl Place {
 
 /// The place in the gang; `port` is the one that the user gave. Errors: why there is none, as a clause.
 pub fn place(spec: &ClusterSpec, port: Option<u16>) -> Result<Place, &'static str> {
-    let said = &spec.said;
+    let said = &spec.reading;
     if said.hands_off {
         return Err("a launcher starts the replicas together already");
     }
@@ -73,7 +73,7 @@ pub fn place(spec: &ClusterSpec, port: Option<u16>) -> Result<Place, &'static st
 
 /// What the other replicas do after a notice to one, where no setting says it.
 pub fn on_notice(spec: &ClusterSpec) -> OnNotice {
-    if spec.said.traits.restarts_all { OnNotice::Leave } else { OnNotice::Hold }
+    if spec.reading.traits.restarts_all { OnNotice::Leave } else { OnNotice::Hold }
 }
 
 fn role_of(job: &str) -> Role {
@@ -86,7 +86,7 @@ fn role_of(job: &str) -> Role {
 }
 
 fn own_seat(spec: &ClusterSpec) -> Option<Seat> {
-    let said = &spec.said;
+    let said = &spec.reading;
     if let Some((job, index)) = said.tf.as_ref().and_then(|tf| tf.task) {
         return Some(Seat::new(role_of(job), index));
     }
@@ -96,8 +96,8 @@ fn own_seat(spec: &ClusterSpec) -> Option<Seat> {
 
 /// Every seat that the platform names; without names, one of each rank.
 fn roster(spec: &ClusterSpec) -> BTreeSet<Seat> {
-    let Some(tf) = spec.said.tf.as_ref().filter(|tf| tf.task.is_some()) else {
-        let workers = spec.said.num_nodes.unwrap_or(1).saturating_sub(1);
+    let Some(tf) = spec.reading.tf.as_ref().filter(|tf| tf.task.is_some()) else {
+        let workers = spec.reading.num_nodes.unwrap_or(1).saturating_sub(1);
         let workers = (0..workers).map(|index| Seat::new(Role::Worker, index));
         return workers.chain([Seat::new(Role::Chief, 0)]).collect();
     };

@@ -134,7 +134,7 @@ mod tests {
                 let job = job(platform, workers);
                 for replica in &job.replicas {
                     let spec = read(&block(platform, &job, replica, &[]));
-                    let (said, seat) = (&spec.said, replica.seat);
+                    let (said, seat) = (&spec.reading, replica.seat);
                     assert_eq!(said.platform.word(), platform.name);
                     assert_eq!(said.node_rank, seat.trains().then(|| job.rank(replica) as u32), "{platform:?} {seat}");
                     assert_eq!(said.num_nodes, Some(workers + 1), "{platform:?} {seat}");

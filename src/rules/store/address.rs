@@ -124,7 +124,10 @@ impl Address {
     pub fn nested(&self, name: &str, dir: &Path, consequence: &str) -> String {
         let mounted = if let Address::Bucket(bucket) = self { bucket.mounted() } else { None };
         let here = mounted.map_or(String::new(), |path| format!(" (which Vertex AI mounts at {})", path.display()));
-        format!("{name} {self}{here} and the directory {} overlap, so {consequence}; choose separate places", dir.display())
+        format!(
+            "{name} {self}{here} and the directory {} overlap, so {consequence}; choose separate places",
+            dir.display()
+        )
     }
 
     /// The part of the store that belongs to one node: node rank 0 has the prefix itself, each other node a directory in it.

@@ -50,7 +50,7 @@ pub(in crate::cluster) const JAX_ENV: Platform = Platform {
             counts: &["NUM_PROCESSES"],
             places: &["PROCESS_ID"],
             leaders: &["COORDINATOR_ADDRESS"],
-            beside: &["COORDINATOR_ADDRESS"],
+            also_set: &["COORDINATOR_ADDRESS"],
             ..Signs::NODES
         },
     ],

@@ -64,9 +64,9 @@ pub(in crate::cluster) fn merge_with_nodes(nodes: Reading, launched: Reading, wa
     let counted = if process.node_guessed { nodes.num_nodes } else { launched.num_nodes };
     let node_rank = if process.node_guessed { nodes.node_rank } else { launched.node_rank };
     let is_all = counted == nodes.num_nodes;
-    if let (false, Some(ours), Some(theirs)) = (is_all, counted, nodes.num_nodes) {
+    if let (false, Some(own), Some(stated)) = (is_all, counted, nodes.num_nodes) {
         let message = format!(
-            "{} says {theirs} nodes, but the launcher's {} processes are on {ours}, and their ranks are used: give the launcher \
+            "{} says {stated} nodes, but the launcher's {} processes are on {own}, and their ranks are used: give the launcher \
              all hosts, or the omitted hosts train separately",
             nodes.platform.word(),
             process.world
@@ -107,7 +107,7 @@ mod tests {
         let env = Env::from_pairs(variables.iter().copied());
         let options = ClusterOptions::default();
         let found = detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]);
-        found.expect("a job").spec.said.launch
+        found.expect("a job").spec.reading.launch
     }
 
     #[test]
@@ -145,21 +145,21 @@ mod tests {
         const SAGEMAKER: [(&str, &str); 2] = [("SM_HOSTS", r#"["a", "b"]"#), ("SM_CURRENT_HOST", "b")];
         const TORCHRUN: [(&str, &str); 3] = [("PET_NNODES", "2"), ("PET_NODE_RANK", "1"), ("PET_MASTER_ADDR", "a")];
         let job = [("RANK", "5"), ("WORLD_SIZE", "8"), ("LOCAL_RANK", "1"), ("MASTER_ADDR", "10.0.0.1")];
-        let spec = |told: &[(&str, &str)]| {
-            let env = Env::from_pairs(told.iter().chain(&job).copied());
+        let spec = |pairs: &[(&str, &str)]| {
+            let env = Env::from_pairs(pairs.iter().chain(&job).copied());
             let (hostname, options) = (Some("b-pod".to_owned()), ClusterOptions::default());
             let options = ClusterOptions { hostname, ..options };
             let found = detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job");
             let warned: Vec<&str> = found.warnings.iter().map(|warning| warning.code).collect();
             let dials = found.spec.rendezvous.map(|address| address.host);
-            let said = found.spec.said;
+            let said = found.spec.reading;
             (said.process.map(|process| process.rank), said.node_rank, said.num_nodes, said.is_chief, dials, warned)
         };
         let meets = Some("10.0.0.1".to_owned());
         for platform in [&[("TF_CONFIG", TF)][..], &[("CLUSTER_SPEC", VERTEX)], &SAGEMAKER, &TORCHRUN] {
             for size in [("LOCAL_WORLD_SIZE", "4"), ("LOCAL_SIZE", "4")] {
-                let told = [platform, &[size]].concat();
-                assert_eq!(spec(&told), (Some(5), Some(1), Some(2), false, meets.clone(), vec![]), "{told:?}");
+                let pairs = [platform, &[size]].concat();
+                assert_eq!(spec(&pairs), (Some(5), Some(1), Some(2), false, meets.clone(), vec![]), "{pairs:?}");
             }
             let (process, node_rank, ..) = spec(&[platform, &[("LOCAL_WORLD_SIZE", "3")]].concat());
             assert_eq!(
@@ -188,12 +188,12 @@ mod tests {
     fn one_process_a_node_is_that_node_and_an_invalid_rank_is_ignored() {
         let alone = r#"{"cluster": {"workerpool0": ["a:1"]}, "task": {"type": "workerpool0", "index": 0}}"#;
         let process = |rank, world, local_size| {
-            let told =
+            let pairs =
                 [("CLUSTER_SPEC", alone), ("RANK", rank), ("WORLD_SIZE", world), ("LOCAL_WORLD_SIZE", local_size)];
-            let env = Env::from_pairs(told.into_iter().chain([("LOCAL_RANK", "0"), ("MASTER_ADDR", "a")]));
+            let env = Env::from_pairs(pairs.into_iter().chain([("LOCAL_RANK", "0"), ("MASTER_ADDR", "a")]));
             let options = ClusterOptions::default();
             let found = detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]);
-            found.expect("a job").spec.said.process.map(|process| (process.rank, process.world))
+            found.expect("a job").spec.reading.process.map(|process| (process.rank, process.world))
         };
         assert_eq!(process("0", "4", "4"), Some((0, 4)));
         assert_eq!((process("0", "1", "1"), process("x", "4", "4"), process("4", "4", "4")), (None, None, None));
@@ -201,9 +201,9 @@ mod tests {
 
     #[test]
     fn a_launch_keeps_its_name_on_a_platforms_nodes() {
-        let told = r#"{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}"#;
+        let pairs = r#"{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}"#;
         let env = [
-            ("TF_CONFIG", told),
+            ("TF_CONFIG", pairs),
             ("OMPI_COMM_WORLD_RANK", "1"),
             ("OMPI_COMM_WORLD_SIZE", "4"),
             ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),

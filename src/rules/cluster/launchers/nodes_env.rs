@@ -34,7 +34,7 @@ pub(in crate::cluster) const NODES_ENV: Platform = Platform {
             counts: &[COUNTS[1]],
             places: &["NODE_RANK"],
             leaders: &["MASTER_ADDR"],
-            beside: &["MASTER_ADDR"],
+            also_set: &["MASTER_ADDR"],
             ..Signs::NODES
         },
     ],
@@ -85,7 +85,7 @@ mod tests {
         let found = found.map_err(|error| error.code)?;
         let warned = found.warnings.iter().map(|warning| warning.code).collect();
         let leader = found.spec.leader.map(|leader| leader.to_string());
-        let said = found.spec.said;
+        let said = found.spec.reading;
         Ok((said.platform.word(), said.node_rank, said.num_nodes, leader, warned))
     }
 
@@ -125,7 +125,7 @@ mod tests {
         let env = Env::from_pairs(nodes.into_iter().chain(process));
         let options = ClusterOptions::default();
         let found = detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job");
-        assert_eq!(found.spec.said.process.map(|process| (process.rank, process.local_rank)), Some((5, 1)));
+        assert_eq!(found.spec.reading.process.map(|process| (process.rank, process.local_rank)), Some((5, 1)));
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub(in crate::cluster) const TORCH_ENV: Platform = Platform {
             counts: &["AZUREML_NODE_COUNT"],
             places: &["NODE_RANK"],
             leaders: &["MASTER_ADDR"],
-            beside: &["AZUREML_NODE_COUNT"],
+            also_set: &["AZUREML_NODE_COUNT"],
             ..Signs::NODES
         },
         Signs {
@@ -259,7 +259,7 @@ mod tests {
         let (env, options) = (Env::from_pairs(given.iter().chain(&job).copied()), ClusterOptions::default());
         let found = detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job");
         let warned = found.warnings.iter().map(|warning| warning.code).collect();
-        let spec = found.spec.said;
+        let spec = found.spec.reading;
         (spec.node_rank, spec.num_nodes, spec.process.map(|p| (p.local_rank, p.local_size)), warned)
     }
 
@@ -342,7 +342,7 @@ mod tests {
             let all = given.iter().chain(&[("PET_NODE_RANK", "0"), ("PET_RDZV_BACKEND", "c10d")]);
             let (env, options) = (Env::from_pairs(all.copied()), ClusterOptions::default());
             let found = detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]);
-            found.map(|found| found.spec.said.num_nodes).map_err(|error| error.code)
+            found.map(|found| found.spec.reading.num_nodes).map_err(|error| error.code)
         };
         let free_port = ("PET_RDZV_ENDPOINT", "localhost:0");
         assert_eq!(nodes(&[("PET_NNODES", "1"), free_port]), Ok(Some(1)), "torchrun documents this for one node");

@@ -2,9 +2,9 @@
 //! address of the main node ("Environment variables available in AWS Batch" and "Multi-node parallel jobs" in its user
 //! guide).
 //!
-//! The main node has rank 0 for any index, because only its address is known; the others follow in the order of their
-//! indices. The main node does not get its own address, and dials its own host name. Deliberately absent: array jobs,
-//! whose children are independent.
+//! The main node has rank 0 for any index, because only its address is known; the other nodes follow in the order of
+//! their indices. The main node does not get its own address, and dials its own host name. Deliberately absent: array
+//! jobs, whose children are independent.
 
 use crate::cluster::Platform;
 use crate::cluster::first::First;
@@ -77,7 +77,7 @@ mod tests {
     fn placed(env: &Env) -> Result<(Option<u32>, String), &'static str> {
         let options = ClusterOptions { hostname: Some("ip-10-0-0-9".to_owned()), ..ClusterOptions::default() };
         let found = detect(&Input { env, files: &|_| Ok(None), options: &options }, &[]).map_err(|error| error.code)?;
-        Ok((found.spec.said.node_rank, found.spec.leader.map(|leader| leader.to_string()).unwrap_or_default()))
+        Ok((found.spec.reading.node_rank, found.spec.leader.map(|leader| leader.to_string()).unwrap_or_default()))
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(in crate::cluster) const K8S_INDEXED: Platform = Platform {
         counts: &["DMLC_NUM_WORKER"],
         places: &["DMLC_TASK_ID"],
         leaders: &["DMLC_TRACKER_URI"],
-        beside: &["DMLC_TASK_ID"],
+        also_set: &["DMLC_TASK_ID"],
         ..Signs::PROCESSES
     }],
     ..Platform::of(&[NAME], &["JOB_COMPLETION_INDEX"], "JOB_COMPLETION_INDEX, and --nnodes or TRAINIT_NNODES", read)
@@ -68,7 +68,7 @@ mod tests {
             let options = ClusterOptions { nnodes: nnodes.map(explicit), leader, ..ClusterOptions::default() };
             let input = Input { env: &env, files: &|_| Ok(None), options: &options };
             let found = detect(&input, &[]).expect("a job");
-            (found.spec.said.platform, found.warnings.iter().map(|warning| warning.code).collect::<Vec<_>>())
+            (found.spec.reading.platform, found.warnings.iter().map(|warning| warning.code).collect::<Vec<_>>())
         };
         let none = PlatformName::NONE;
         assert_eq!(found(Some("1"), "4", None), (none, vec!["node_rank_unknown"]));

@@ -7,7 +7,7 @@
 //! The order of hosts in the file is the order of ranks, for example algo-10 before algo-2. If the job has several
 //! instance groups (`current_group_name`, `instance_groups`), the world is the group of this host, or the groups that
 //! the user names: hosts of another group may prepare data and would never join. A container without the toolkit gets
-//! the toolkit's variables from trainit. Deliberately absent: hyperparameters, which the toolkit handles.
+//! the toolkit's variables from trainit. Deliberately absent: hyperparameters, which the toolkit reads.
 
 use serde_json::Value;
 

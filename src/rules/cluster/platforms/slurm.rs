@@ -172,11 +172,11 @@ pub(in crate::cluster) fn is_task(env: &Env) -> bool {
 }
 
 /// Whether the place in these variables (rank, size, local rank if necessary) is that of srun's task.
-pub(in crate::cluster) fn is_task_place(env: &Env, theirs: &[&str]) -> bool {
+pub(in crate::cluster) fn is_task_place(env: &Env, variables: &[&str]) -> bool {
     let number = |name: &str| env.given(name).and_then(|text| text.trim().parse::<u32>().ok());
     let is_in_step = ["SLURM_STEP_ID", LISTS[0]].iter().any(|name| env.given(name).is_some());
-    let mut pairs = theirs.iter().zip(["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"]);
-    is_in_step && pairs.all(|(theirs, ours)| number(theirs).is_some_and(|n| number(ours) == Some(n)))
+    let mut pairs = variables.iter().zip(["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"]);
+    is_in_step && pairs.all(|(variable, slurms)| number(variable).is_some_and(|n| number(slurms) == Some(n)))
 }
 
 /// The first of the nodes that a launcher within the job fills in the order of the job's list. Only if this node's
@@ -347,13 +347,13 @@ mod tests {
     #[test]
     fn tasks_are_processes_of_their_nodes_and_fewer_tasks_than_nodes_are_refused() {
         let placed = |tasks: &str, nodes: &str| {
-            let ours = [("SLURM_NTASKS", tasks), ("SLURM_NNODES", nodes), ("SLURM_PROCID", "1"), ("SLURM_NODEID", "0")];
+            let own = [("SLURM_NTASKS", tasks), ("SLURM_NNODES", nodes), ("SLURM_PROCID", "1"), ("SLURM_NODEID", "0")];
             let list = format!("gpu[1-{nodes}]");
             let step = [("SLURM_JOB_ID", "42"), ("SLURM_LOCALID", "1"), ("SLURM_STEP_NODELIST", &list)];
-            let env = crate::process::env::Env::from_pairs(ours.into_iter().chain(step));
+            let env = crate::process::env::Env::from_pairs(own.into_iter().chain(step));
             let options = crate::cluster::spec::ClusterOptions::default();
             let found = crate::cluster::detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]);
-            let process = found.map_err(|error| error.code)?.spec.said.process.expect("a process");
+            let process = found.map_err(|error| error.code)?.spec.reading.process.expect("a process");
             Ok((process.local_rank, process.local_size, process.rank, process.world))
         };
         assert_eq!(placed("8", "2"), Ok((1, Some(4), 1, 8)));
@@ -369,7 +369,7 @@ mod tests {
         let env = crate::process::env::Env::from_pairs(job.into_iter().chain(step).chain(of_one));
         let options = crate::cluster::spec::ClusterOptions::default();
         let found = crate::cluster::detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]);
-        let said = found.expect("a task").spec.said;
+        let said = found.expect("a task").spec.reading;
         assert_eq!((said.num_nodes, said.node_rank, said.process.is_none()), (Some(1), Some(0), true));
     }
 

@@ -115,9 +115,9 @@ fn role(job: &str) -> Role {
 
 /// Where several replicas are written that TensorFlow does not read, in words.
 fn misplaced(document: &json::Members) -> Option<String> {
-    let beside = jobs_outside(document);
-    if !beside.is_empty() {
-        return Some(format!("its jobs ({}) are beside \"cluster\"", beside.join(", ")));
+    let outside = jobs_outside(document);
+    if !outside.is_empty() {
+        return Some(format!("its jobs ({}) are beside \"cluster\"", outside.join(", ")));
     }
     // A whole TF_CONFIG as a member of another object, perhaps as text.
     let inner = |raw: &str| json::members(raw).or_else(|| json::object(VARIABLE, json::value(raw)?.as_str()?).ok());

@@ -77,7 +77,7 @@ pub(in crate::cluster) const UNSUPPORTED: &[Signs] = &[
         counts: &["MA_NUM_HOSTS"],
         places: &["VC_TASK_INDEX"],
         leaders: &["VC_WORKER_HOSTS"],
-        beside: &["MA_NUM_HOSTS"],
+        also_set: &["MA_NUM_HOSTS"],
         ..Signs::NODES
     },
     Signs {
@@ -85,7 +85,7 @@ pub(in crate::cluster) const UNSUPPORTED: &[Signs] = &[
         counts: &["VC_*_HOSTS"],
         places: &["VC_TASK_INDEX", "VK_TASK_INDEX"],
         leaders: &["VC_MASTER_HOSTS", "VC_*_HOSTS"],
-        beside: &["VC_*_HOSTS"],
+        also_set: &["VC_*_HOSTS"],
         ..Signs::NODES
     },
     Signs {
@@ -93,7 +93,7 @@ pub(in crate::cluster) const UNSUPPORTED: &[Signs] = &[
         counts: &["HOST_NUM", "NODE_IP_LIST"],
         places: &["INDEX"],
         leaders: &["CHIEF_IP"],
-        beside: &["CHIEF_IP"],
+        also_set: &["CHIEF_IP"],
         ..Signs::NODES
     },
     Signs { launcher: "HTCondor", counts: &["_CONDOR_NPROCS"], places: &["_CONDOR_PROCNO"], ..Signs::NODES },
@@ -117,7 +117,7 @@ pub(in crate::cluster) const UNSUPPORTED: &[Signs] = &[
         launcher: "Grid Engine",
         counts: &["NHOSTS"],
         leaders: &["PE_HOSTFILE"],
-        beside: &["PE_HOSTFILE"],
+        also_set: &["PE_HOSTFILE"],
         ..Signs::NODES
     },
     Signs { launcher: "TorchX", places: &["TORCHX_REPLICA_IDX"], leaders: &["TORCHX_RANK0_HOST"], ..Signs::NODES },
@@ -193,7 +193,7 @@ pub(in crate::cluster) const UNSUPPORTED: &[Signs] = &[
         counts: &["DMLC_NUM_WORKER"],
         places: &["DMLC_WORKER_ID"],
         leaders: &["DMLC_PS_ROOT_URI"],
-        beside: &["DMLC_PS_ROOT_URI"],
+        also_set: &["DMLC_PS_ROOT_URI"],
         ..Signs::PROCESSES
     },
     // Its list of devices has a number for each process, which for one process looks like a count.
@@ -210,7 +210,7 @@ pub(in crate::cluster) const UNSUPPORTED: &[Signs] = &[
         leaders: &["TPU_PROCESS_ADDRESSES"],
         ..Signs::PROCESSES
     },
-    // Last, since what jsrun or mpirun starts in its jobs is known better by their own variables.
+    // Last, because processes of jsrun or mpirun in its jobs are described better by the launcher's own variables.
     Signs {
         launcher: "LSF",
         counts: &["LSB_MCPU_HOSTS", "LSB_HOSTS"],

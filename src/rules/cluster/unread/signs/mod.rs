@@ -25,13 +25,13 @@ pub struct Signs {
     pub counts: &'static [&'static str],
     /// The path of a file with one line for each node or slot, which begins with the node's name.
     pub node_files: &'static [&'static str],
-    /// The index of this one, from 0. If the first of these is not set, the warning names it; the last one is the
-    /// node's.
+    /// The index of this node or process, from 0. If the first variable is not set, the warning names it; the last
+    /// variable is the node's index.
     pub places: &'static [&'static str],
-    /// The address of the first one, or of all.
+    /// The address of the first node or process, or of all.
     pub leaders: &'static [&'static str],
     /// Variables that must be set, too, because other programs use the same names.
-    pub beside: &'static [&'static str],
+    pub also_set: &'static [&'static str],
     /// Whether the variables count processes, of which a node may have several.
     pub of_processes: bool,
 }
@@ -44,7 +44,7 @@ impl Signs {
         node_files: &[],
         places: &[],
         leaders: &[],
-        beside: &[],
+        also_set: &[],
         of_processes: false,
     };
     /// For a launcher that starts one trainit for each process.
@@ -94,7 +94,7 @@ impl Signs {
     }
 
     fn is_complete(&self, env: &Env) -> bool {
-        self.beside.iter().all(|pattern| matching(pattern, env).next().is_some())
+        self.also_set.iter().all(|pattern| matching(pattern, env).next().is_some())
     }
 
     /// Why the place cannot be read.
@@ -218,9 +218,9 @@ pub(in crate::cluster) fn unnamed(env: &Env) -> Option<Warning> {
     })
 }
 
-/// The number that a value stands for: the value itself, the upper bound of `min:max`, or the number of entries of a list. A
-/// list is JSON, has Slurm's form, or is separated by commas, semicolons or blanks. In a list with names each name counts
-/// once, and numbers do not count: LSF repeats a host for each slot, or writes the number of slots after each host.
+/// The number in a value: the value itself, the upper bound of `min:max`, or the number of entries of a list. A list is
+/// JSON, has Slurm's form, or is separated by commas, semicolons or blanks. In a list with names each name counts once, and
+/// numbers do not count: LSF repeats a host for each slot, or writes the number of slots after each host.
 pub fn count(text: &str) -> Option<u32> {
     let text = bare(text);
     let number = |text: &str| text.trim().parse::<u64>().ok().map(|count| u32::try_from(count).unwrap_or(u32::MAX));

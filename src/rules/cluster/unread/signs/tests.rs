@@ -17,19 +17,19 @@ fn warned(pairs: &[(&str, &str)]) -> Vec<String> {
 #[test]
 fn every_unread_count_and_place_causes_one_warning_with_its_name() {
     for signs in UNSUPPORTED {
-        let beside: Vec<(&str, &str)> = signs.beside.iter().map(|name| (*name, "h")).collect();
+        let also_set: Vec<(&str, &str)> = signs.also_set.iter().map(|name| (*name, "h")).collect();
         let counted = signs.counts.iter().map(|name| (*name, "2"));
         let placed = signs.places.iter().map(|name| (*name, "1"));
         for (name, value) in counted.chain(placed) {
-            let messages = warned(&[&[(name, value)], &beside[..]].concat());
+            let messages = warned(&[&[(name, value)], &also_set[..]].concat());
             assert!(messages.len() == 1 && messages[0].contains(name), "{name}: {messages:?}");
             assert!(messages[0].contains(signs.launcher) && messages[0].contains("--node-rank"), "{messages:?}");
         }
         for name in signs.counts {
-            assert!(warned(&[&[(*name, "1")], &beside[..]].concat()).is_empty(), "a single one is alone: {name}");
+            assert!(warned(&[&[(*name, "1")], &also_set[..]].concat()).is_empty(), "a single one is alone: {name}");
         }
         for name in signs.places {
-            assert!(warned(&[&[(*name, "0")], &beside[..]].concat()).is_empty(), "the first may be alone: {name}");
+            assert!(warned(&[&[(*name, "0")], &also_set[..]].concat()).is_empty(), "the first may be alone: {name}");
         }
     }
 }
