@@ -114,7 +114,7 @@ impl Gpu {
 pub enum Health {
     /// No problem is known.
     Ok,
-    /// It works, but a person should know the reason.
+    /// It works, but with a problem to look into.
     Warn,
     /// Unfit for training.
     Bad,

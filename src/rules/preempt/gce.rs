@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 
-use super::watch::{Answer, Failures, Heard, Method, Notice, PLAIN_TIMEOUT, Question, Watch, Word, unusable_server};
+use super::watch::{
+    Answer, Evaluation, Failures, Method, News, Notice, PLAIN_TIMEOUT, Question, Watch, unusable_server,
+};
 use super::{Leads, LocalFacts, Source};
 use crate::process::env::Env;
 
@@ -100,11 +102,11 @@ fn upcoming(body: &str) -> Option<Value> {
     if status.is_none() && start.is_none() {
         return None;
     }
-    let words = |text: &str| text.chars().filter(|c| !c.is_control()).take(64).collect::<String>();
+    let cleaned = |text: &str| text.chars().filter(|c| !c.is_control()).take(64).collect::<String>();
     Some(Value::Soon(format!(
         "maintenance of this machine is {}{}",
-        status.map_or("announced".to_owned(), |s| words(s).to_lowercase()),
-        start.map_or(String::new(), |at| format!(", from {}", words(at)))
+        status.map_or("announced".to_owned(), |s| cleaned(s).to_lowercase()),
+        start.map_or(String::new(), |at| format!(", from {}", cleaned(at)))
     )))
 }
 
@@ -125,8 +127,8 @@ impl Key {
 
     /// The value and ETag of a good answer.
     fn read(&self, answer: &Answer) -> Option<(Value, Option<String>)> {
-        let ours = answer.header("metadata-flavor") == Some("Google");
-        if answer.status != 200 || !ours {
+        let is_google = answer.header("metadata-flavor") == Some("Google");
+        if answer.status != 200 || !is_google {
             return None;
         }
         let value = (self.meaning.read)(answer.body.trim(), &self.leads)?;
@@ -138,19 +140,19 @@ impl Key {
     }
 
     /// The meaning of a changed value.
-    fn new_words(&self, before: Option<&Value>, value: Value) -> Vec<Word> {
+    fn changes(&self, before: Option<&Value>, value: Value) -> Vec<News> {
         let was_going = matches!(before, Some(Value::Going(_)));
         let is_off = was_going && !matches!(value, Value::Going(_));
-        let withdrawn = is_off.then(|| Word::Withdrawn { id: self.source(), source: self.source() });
-        withdrawn.into_iter().chain(self.word(value)).collect()
+        let withdrawn = is_off.then(|| News::Withdrawn { id: self.source(), source: self.source() });
+        withdrawn.into_iter().chain(self.item(value)).collect()
     }
 
-    fn word(&self, value: Value) -> Option<Word> {
+    fn item(&self, value: Value) -> Option<News> {
         Some(match value {
             Value::Nothing => return None,
-            Value::Going(lead) => Word::Leaving(Notice { id: self.source(), source: self.source(), lead }),
-            Value::Remark(text) => Word::Remark(text.to_owned()),
-            Value::Soon(text) => Word::Soon(text),
+            Value::Going(lead) => News::Leaving(Notice { id: self.source(), source: self.source(), lead }),
+            Value::Remark(text) => News::Remark(text.to_owned()),
+            Value::Soon(text) => News::Soon(text),
         })
     }
 }
@@ -172,13 +174,13 @@ impl Watch for Key {
         }
     }
 
-    fn heard(&mut self, answer: Option<&Answer>, took: Duration, random: f64) -> Heard {
+    fn evaluate(&mut self, answer: Option<&Answer>, took: Duration, random: f64) -> Evaluation {
         let Some((value, etag)) = answer.and_then(|a| self.read(a)) else {
             self.etag = None;
             let (pause, is_the_one) = self.failures.failed(answer, random);
             let is_said = is_the_one && self.meaning.is_expected;
-            return Heard {
-                words: is_said.then(|| unusable_server("gce", self.meaning.key, answer)).into_iter().collect(),
+            return Evaluation {
+                news: is_said.then(|| unusable_server("gce", self.meaning.key, answer)).into_iter().collect(),
                 pause,
             };
         };
@@ -186,12 +188,12 @@ impl Watch for Key {
         self.etag = etag;
         let before = self.last.replace(value.clone());
         let is_news = before.as_ref() != Some(&value);
-        let words = if is_news { self.new_words(before.as_ref(), value) } else { Vec::new() };
+        let news = if is_news { self.changes(before.as_ref(), value) } else { Vec::new() };
         // The first answer is immediate, and the server waits from the next request on. The ETag detects a change in
         // between.
         let waits_now = before.is_none() && self.etag.is_some();
         let pause = if waits_now { Duration::ZERO } else { SHORTEST_ROUND.saturating_sub(took) };
-        Heard { words, pause }
+        Evaluation { news, pause }
     }
 }
 
@@ -228,29 +230,29 @@ mod tests {
     #[test]
     fn true_is_one_notice_of_thirty_seconds() {
         let mut key = key(PREEMPTED);
-        assert_eq!(key.heard(Some(&good("FALSE\n")), SOON, 0.5).words, []);
-        assert_eq!(notices(&key.heard(Some(&good("TRUE")), SOON, 0.5)), [("gce preempted".into(), 30)]);
-        assert_eq!(key.heard(Some(&good("TRUE")), SOON, 0.5).words, []);
+        assert_eq!(key.evaluate(Some(&good("FALSE\n")), SOON, 0.5).news, []);
+        assert_eq!(notices(&key.evaluate(Some(&good("TRUE")), SOON, 0.5)), [("gce preempted".into(), 30)]);
+        assert_eq!(key.evaluate(Some(&good("TRUE")), SOON, 0.5).news, []);
     }
 
     #[test]
     fn the_user_can_set_another_notice_period() {
         let leads = Leads { preemption: Duration::from_secs(120), maintenance: Duration::from_secs(3600) };
-        assert_eq!(notices(&Key::new(PREEMPTED, leads).heard(Some(&good("TRUE")), SOON, 0.5))[0].1, 120);
+        assert_eq!(notices(&Key::new(PREEMPTED, leads).evaluate(Some(&good("TRUE")), SOON, 0.5))[0].1, 120);
         let ends = good("TERMINATE_ON_HOST_MAINTENANCE");
-        assert_eq!(notices(&Key::new(MAINTENANCE, leads).heard(Some(&ends), SOON, 0.5))[0].1, 3600);
+        assert_eq!(notices(&Key::new(MAINTENANCE, leads).evaluate(Some(&ends), SOON, 0.5))[0].1, 3600);
     }
 
     #[test]
     fn the_first_answer_detects_a_machine_that_is_already_preempted() {
-        assert_eq!(notices(&key(PREEMPTED).heard(Some(&good("TRUE")), SOON, 0.5)).len(), 1);
+        assert_eq!(notices(&key(PREEMPTED).evaluate(Some(&good("TRUE")), SOON, 0.5)).len(), 1);
     }
 
     #[test]
     fn the_first_request_is_plain_and_the_next_one_has_the_etag() {
         let mut key = key(PREEMPTED);
         assert_eq!(key.question().path, "/computeMetadata/v1/instance/preempted");
-        key.heard(Some(&good("FALSE")), SOON, 0.5);
+        key.evaluate(Some(&good("FALSE")), SOON, 0.5);
         assert!(key.question().path.ends_with("/preempted?wait_for_change=true&timeout_sec=120&last_etag=e%2F1"));
         assert!(key.question().timeout > SERVER_WAIT);
     }
@@ -267,53 +269,54 @@ mod tests {
             good(""),
         ];
         for strange in strange {
-            let heard = key(PREEMPTED).heard(Some(&strange), SOON, 0.5);
-            assert_eq!(heard.words, [], "{strange:?}");
-            assert!(heard.pause > Duration::ZERO);
+            let evaluation = key(PREEMPTED).evaluate(Some(&strange), SOON, 0.5);
+            assert_eq!(evaluation.news, [], "{strange:?}");
+            assert!(evaluation.pause > Duration::ZERO);
         }
     }
 
     #[test]
     fn after_an_error_the_request_is_plain_again_so_that_no_change_is_lost() {
         let mut key = key(PREEMPTED);
-        key.heard(Some(&good("FALSE")), SOON, 0.5);
-        key.heard(None, SOON, 0.5);
+        key.evaluate(Some(&good("FALSE")), SOON, 0.5);
+        key.evaluate(None, SOON, 0.5);
         assert!(!key.question().path.contains("wait_for_change"));
-        assert_eq!(notices(&key.heard(Some(&good("TRUE")), SOON, 0.5)).len(), 1);
+        assert_eq!(notices(&key.evaluate(Some(&good("TRUE")), SOON, 0.5)).len(), 1);
     }
 
     #[test]
     fn many_failures_are_one_remark_and_one_try_a_minute() {
         let mut key = key(PREEMPTED);
-        let heard: Vec<Heard> = (0..50).map(|_| key.heard(Some(&answer(404, "Google", "")), SOON, 0.5)).collect();
-        assert_eq!(heard.iter().map(|h| h.words.len()).sum::<usize>(), 1);
-        assert_eq!(heard[0].pause, Duration::from_secs(1));
-        assert_eq!(heard[49].pause, Duration::from_secs(60));
+        let evaluation: Vec<Evaluation> =
+            (0..50).map(|_| key.evaluate(Some(&answer(404, "Google", "")), SOON, 0.5)).collect();
+        assert_eq!(evaluation.iter().map(|h| h.news.len()).sum::<usize>(), 1);
+        assert_eq!(evaluation[0].pause, Duration::from_secs(1));
+        assert_eq!(evaluation[49].pause, Duration::from_secs(60));
     }
 
     #[test]
     fn a_server_that_answered_before_is_polled_every_few_seconds_while_it_fails() {
         let mut key = key(PREEMPTED);
-        key.heard(Some(&good("FALSE")), SOON, 0.5);
-        assert!((0..50).all(|_| key.heard(None, SOON, 0.5).pause <= Duration::from_secs(5)));
+        key.evaluate(Some(&good("FALSE")), SOON, 0.5);
+        assert!((0..50).all(|_| key.evaluate(None, SOON, 0.5).pause <= Duration::from_secs(5)));
     }
 
     #[test]
     fn a_key_that_some_machines_lack_causes_no_remark() {
         for meaning in [MAINTENANCE, UPCOMING] {
             let mut key = key(meaning);
-            assert!((0..50).all(|_| key.heard(Some(&answer(404, "Google", "")), SOON, 0.5).words.is_empty()));
+            assert!((0..50).all(|_| key.evaluate(Some(&answer(404, "Google", "")), SOON, 0.5).news.is_empty()));
         }
     }
 
     #[test]
-    fn a_day_with_a_fake_clock_is_a_request_every_two_minutes_without_words() {
+    fn a_day_with_a_fake_clock_is_a_request_every_two_minutes_without_news() {
         let (mut key, mut clock, mut questions) = (key(PREEMPTED), Duration::ZERO, 0);
         while clock < Duration::from_secs(24 * 3600) {
             let took = if key.etag.is_some() { SERVER_WAIT } else { SOON };
-            let heard = key.heard(Some(&good("FALSE")), took, 0.5);
-            assert_eq!(heard.words, []);
-            clock += took + heard.pause;
+            let evaluation = key.evaluate(Some(&good("FALSE")), took, 0.5);
+            assert_eq!(evaluation.news, []);
+            clock += took + evaluation.pause;
             questions += 1;
         }
         assert!((700..=722).contains(&questions), "{questions}");
@@ -322,41 +325,41 @@ mod tests {
     #[test]
     fn a_server_that_does_not_wait_is_polled_at_most_once_a_second() {
         let mut key = key(PREEMPTED);
-        key.heard(Some(&good("FALSE")), SOON, 0.5);
-        assert!(key.heard(Some(&good("FALSE")), SOON, 0.5).pause > Duration::from_millis(900));
+        key.evaluate(Some(&good("FALSE")), SOON, 0.5);
+        assert!(key.evaluate(Some(&good("FALSE")), SOON, 0.5).pause > Duration::from_millis(900));
     }
 
     #[test]
     fn a_server_with_a_new_answer_each_time_is_polled_at_most_once_a_second() {
         let mut key = key(PREEMPTED);
-        key.heard(Some(&good("FALSE")), SOON, 0.5);
+        key.evaluate(Some(&good("FALSE")), SOON, 0.5);
         for body in ["TRUE", "FALSE", "TRUE", "FALSE"] {
-            let heard = key.heard(Some(&good(body)), SOON, 0.5);
-            assert!(heard.pause > Duration::from_millis(900) && !heard.words.is_empty(), "{heard:?}");
+            let evaluation = key.evaluate(Some(&good(body)), SOON, 0.5);
+            assert!(evaluation.pause > Duration::from_millis(900) && !evaluation.news.is_empty(), "{evaluation:?}");
         }
     }
 
     #[test]
     fn maintenance_that_ends_the_machine_is_a_notice_and_a_move_is_a_remark() {
         let mut key = key(MAINTENANCE);
-        let moved = key.heard(Some(&good("MIGRATE_ON_HOST_MAINTENANCE")), SOON, 0.5);
-        assert!(matches!(moved.words[..], [Word::Remark(_)]), "{moved:?}");
-        let ends = key.heard(Some(&good("TERMINATE_ON_HOST_MAINTENANCE")), SOON, 0.5);
+        let moved = key.evaluate(Some(&good("MIGRATE_ON_HOST_MAINTENANCE")), SOON, 0.5);
+        assert!(matches!(moved.news[..], [News::Remark(_)]), "{moved:?}");
+        let ends = key.evaluate(Some(&good("TERMINATE_ON_HOST_MAINTENANCE")), SOON, 0.5);
         assert_eq!(notices(&ends), [("gce maintenance-event".into(), 60)]);
     }
 
     #[test]
     fn maintenance_that_is_cancelled_is_withdrawn_and_can_return() {
         let ends = good("TERMINATE_ON_HOST_MAINTENANCE");
-        for (then, words) in [("NONE", 1), ("MIGRATE_ON_HOST_MAINTENANCE", 2)] {
+        for (then, news) in [("NONE", 1), ("MIGRATE_ON_HOST_MAINTENANCE", 2)] {
             let mut key = key(MAINTENANCE);
-            key.heard(Some(&ends), SOON, 0.5);
-            assert_eq!(key.heard(None, SOON, 0.5).words, [], "a missing answer has no meaning");
-            let heard = key.heard(Some(&good(then)), SOON, 0.5);
-            assert_eq!(withdrawn(&heard.words), ["gce maintenance-event"]);
-            assert_eq!(heard.words.len(), words, "{heard:?}");
-            assert_eq!(key.heard(Some(&good(then)), SOON, 0.5).words, [], "once");
-            assert_eq!(notices(&key.heard(Some(&ends), SOON, 0.5)).len(), 1);
+            key.evaluate(Some(&ends), SOON, 0.5);
+            assert_eq!(key.evaluate(None, SOON, 0.5).news, [], "a missing answer has no meaning");
+            let evaluation = key.evaluate(Some(&good(then)), SOON, 0.5);
+            assert_eq!(withdrawn(&evaluation.news), ["gce maintenance-event"]);
+            assert_eq!(evaluation.news.len(), news, "{evaluation:?}");
+            assert_eq!(key.evaluate(Some(&good(then)), SOON, 0.5).news, [], "once");
+            assert_eq!(notices(&key.evaluate(Some(&ends), SOON, 0.5)).len(), 1);
         }
     }
 
@@ -371,18 +374,18 @@ mod tests {
     fn upcoming_maintenance_asks_for_a_checkpoint_soon_in_every_spelling() {
         let mut key = key(UPCOMING);
         assert_eq!(key.question().path, "/computeMetadata/v1/instance/upcoming-maintenance?alt=json");
-        key.heard(Some(&good("NONE")), SOON, 0.5);
+        key.evaluate(Some(&good("NONE")), SOON, 0.5);
         assert!(key.question().path.contains("?alt=json&wait_for_change=true"));
         for body in [
             r#"{"maintenance_status": "PENDING", "window_start_time": "2026-12-01T00:00:00Z", "can_reschedule": "true"}"#,
             r#"{"maintenanceStatus": "ONGOING", "type": "UNSCHEDULED"}"#,
             r#"{"Upcoming maintenance": {"startTime": "2026-12-02T00:00:00Z"}}"#,
         ] {
-            let heard = key.heard(Some(&good(body)), SOON, 0.5);
-            assert!(matches!(&heard.words[..], [Word::Soon(_)]), "{body}: {heard:?}");
-            assert_eq!(key.heard(Some(&good(body)), SOON, 0.5).words, [], "once");
+            let evaluation = key.evaluate(Some(&good(body)), SOON, 0.5);
+            assert!(matches!(&evaluation.news[..], [News::Soon(_)]), "{body}: {evaluation:?}");
+            assert_eq!(key.evaluate(Some(&good(body)), SOON, 0.5).news, [], "once");
         }
         let error = r#"{ "error": "no notifications have been received yet, try again later" }"#;
-        assert_eq!(key.heard(Some(&good(error)), SOON, 0.5).words, []);
+        assert_eq!(key.evaluate(Some(&good(error)), SOON, 0.5).news, []);
     }
 }

@@ -10,7 +10,7 @@ mod watch;
 
 use std::time::Duration;
 
-pub use watch::{Answer, Heard, Method, Notice, Question, Watch, Word};
+pub use watch::{Answer, Evaluation, Method, News, Notice, Question, Watch};
 
 use super::cluster::parse::address::Address;
 use super::cluster::spec::quote;

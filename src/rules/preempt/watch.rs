@@ -15,9 +15,9 @@ pub struct Notice {
     pub lead: Duration,
 }
 
-/// A result of an answer.
+/// One fact from an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Word {
+pub enum News {
     /// The machine goes away at a known time.
     Leaving(Notice),
     /// A notice was withdrawn.
@@ -88,19 +88,19 @@ impl Answer {
     }
 }
 
-/// The meaning of an answer.
+/// The meaning of an answer, and the pause before the next request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Heard {
-    /// The results, usually none.
-    pub words: Vec<Word>,
+pub struct Evaluation {
+    /// The facts from the answer, usually none.
+    pub news: Vec<News>,
     /// The pause before the next request.
     pub pause: Duration,
 }
 
-impl Heard {
-    /// No results; the next request follows after `pause`.
-    pub fn nothing(pause: Duration) -> Heard {
-        Heard { words: Vec::new(), pause }
+impl Evaluation {
+    /// No facts; the next request follows after `pause`.
+    pub fn nothing(pause: Duration) -> Evaluation {
+        Evaluation { news: Vec::new(), pause }
     }
 }
 
@@ -109,7 +109,7 @@ pub trait Watch: Send + std::fmt::Debug {
     /// The next request.
     fn question(&self) -> Question;
     /// Evaluates an answer (`None` if there was none in time), with its duration and a random number from 0 to 1.
-    fn heard(&mut self, answer: Option<&Answer>, took: Duration, random: f64) -> Heard;
+    fn evaluate(&mut self, answer: Option<&Answer>, took: Duration, random: f64) -> Evaluation;
 }
 
 /// The limit for a request to a server on the same machine.
@@ -150,13 +150,13 @@ impl Failures {
 }
 
 /// The remark about a server without usable answers. The cause of a missing answer is unknown here.
-pub(super) fn unusable_server(cloud: &str, what: &str, answer: Option<&Answer>) -> Word {
+pub(super) fn unusable_server(cloud: &str, what: &str, answer: Option<&Answer>) -> News {
     let why = match answer {
         Some(answer) if answer.status != 200 => format!(" (HTTP {})", answer.status),
         Some(_) => " (its answer cannot be read)".to_owned(),
         None => String::new(),
     };
-    Word::Remark(format!(
+    News::Remark(format!(
         "the metadata server of {cloud} does not return {what}{why}: until it does, only SIGTERM announces a preemption; check \
          whether it can be reached from here, or use --preemption off"
     ))
@@ -166,21 +166,21 @@ pub(super) fn unusable_server(cloud: &str, what: &str, answer: Option<&Answer>) 
 pub(super) mod tests {
     use super::*;
 
-    /// The notices among the words.
-    pub(in super::super) fn notices(heard: &Heard) -> Vec<(String, u64)> {
-        heard
-            .words
+    /// The notices among the news.
+    pub(in super::super) fn notices(evaluation: &Evaluation) -> Vec<(String, u64)> {
+        evaluation
+            .news
             .iter()
-            .filter_map(|word| match word {
-                Word::Leaving(notice) => Some((notice.source.clone(), notice.lead.as_secs())),
+            .filter_map(|item| match item {
+                News::Leaving(notice) => Some((notice.source.clone(), notice.lead.as_secs())),
                 _ => None,
             })
             .collect()
     }
 
-    /// The ids of the withdrawn notices among the words.
-    pub(in super::super) fn withdrawn(words: &[Word]) -> Vec<&str> {
-        words.iter().filter_map(|word| if let Word::Withdrawn { id, .. } = word { Some(&**id) } else { None }).collect()
+    /// The ids of the withdrawn notices among the news.
+    pub(in super::super) fn withdrawn(news: &[News]) -> Vec<&str> {
+        news.iter().filter_map(|item| if let News::Withdrawn { id, .. } = item { Some(&**id) } else { None }).collect()
     }
 
     #[test]
@@ -192,9 +192,9 @@ pub(super) mod tests {
         for absent in [None, Some(answer(404))] {
             assert_eq!(pauses(&mut Failures::default(), absent.as_ref()), [1, 2, 60, 60, 60], "{absent:?}");
         }
-        let told = Failures { in_a_row: 0, has_answered: true };
+        let answered = Failures { in_a_row: 0, has_answered: true };
         for (mut failures, answer) in
-            [(told, None), (Failures::default(), Some(answer(503))), (Failures::default(), Some(answer(429)))]
+            [(answered, None), (Failures::default(), Some(answer(503))), (Failures::default(), Some(answer(429)))]
         {
             assert_eq!(pauses(&mut failures, answer.as_ref()), [1, 2, 5, 5, 5], "{answer:?}");
         }

@@ -155,14 +155,14 @@ fn http_date(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::preempt::{self, Choice, Leads, LocalFacts, Method, Watch, Word};
+    use crate::preempt::{self, Choice, Leads, LocalFacts, Method, News, Watch};
     use crate::process::env::Env;
     use crate::text::timestamps;
 
     const NOW: u64 = 1_800_000_000;
 
     /// Passes the watch's questions to the server until the watch reports something or has asked often enough.
-    fn words(cloud: &'static str, watch: &mut dyn Watch, state: State) -> Vec<Word> {
+    fn news(cloud: &'static str, watch: &mut dyn Watch, state: State) -> Vec<News> {
         for _ in 0..12 {
             let question = watch.question();
             let (path, query) = question.path.split_once('?').unwrap_or((&question.path, ""));
@@ -175,9 +175,9 @@ mod tests {
             let headers = said.headers.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
             let said =
                 preempt::Answer { status: said.status, headers, body: said.body, received_unix: NOW.cast_signed() };
-            let heard = watch.heard(Some(&said), Duration::from_millis(1), 0.5);
-            if !heard.words.is_empty() {
-                return heard.words;
+            let evaluation = watch.evaluate(Some(&said), Duration::from_millis(1), 0.5);
+            if !evaluation.news.is_empty() {
+                return evaluation.news;
             }
         }
         Vec::new()
@@ -190,13 +190,13 @@ mod tests {
             let picked = preempt::pick(Choice::Named(cloud), &env, &LocalFacts::default);
             let mut watches = (picked[0].0.watches)(&Leads::default(), &env);
             for watch in &mut watches {
-                assert_eq!(words(cloud, watch.as_mut(), State::default()), [], "{cloud}");
+                assert_eq!(news(cloud, watch.as_mut(), State::default()), [], "{cloud}");
             }
-            let heard =
-                watches.iter_mut().flat_map(|watch| words(cloud, watch.as_mut(), State { ends_at: Some(NOW + 30) }));
-            let leads: Vec<u64> = heard
-                .map(|word| match word {
-                    Word::Leaving(notice) => notice.lead.as_secs(),
+            let evaluation =
+                watches.iter_mut().flat_map(|watch| news(cloud, watch.as_mut(), State { ends_at: Some(NOW + 30) }));
+            let leads: Vec<u64> = evaluation
+                .map(|item| match item {
+                    News::Leaving(notice) => notice.lead.as_secs(),
                     other => panic!("{cloud}: {other:?}"),
                 })
                 .collect();

@@ -170,9 +170,9 @@ mod tests {
             }
             for (which, text) in texts.iter().enumerate() {
                 let name = format!("{which}: ");
-                let ours = out.split('\n').filter(|line| line.starts_with(&name));
-                let ours: String = ours.map(|line| line.replace(&name, "")).collect::<Vec<_>>().join("").replace('\r', "");
-                prop_assert_eq!(ours, text.replace(['\n', '\r'], ""));
+                let own = out.split('\n').filter(|line| line.starts_with(&name));
+                let own: String = own.map(|line| line.replace(&name, "")).collect::<Vec<_>>().join("").replace('\r', "");
+                prop_assert_eq!(own, text.replace(['\n', '\r'], ""));
             }
         }
     }

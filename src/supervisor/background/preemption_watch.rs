@@ -4,7 +4,7 @@
 use crate::edge::clock::{self, Clock};
 use crate::edge::net::http;
 use crate::rules::job::Event;
-use crate::rules::preempt::{Watch, Word};
+use crate::rules::preempt::{News, Watch};
 
 /// The sources to watch.
 #[derive(Debug)]
@@ -29,21 +29,21 @@ async fn follow(mut key: Box<dyn Watch>, endpoint: String, tell: impl Fn(Event))
         if let Err(error) = &answer {
             tracing::debug!(path = question.path, "the metadata server at {endpoint} did not answer: {error}");
         }
-        let heard = key.heard(answer.as_ref().ok(), since.now(), random());
-        for word in heard.words {
-            tell(match word {
-                Word::Leaving(notice) => Event::Preempted { id: notice.id, source: notice.source, lead: notice.lead },
-                Word::Withdrawn { id, source } => Event::Withdrawn { id, source },
-                Word::Soon(why) => Event::Warned { why },
-                Word::Frozen { length, text } => Event::Frozen { length, why: text },
-                Word::Remark(remark) => {
+        let evaluation = key.evaluate(answer.as_ref().ok(), since.now(), random());
+        for item in evaluation.news {
+            tell(match item {
+                News::Leaving(notice) => Event::Preempted { id: notice.id, source: notice.source, lead: notice.lead },
+                News::Withdrawn { id, source } => Event::Withdrawn { id, source },
+                News::Soon(why) => Event::Warned { why },
+                News::Frozen { length, text } => Event::Frozen { length, why: text },
+                News::Remark(remark) => {
                     let error = answer.as_ref().err().map_or(String::new(), |error| format!(" ({error})"));
                     tracing::warn!(code = "preemption_watch", "{remark}{error}");
                     continue;
                 }
             });
         }
-        tokio::time::sleep(heard.pause).await;
+        tokio::time::sleep(evaluation.pause).await;
     }
 }
 

@@ -109,11 +109,11 @@ fn a_driver_that_hangs_or_crashes_is_unknown_and_a_slow_one_with_an_answer_is_no
     let with = |lines: &[&str], ending| interpret(report(lines, ending), None, &Site::default()).driver;
     let (function, limit) = ("nvmlX".into(), Duration::from_secs(1));
     let segv = || Ending::Ended(End::Signal(Signal::new(11).unwrap()));
-    let told = [r#"{"t":"driver","count":1}"#, r#"{"t":"gpu","index":0}"#];
-    assert_eq!(with(&told, Ending::Overrun(Overrun::Call { function, limit })), Health::Unknown);
-    assert_eq!((with(&[], segv()), with(&told, segv())), (Health::Unknown, Health::Unknown));
+    let lines = [r#"{"t":"driver","count":1}"#, r#"{"t":"gpu","index":0}"#];
+    assert_eq!(with(&lines, Ending::Overrun(Overrun::Call { function, limit })), Health::Unknown);
+    assert_eq!((with(&[], segv()), with(&lines, segv())), (Health::Unknown, Health::Unknown));
     assert_eq!(with(&[], Ending::Overrun(Overrun::Whole { limit })), Health::Unknown);
-    assert_eq!(with(&told, Ending::Overrun(Overrun::Whole { limit })), Health::Ok);
+    assert_eq!(with(&lines, Ending::Overrun(Overrun::Whole { limit })), Health::Ok);
 }
 
 #[test]

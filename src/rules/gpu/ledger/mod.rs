@@ -61,7 +61,7 @@ struct Incident {
     action: Option<u32>,
     /// Whether the action was read late enough to be valid.
     is_settled: bool,
-    told: bool,
+    is_reported: bool,
     /// It was announced as not decided yet.
     is_announced: bool,
     /// A death was attributed to it, so it explains no other death.
@@ -131,7 +131,7 @@ impl Ledger {
                 rule,
                 action: None,
                 is_settled: false,
-                told: false,
+                is_reported: false,
                 is_announced: false,
                 is_blamed: false,
             },
@@ -144,7 +144,7 @@ impl Ledger {
 
     /// The announcement of an XID whose meaning depends on later facts; once for each incident.
     pub fn undecided(&mut self, gpu: GpuId, xid: u64) -> Option<Finding> {
-        let is_news = |i: &Incident| (i.gpu, i.xid) == (gpu, xid) && !i.told && !i.is_announced;
+        let is_news = |i: &Incident| (i.gpu, i.xid) == (gpu, xid) && !i.is_reported && !i.is_announced;
         let at = self.incidents.iter().position(is_news)?;
         let by = match self.incidents[at].rule {
             Rule::DoubleBit => "by the XIDs that come with it (64, 94, 95)",
@@ -163,16 +163,16 @@ impl Ledger {
     fn remember(&mut self, mut incident: Incident, quiet: bool) {
         let is_same = |known: &Incident| (known.gpu, known.xid) == (incident.gpu, incident.xid);
         if let Some(at) = self.incidents.iter().position(is_same) {
-            if !self.incidents[at].told {
+            if !self.incidents[at].is_reported {
                 return;
             }
             let last = self.incidents.remove(at);
             // After a death it is reported again.
             let quiet = quiet && !last.is_some_and(|last| last.is_blamed);
-            incident.told =
+            incident.is_reported =
                 quiet && self.class(&incident, incident.at, false).is_some_and(|class| class < Class::Leave);
         } else if self.incidents.len() == MOST_INCIDENTS {
-            let decided = self.incidents.iter().position(|known| known.told);
+            let decided = self.incidents.iter().position(|known| known.is_reported);
             self.incidents.remove(decided.unwrap_or_default());
         }
         self.incidents.push_back(incident);
@@ -231,11 +231,11 @@ impl Ledger {
     pub fn due(&mut self, now: Duration) -> Vec<Finding> {
         let mut findings = Vec::new();
         for at in 0..self.incidents.len() {
-            if self.incidents[at].told {
+            if self.incidents[at].is_reported {
                 continue;
             }
             if let Some(class) = self.class(&self.incidents[at], now, false) {
-                self.incidents[at].told = true;
+                self.incidents[at].is_reported = true;
                 let text = self.describe(&self.incidents[at]);
                 if class == Class::Leave {
                     let (gpu, why) = (self.incidents[at].gpu, self.incident_text(&self.incidents[at]));
@@ -249,7 +249,7 @@ impl Ledger {
 
     /// When [`Ledger::due`] must be called again, if nothing else happens.
     pub fn deadline(&self) -> Option<Duration> {
-        self.incidents.iter().filter(|i| !i.told).map(|i| i.at + DECIDE_WITHIN).min()
+        self.incidents.iter().filter(|i| !i.is_reported).map(|i| i.at + DECIDE_WITHIN).min()
     }
 
     /// The trainer died or hung: whether a GPU is to blame, and whether a restart here makes sense. Each death counts
@@ -265,7 +265,7 @@ impl Ledger {
         let mut unclear = false;
         for at in 0..self.incidents.len() {
             let incident = &self.incidents[at];
-            let (gpu, rule, told) = (incident.gpu, incident.rule, incident.told);
+            let (gpu, rule, is_reported) = (incident.gpu, incident.rule, incident.is_reported);
             if incident.is_blamed || now.saturating_sub(incident.at) > BLAME_WITHIN || self.unused.contains(&gpu) {
                 continue;
             }
@@ -288,11 +288,11 @@ impl Ledger {
                     if twice && !(rule == Rule::Program && elsewhere) { Class::Leave } else { Class::Restart }
                 }
                 (_, Some(Class::Leave)) => Class::Leave,
-                (_, Some(Class::Note) | None) if told => continue,
+                (_, Some(Class::Note) | None) if is_reported => continue,
                 // The driver will not be asked again.
                 (_, Some(Class::Note) | None) => Class::Note,
             };
-            self.incidents[at].told = true;
+            self.incidents[at].is_reported = true;
             self.incidents[at].is_blamed = class == Class::Restart;
             found.push(Finding { class, text });
         }
@@ -346,8 +346,8 @@ impl Ledger {
     /// Decides a double-bit error by the XIDs that accompany it.
     fn double_bit(&self, incident: &Incident) -> Option<Class> {
         let near = |other: &&Incident| other.gpu == incident.gpu && other.at.abs_diff(incident.at) < DECIDE_WITHIN;
-        let beside: Vec<u64> = self.incidents.iter().filter(near).map(|other| other.xid).collect();
-        match (beside.contains(&64) || beside.contains(&95), beside.contains(&94)) {
+        let accompanying: Vec<u64> = self.incidents.iter().filter(near).map(|other| other.xid).collect();
+        match (accompanying.contains(&64) || accompanying.contains(&95), accompanying.contains(&94)) {
             (true, _) => Some(Class::Leave),
             (false, true) => Some(Class::Restart),
             (false, false) => None,

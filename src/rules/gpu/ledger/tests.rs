@@ -144,8 +144,8 @@ fn the_worst_of_several_gpus_at_a_death_decides() {
 #[test]
 fn a_flood_of_notes_is_reported_once_a_minute_and_counted_completely() {
     let mut ledger = ledger(false);
-    let told: usize = (0..11_760).map(|n| ledger.xid(Duration::from_millis(n), 0, 45, None).len()).sum();
-    assert_eq!(told, 1);
+    let reports: usize = (0..11_760).map(|n| ledger.xid(Duration::from_millis(n), 0, 45, None).len()).sum();
+    assert_eq!(reports, 1);
     assert_eq!(ledger.history(), [XidCount { gpu: "GPU 0".into(), xid: 45, count: 11_760 }]);
     assert_eq!(died(&mut ledger, 12 * SECOND), None);
 }
@@ -170,10 +170,10 @@ fn a_flood_after_an_xid_does_not_displace_it() {
 #[test]
 fn a_repeated_program_error_is_reported_once_until_the_trainer_dies_of_it() {
     let mut ledger = ledger(false);
-    let told = |ledger: &mut Ledger| (0..500).map(|_| ledger.xid(SECOND, 0, 13, None).len()).sum::<usize>();
-    assert_eq!(told(&mut ledger), 1);
+    let reports = |ledger: &mut Ledger| (0..500).map(|_| ledger.xid(SECOND, 0, 13, None).len()).sum::<usize>();
+    assert_eq!(reports(&mut ledger), 1);
     assert_eq!(died(&mut ledger, 2 * SECOND), Some(Class::Restart));
-    assert_eq!(told(&mut ledger), 1);
+    assert_eq!(reports(&mut ledger), 1);
     assert_eq!((0..3).map(|_| ledger.xid(SECOND, 0, 79, None)[0].class).max(), Some(Class::Leave));
 }
 

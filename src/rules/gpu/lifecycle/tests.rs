@@ -107,18 +107,21 @@ fn the_pause_doubles_and_the_loss_and_the_return_are_reported_once() {
 #[test]
 fn a_wait_for_events_that_never_returns_causes_one_warning() {
     let mut lifecycle = running(Duration::ZERO);
-    let (mut now, mut told) = (Duration::ZERO, Vec::new());
+    let (mut now, mut events) = (Duration::ZERO, Vec::new());
     for _ in 0..4 {
-        told.extend(lifecycle.feed(now, ROUND));
+        events.extend(lifecycle.feed(now, ROUND));
         now = lifecycle.deadline().unwrap();
         assert_eq!(lifecycle.order(now), Some(Order::Kill));
-        told.extend(lifecycle.reaped(now, sigkill(), String::new()));
+        events.extend(lifecycle.reaped(now, sigkill(), String::new()));
         now = lifecycle.deadline().unwrap();
         assert_eq!(lifecycle.order(now), Some(Order::Spawn));
         lifecycle.started(now, Ok(7));
     }
-    told.retain(|event| !matches!(event, GpuEvent::Found(_) | GpuEvent::Round));
-    assert!(matches!(&told[..], [GpuEvent::Unavailable(why)] if why.starts_with("nvmlEventSetWait_v2")), "{told:?}");
+    events.retain(|event| !matches!(event, GpuEvent::Found(_) | GpuEvent::Round));
+    assert!(
+        matches!(&events[..], [GpuEvent::Unavailable(why)] if why.starts_with("nvmlEventSetWait_v2")),
+        "{events:?}"
+    );
 }
 
 #[test]

@@ -53,7 +53,7 @@ struct Seen {
     slow: VecDeque<(Duration, u64)>,
     /// Slowdowns that were reported and still last.
     slow_reported: u64,
-    pending_told: bool,
+    pending_reported: bool,
 }
 
 /// The state of the GPUs while a job runs.
@@ -68,7 +68,7 @@ pub struct Watch {
     absent: BTreeMap<GpuId, String>,
     /// Whether the ledger's names are out of date.
     names_are_stale: bool,
-    deafness_told: bool,
+    deafness_reported: bool,
 }
 
 impl Watch {
@@ -76,7 +76,7 @@ impl Watch {
     pub fn new(policy: WatchPolicy) -> Watch {
         let ledger = Ledger::new(policy.overrides.iter().copied());
         let (gpus, not_listed, absent) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
-        Watch { policy, ledger, gpus, not_listed, absent, names_are_stale: false, deafness_told: false }
+        Watch { policy, ledger, gpus, not_listed, absent, names_are_stale: false, deafness_reported: false }
     }
 
     /// A new probe has started. It must list every known GPU.
@@ -214,7 +214,7 @@ impl Watch {
         {
             note(format!("{} more uncorrectable memory errors, {new} since the driver was loaded", new - old));
         }
-        if gpu.remap_pending == Some(true) && !std::mem::replace(&mut known.pending_told, true) {
+        if gpu.remap_pending == Some(true) && !std::mem::replace(&mut known.pending_reported, true) {
             note("memory repairs wait for a GPU reset".to_owned());
         }
         if let Some(slow) = known.slowdown(now, gpu.throttle_reasons.unwrap_or(0) & SLOWDOWN) {
@@ -272,7 +272,7 @@ impl Watch {
                 let why = format!("{failure}{which}");
                 gpus.into_iter().flat_map(|gpu| self.ledger.condemn(gpu, Class::Leave, &why)).collect()
             }
-            _ if std::mem::replace(&mut self.deafness_told, true) => Vec::new(),
+            _ if std::mem::replace(&mut self.deafness_reported, true) => Vec::new(),
             _ => {
                 let text = format!(
                     "XIDs cannot be seen: {failure}; training continues, but a fault of a GPU may be missed: if the trainer \

@@ -161,13 +161,13 @@ fn drain_p2p_matters_only_to_a_job_with_several_gpus() {
 #[test]
 fn a_slowdown_in_most_of_a_minute_is_reported_once() {
     let mut watch = started(1, WatchPolicy::default());
-    let told: Vec<u32> = (1..=30)
+    let reported_at: Vec<u32> = (1..=30)
         .filter(|n| {
             let bits = if *n <= 12 || *n % 3 == 0 { 0x40 } else { 0 } | 0x4;
             !sample(&mut watch, 10 * *n * SECOND, Gpu { throttle_reasons: Some(bits), ..gpu(0) }).is_empty()
         })
         .collect();
-    assert_eq!(told, [6], "a power cap does not count, and a slowdown is reported once");
+    assert_eq!(reported_at, [6], "a power cap does not count, and a slowdown is reported once");
 }
 
 #[test]

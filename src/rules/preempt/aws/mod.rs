@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 
-use super::watch::{Answer, Failures, Heard, Method, Notice, PLAIN_TIMEOUT, Question, Watch, Word, unusable_server};
+use super::watch::{
+    Answer, Evaluation, Failures, Method, News, Notice, PLAIN_TIMEOUT, Question, Watch, unusable_server,
+};
 use super::{LocalFacts, Source};
 use crate::cluster::platforms::sagemaker;
 use crate::process::env::Env;
@@ -86,7 +88,7 @@ struct Imds {
 
 /// The content of a well-formed answer.
 struct Content {
-    words: Vec<Word>,
+    news: Vec<News>,
     /// Every part was understood. Otherwise the rest might be about any notice.
     is_complete: bool,
 }
@@ -141,15 +143,15 @@ impl Imds {
     }
 
     /// Starts a new round with a new token, after a pause. `is_lost`: the token did not arrive in time.
-    fn failed(&mut self, answer: Option<&Answer>, random: f64, is_lost: bool) -> Heard {
+    fn failed(&mut self, answer: Option<&Answer>, random: f64, is_lost: bool) -> Evaluation {
         self.step = Step::Token;
         let (pause, is_the_one) = self.failures.failed(answer, random);
         let hint = "; in a container the answer may be dropped: raise HttpPutResponseHopLimit to 2";
-        let words = is_the_one.then(|| match unusable_server("aws", "spot/instance-action", answer) {
-            Word::Remark(text) if is_lost => Word::Remark(format!("{text}{hint}")),
+        let news = is_the_one.then(|| match unusable_server("aws", "spot/instance-action", answer) {
+            News::Remark(text) if is_lost => News::Remark(format!("{text}{hint}")),
             other => other,
         });
-        Heard { words: words.into_iter().collect(), pause }
+        Evaluation { news: news.into_iter().collect(), pause }
     }
 
     /// Whether requests can continue, with or without a token.
@@ -175,21 +177,21 @@ impl Imds {
     }
 
     /// The new notices and hints in a good answer to the present request, and the notices that it no longer contains.
-    fn new_words(&mut self, content: Content, body: &str) -> Vec<Word> {
-        let Content { words, is_complete } = content;
-        let is_said = |id: &str| words.iter().any(|word| matches!(word, Word::Leaving(notice) if notice.id == id));
-        let is_over = |of: &str| words.iter().any(|word| matches!(word, Word::Withdrawn { id, .. } if id == of));
-        let is_left = |id: &str| is_said(id) || !is_complete && !is_over(id);
-        let mut new_words = Vec::new();
+    fn changes(&mut self, content: Content, body: &str) -> Vec<News> {
+        let Content { news, is_complete } = content;
+        let is_listed = |id: &str| news.iter().any(|item| matches!(item, News::Leaving(notice) if notice.id == id));
+        let is_over = |of: &str| news.iter().any(|item| matches!(item, News::Withdrawn { id, .. } if id == of));
+        let is_left = |id: &str| is_listed(id) || !is_complete && !is_over(id);
+        let mut changes = Vec::new();
         self.valid_notices.retain(|notice| {
             let is_valid = notice.step != self.step || is_left(&notice.id);
             if !is_valid {
-                new_words.push(Word::Withdrawn { id: notice.id.clone(), source: notice.source.clone() });
+                changes.push(News::Withdrawn { id: notice.id.clone(), source: notice.source.clone() });
             }
             is_valid
         });
-        new_words.extend(words.into_iter().filter(|word| match word {
-            Word::Leaving(notice) => {
+        changes.extend(news.into_iter().filter(|item| match item {
+            News::Leaving(notice) => {
                 let (id, source) = (notice.id.clone(), notice.source.clone());
                 let now = ValidNotice { id, step: self.step, source, body: body.to_owned() };
                 let is_new = !self.valid_notices.contains(&now);
@@ -197,16 +199,16 @@ impl Imds {
                 self.valid_notices.push(now);
                 is_new
             }
-            Word::Withdrawn { .. } => false,
+            News::Withdrawn { .. } => false,
             other => self.reported.insert(format!("{other:?}")),
         }));
-        new_words
+        changes
     }
 
     /// Reads a good answer to the present request; `None` if it is not well-formed.
     fn read(&self, answer: &Answer) -> Option<Content> {
         let body = answer.body.trim();
-        let words = match (self.step, answer.status) {
+        let news = match (self.step, answer.status) {
             (Step::Maintenance, 200) => {
                 return maintenance(body, answer, |id| self.valid_notices.iter().any(|notice| notice.id == id));
             }
@@ -216,21 +218,21 @@ impl Imds {
             (Step::TerminationTime, 200) => {
                 let lead = answer.until(timestamps::any(body)?).min(SPOT_LEAD);
                 let source = "aws spot/termination-time".to_owned();
-                vec![Word::Leaving(Notice { id: source.clone(), source, lead })]
+                vec![News::Leaving(Notice { id: source.clone(), source, lead })]
             }
             (Step::Rebalance, 200) => {
                 let json: Json = serde_json::from_str(body).ok()?;
                 json.get("noticeTime")?.as_str()?;
-                vec![Word::Soon("AWS reports a higher risk of interruption for this Spot instance".to_owned())]
+                vec![News::Soon("AWS reports a higher risk of interruption for this Spot instance".to_owned())]
             }
             (_, 404) => Vec::new(),
             _ => return None,
         };
-        Some(Content { words, is_complete: true })
+        Some(Content { news, is_complete: true })
     }
 }
 
-fn spot_action(body: &str, answer: &Answer) -> Option<Word> {
+fn spot_action(body: &str, answer: &Answer) -> Option<News> {
     let json: Json = serde_json::from_str(body).ok()?;
     let action = json.get("action")?.as_str()?;
     let time = json.get("time").and_then(Json::as_str).and_then(timestamps::any);
@@ -241,13 +243,13 @@ fn spot_action(body: &str, answer: &Answer) -> Option<Word> {
         _ => return None,
     };
     let (id, source) = ("aws spot/instance-action".to_owned(), format!("aws spot {action}"));
-    Some(Word::Leaving(Notice { id, source, lead }))
+    Some(News::Leaving(Notice { id, source, lead }))
 }
 
 /// Reads all events; `is_valid` says which notices are valid.
 fn maintenance(body: &str, answer: &Answer, is_valid: impl Fn(&str) -> bool) -> Option<Content> {
     let events: Vec<Json> = serde_json::from_str(body).ok()?;
-    let word = |event: &Json| {
+    let item = |event: &Json| {
         let field = |name: &str| event.get(name).and_then(Json::as_str);
         let code = field("Code").filter(|code| {
             matches!(
@@ -257,7 +259,7 @@ fn maintenance(body: &str, answer: &Answer, is_valid: impl Fn(&str) -> bool) -> 
         })?;
         let (id, source) = (format!("aws {}", field("EventId").unwrap_or(code)), format!("aws {code}"));
         if field("State").is_some_and(|state| matches!(state, "completed" | "canceled")) {
-            return Some(Word::Withdrawn { id, source });
+            return Some(News::Withdrawn { id, source });
         }
         let begins = timestamps::any(field("NotBefore")?)?;
         let ends = field("NotAfter").and_then(timestamps::any).unwrap_or(begins);
@@ -265,18 +267,18 @@ fn maintenance(body: &str, answer: &Answer, is_valid: impl Fn(&str) -> bool) -> 
         let lead = Some(answer.until(begins)).filter(|lead| !lead.is_zero()).unwrap_or_else(|| answer.until(ends));
         if lead.is_zero() && !is_valid(&id) {
             // AWS does not remove such an entry while the machine runs, so it must not stop this run or a later one.
-            return Some(Word::Soon(format!(
+            return Some(News::Soon(format!(
                 "AWS lists maintenance of this machine ({code}) whose time had already passed when it was first seen"
             )));
         }
-        Some(Word::Leaving(Notice { id, source, lead: lead.min(MAINTENANCE_LEAD) }))
+        Some(News::Leaving(Notice { id, source, lead: lead.min(MAINTENANCE_LEAD) }))
     };
-    let mut words: Vec<Word> = events.iter().filter_map(word).collect();
-    let odd = events.len() - words.len();
+    let mut news: Vec<News> = events.iter().filter_map(item).collect();
+    let odd = events.len() - news.len();
     if odd > 0 {
-        words.push(Word::Remark(format!("AWS lists maintenance in an unknown form ({odd}), which is ignored")));
+        news.push(News::Remark(format!("AWS lists maintenance in an unknown form ({odd}), which is ignored")));
     }
-    Some(Content { words, is_complete: odd == 0 })
+    Some(Content { news, is_complete: odd == 0 })
 }
 
 impl Watch for Imds {
@@ -303,14 +305,14 @@ impl Watch for Imds {
         }
     }
 
-    fn heard(&mut self, answer: Option<&Answer>, took: Duration, random: f64) -> Heard {
+    fn evaluate(&mut self, answer: Option<&Answer>, took: Duration, random: f64) -> Evaluation {
         self.token_left = self.token_left.saturating_sub(took);
         if self.step == Step::Token {
             if !answer.is_some_and(|answer| self.take_token(answer)) {
                 // A refused connection fails at once, so the answer was not dropped on the way.
                 return self.failed(answer, random, answer.is_none() && took >= PLAIN_TIMEOUT);
             }
-            return Heard::nothing(self.next());
+            return Evaluation::nothing(self.next());
         }
         if answer.is_some_and(|answer| answer.status == 401) {
             if self.was_refused {
@@ -318,24 +320,24 @@ impl Watch for Imds {
             }
             self.was_refused = true;
             self.step = Step::Token;
-            return Heard::nothing(Duration::ZERO);
+            return Evaluation::nothing(Duration::ZERO);
         }
         let (answer, content) = match answer.and_then(|answer| Some((answer, self.read(answer)?))) {
             Some(read) => read,
             // The other requests may succeed.
             None => {
                 let is_the_one = self.step == Step::SpotAction && self.action_failures.failed(answer, random).1;
-                let words =
+                let news =
                     is_the_one.then(|| unusable_server("aws", "spot/instance-action", answer)).into_iter().collect();
-                return Heard { words, pause: self.next() };
+                return Evaluation { news, pause: self.next() };
             }
         };
         self.failures.reset();
         if self.step == Step::SpotAction {
             self.action_failures.reset();
         }
-        let words = self.new_words(content, answer.body.trim());
-        Heard { words, pause: self.next() }
+        let news = self.changes(content, answer.body.trim());
+        Evaluation { news, pause: self.next() }
     }
 }
 

@@ -10,17 +10,17 @@ fn answer(status: u16, body: &str) -> Answer {
     Answer { status, headers: vec![("date".into(), NOW.into())], body: body.into(), received_unix: 0 }
 }
 
-/// Answers by path until a round is over; returns its requests and words.
-fn round(imds: &mut Imds, answers: &dyn Fn(&str) -> Answer) -> (Vec<String>, Vec<Word>) {
-    let (mut asked, mut words) = (Vec::new(), Vec::new());
+/// Answers by path until a round is over; returns its requests and news.
+fn round(imds: &mut Imds, answers: &dyn Fn(&str) -> Answer) -> (Vec<String>, Vec<News>) {
+    let (mut asked, mut news) = (Vec::new(), Vec::new());
     loop {
         let question = imds.question();
-        let heard = imds.heard(Some(&answers(&question.path)), SOON, 0.5);
+        let evaluation = imds.evaluate(Some(&answers(&question.path)), SOON, 0.5);
         asked.push(question.path.rsplit('/').next().unwrap_or_default().to_owned());
-        words.extend(heard.words);
+        news.extend(evaluation.news);
         assert!(asked.len() < 20, "requested without a pause: {asked:?}");
-        if !heard.pause.is_zero() {
-            return (asked, words);
+        if !evaluation.pause.is_zero() {
+            return (asked, news);
         }
     }
 }
@@ -43,11 +43,11 @@ fn a_token_comes_first_and_is_in_every_request() {
     let first = imds.question();
     assert_eq!((first.method, first.path.as_str()), (Method::Put, "/latest/api/token"));
     assert_eq!(first.headers, [("X-aws-ec2-metadata-token-ttl-seconds", "3600".to_owned())]);
-    imds.heard(Some(&healthy(&first.path)), SOON, 0.5);
+    imds.evaluate(Some(&healthy(&first.path)), SOON, 0.5);
     assert_eq!(imds.question().headers, [("X-aws-ec2-metadata-token", "secret".to_owned())]);
-    let (asked, words) = round(&mut imds, &healthy);
+    let (asked, news) = round(&mut imds, &healthy);
     assert_eq!(asked, ["instance-action", "termination-time", "rebalance", "scheduled"]);
-    assert_eq!(words, []);
+    assert_eq!(news, []);
     assert_eq!(round(&mut imds, &healthy).0, ["instance-action", "termination-time", "rebalance"]);
 }
 
@@ -55,7 +55,7 @@ fn a_token_comes_first_and_is_in_every_request() {
 fn a_server_that_answered_before_is_polled_every_few_seconds_while_it_fails() {
     let mut imds = Imds::default();
     round(&mut imds, &healthy);
-    let mut refused = || imds.heard(Some(&answer(401, "")), SOON, 0.5).pause;
+    let mut refused = || imds.evaluate(Some(&answer(401, "")), SOON, 0.5).pause;
     assert!((0..50).all(|_| refused() <= Duration::from_secs(5)));
 }
 
@@ -63,7 +63,7 @@ fn a_server_that_answered_before_is_polled_every_few_seconds_while_it_fails() {
 fn an_invalid_token_is_never_sent() {
     for odd in ["", "<html>", "two words", "a\r\nHost: b", "\u{fc}", &"x".repeat(5000)] {
         let mut imds = Imds::default();
-        assert!(!imds.heard(Some(&answer(200, odd)), SOON, 0.5).pause.is_zero(), "{odd:?}");
+        assert!(!imds.evaluate(Some(&answer(200, odd)), SOON, 0.5).pause.is_zero(), "{odd:?}");
         assert_eq!(imds.question().path, "/latest/api/token", "{odd:?}");
     }
 }
@@ -85,12 +85,12 @@ fn an_unreadable_spot_action_hides_no_termination_time_and_is_one_remark() {
             Some("termination-time") => answer(200, "2017-09-18T08:22:00Z"),
             _ => healthy(path),
         };
-        let (asked, words) = round(&mut imds, &ill);
+        let (asked, news) = round(&mut imds, &ill);
         assert_eq!(asked, ["token", "instance-action", "termination-time", "rebalance", "scheduled"], "{odd:?}");
-        assert_eq!(notices(&Heard { words, pause: SOON }), [("aws spot/termination-time".into(), 120)]);
-        let words: Vec<Word> = (0..10).flat_map(|_| round(&mut imds, &ill).1).collect();
+        assert_eq!(notices(&Evaluation { news, pause: SOON }), [("aws spot/termination-time".into(), 120)]);
+        let news: Vec<News> = (0..10).flat_map(|_| round(&mut imds, &ill).1).collect();
         let is_it = |text: &str| text.contains("instance-action") && !text.contains("HttpPutResponseHopLimit");
-        assert!(matches!(&words[..], [Word::Remark(text)] if is_it(text)), "{words:?}");
+        assert!(matches!(&news[..], [News::Remark(text)] if is_it(text)), "{news:?}");
     }
 }
 
@@ -99,26 +99,26 @@ fn the_spot_action_is_a_notice_with_the_time_by_the_servers_clock() {
     let mut imds = Imds::default();
     let going = with("instance-action", r#"{"action": "terminate", "time": "2017-09-18T08:22:00Z"}"#);
     assert_eq!(
-        notices(&Heard { words: round(&mut imds, &going).1, pause: SOON }),
+        notices(&Evaluation { news: round(&mut imds, &going).1, pause: SOON }),
         [("aws spot terminate".into(), 120)]
     );
     assert_eq!(round(&mut imds, &going).1, [], "once");
     let far = with("instance-action", r#"{"action": "stop", "time": "2027-09-18T08:22:00Z"}"#);
-    let words = round(&mut Imds::default(), &far).1;
+    let news = round(&mut Imds::default(), &far).1;
     assert_eq!(
-        notices(&Heard { words, pause: SOON }),
+        notices(&Evaluation { news, pause: SOON }),
         [("aws spot stop".into(), 120)],
         "at most the documented period"
     );
     let hibernate = with("instance-action", r#"{"action": "hibernate", "time": "2017-09-18T08:22:00Z"}"#);
-    let words = round(&mut Imds::default(), &hibernate).1;
-    assert_eq!(notices(&Heard { words, pause: SOON }), [("aws spot hibernate".into(), 0)]);
+    let news = round(&mut Imds::default(), &hibernate).1;
+    assert_eq!(notices(&Evaluation { news, pause: SOON }), [("aws spot hibernate".into(), 0)]);
 }
 
 #[test]
 fn a_rebalance_recommendation_asks_for_a_checkpoint_soon_and_stops_nothing() {
-    let words = round(&mut Imds::default(), &with("rebalance", r#"{"noticeTime": "2017-09-18T08:20:00Z"}"#)).1;
-    assert!(matches!(words[..], [Word::Soon(_)]), "{words:?}");
+    let news = round(&mut Imds::default(), &with("rebalance", r#"{"noticeTime": "2017-09-18T08:20:00Z"}"#)).1;
+    assert!(matches!(news[..], [News::Soon(_)]), "{news:?}");
 }
 
 #[test]
@@ -126,8 +126,8 @@ fn scheduled_maintenance_is_a_notice_at_any_distance_unless_it_is_over() {
     let body = r#"[{"NotBefore": "18 Sep 2017 09:20:00 GMT", "Code": "system-reboot", "EventId": "e", "State": "active"},
                    {"NotBefore": "18 Sep 2017 09:20:00 GMT", "Code": "instance-stop", "State": "canceled"},
                    {"NotBefore": "18 Sep 2017 09:20:00 GMT", "Code": "party", "State": "active"}]"#;
-    let words = round(&mut Imds::default(), &with("scheduled", body)).1;
-    assert_eq!(notices(&Heard { words, pause: SOON }), [("aws system-reboot".into(), 3600)]);
+    let news = round(&mut Imds::default(), &with("scheduled", body)).1;
+    assert_eq!(notices(&Evaluation { news, pause: SOON }), [("aws system-reboot".into(), 3600)]);
 }
 
 #[test]
@@ -143,8 +143,8 @@ fn maintenance_that_is_canceled_or_disappears_is_withdrawn_and_can_return() {
         round(&mut imds, &with("scheduled", format!("[{}]", events.join(",")).leak())).1
     };
     for gone in [vec![of("e1", "canceled"), of("e2", "active")], vec![of("e2", "active")]] {
-        let words = hear(&[of("e1", "active"), of("e2", "active")]);
-        assert!(notices(&Heard { words, pause: SOON }).contains(&("aws system-reboot".into(), 3600)));
+        let news = hear(&[of("e1", "active"), of("e2", "active")]);
+        assert!(notices(&Evaluation { news, pause: SOON }).contains(&("aws system-reboot".into(), 3600)));
         assert_eq!(withdrawn(&hear(&gone)), ["aws e1"]);
         assert_eq!(hear(&gone), [], "once");
     }
@@ -157,8 +157,8 @@ fn maintenance_with_an_open_window_is_due_at_the_end_of_the_window() {
         (r#""NotBefore": "18 Sep 2017 09:20:00 GMT", "NotAfter": "18 Sep 2017 10:20:00 GMT""#, 3600),
     ] {
         let body = format!(r#"[{{{window}, "Code": "instance-reboot", "EventId": "e", "State": "active"}}]"#);
-        let words = round(&mut Imds::default(), &with("scheduled", body.leak())).1;
-        assert_eq!(notices(&Heard { words, pause: SOON }), [("aws instance-reboot".into(), expected)], "{window}");
+        let news = round(&mut Imds::default(), &with("scheduled", body.leak())).1;
+        assert_eq!(notices(&Evaluation { news, pause: SOON }), [("aws instance-reboot".into(), expected)], "{window}");
     }
 }
 
@@ -173,8 +173,8 @@ fn maintenance_first_seen_after_its_time_stops_no_run_and_asks_for_a_checkpoint_
         let mut imds = Imds::default();
         let body: &str =
             format!(r#"[{{{window}, "Code": "system-reboot", "EventId": "e", "State": "active"}}]"#).leak();
-        let words = round(&mut imds, &with("scheduled", body)).1;
-        assert!(matches!(&words[..], [Word::Soon(text)] if text.contains("system-reboot")), "{window}: {words:?}");
+        let news = round(&mut imds, &with("scheduled", body)).1;
+        assert!(matches!(&news[..], [News::Soon(text)] if text.contains("system-reboot")), "{window}: {news:?}");
         for body in [body, "[]"] {
             imds.round = 0;
             assert_eq!(round(&mut imds, &with("scheduled", body)).1, [], "{window}");
@@ -186,8 +186,8 @@ fn maintenance_first_seen_after_its_time_stops_no_run_and_asks_for_a_checkpoint_
 fn maintenance_that_was_seen_before_its_time_stays_a_notice_when_that_passes() {
     let event = r#"{"NotBefore": "18 Sep 2017 08:22:00 GMT", "Code": "instance-stop", "EventId": "e"}"#;
     let mut imds = Imds::default();
-    let words = round(&mut imds, &with("scheduled", format!("[{event}]").leak())).1;
-    assert_eq!(notices(&Heard { words, pause: SOON }), [("aws instance-stop".into(), 120)]);
+    let news = round(&mut imds, &with("scheduled", format!("[{event}]").leak())).1;
+    assert_eq!(notices(&Evaluation { news, pause: SOON }), [("aws instance-stop".into(), 120)]);
     let later = |body: &'static str| {
         move |path: &str| {
             let mut answer = with("scheduled", body)(path);
@@ -226,18 +226,18 @@ fn maintenance_that_becomes_unreadable_is_not_withdrawn() {
             imds.round = 0;
             round(&mut imds, &|path: &str| if path.ends_with("scheduled") { now.clone() } else { healthy(path) }).1
         };
-        assert_eq!(notices(&Heard { words: hear(&list(&[stop("e1", "active")])), pause: SOON }).len(), 1);
-        let words = hear(&odd);
-        let is_remark = |word: &Word| matches!(word, Word::Remark(text) if text.contains("unknown form"));
-        assert!(words.len() == remarks && words.iter().all(is_remark), "{odd:?}: {words:?}");
+        assert_eq!(notices(&Evaluation { news: hear(&list(&[stop("e1", "active")])), pause: SOON }).len(), 1);
+        let news = hear(&odd);
+        let is_remark = |item: &News| matches!(item, News::Remark(text) if text.contains("unknown form"));
+        assert!(news.len() == remarks && news.iter().all(is_remark), "{odd:?}: {news:?}");
         assert_eq!(hear(&odd), [], "once");
         assert_eq!(withdrawn(&hear(&list(&[]))), ["aws e1"], "{odd:?}");
     }
     let mut imds = Imds::default();
     round(&mut imds, &with("scheduled", list(&[stop("e1", "active"), stop("e2", "active")]).body.leak()));
     imds.round = 0;
-    let words = round(&mut imds, &with("scheduled", list(&[stop("e1", "canceled"), "null".into()]).body.leak())).1;
-    assert_eq!(withdrawn(&words), ["aws e1"], "a readable withdrawal is valid");
+    let news = round(&mut imds, &with("scheduled", list(&[stop("e1", "canceled"), "null".into()]).body.leak())).1;
+    assert_eq!(withdrawn(&news), ["aws e1"], "a readable withdrawal is valid");
 }
 
 #[test]
@@ -260,15 +260,15 @@ fn a_server_without_tokens_is_polled_without_unless_that_is_forbidden_or_it_need
             (SOURCE.watches)(&super::super::Leads::default(), &env).remove(0)
         };
         let mut imds = Imds::default();
-        let (asked, words) = round(&mut imds, &tokenless);
+        let (asked, news) = round(&mut imds, &tokenless);
         assert_eq!(asked, ["token", "instance-action", "termination-time", "rebalance", "scheduled"], "{status}");
-        assert_eq!(notices(&Heard { words, pause: SOON }), [("aws spot terminate".into(), 120)]);
+        assert_eq!(notices(&Evaluation { news, pause: SOON }), [("aws spot terminate".into(), 120)]);
         assert_eq!(imds.question().headers, []);
         let asked: Vec<String> = (0..12).flat_map(|_| round(&mut imds, &tokenless).0).collect();
         assert_eq!(asked.iter().filter(|key| *key == "token").count(), 1, "once a minute");
         for (value, forbidden) in [("true", true), ("True", true), ("false", false), ("", false)] {
             let mut imds = watch(&[("AWS_EC2_METADATA_V1_DISABLED", value)]);
-            let pause = imds.heard(Some(&tokenless("/latest/api/token")), SOON, 0.5).pause;
+            let pause = imds.evaluate(Some(&tokenless("/latest/api/token")), SOON, 0.5).pause;
             assert_eq!(!pause.is_zero(), forbidden, "{value}");
         }
         let strict = |path: &str| answer(if path.contains("api/token") { status } else { 401 }, "");
@@ -305,10 +305,10 @@ fn only_a_well_formed_answer_has_a_meaning() {
 #[test]
 fn an_unreachable_server_causes_one_remark_with_advice_and_a_try_each_minute() {
     let mut imds = Imds::default();
-    let heard: Vec<Heard> = (0..50).map(|_| imds.heard(None, PLAIN_TIMEOUT, 0.5)).collect();
-    let words: Vec<&Word> = heard.iter().flat_map(|h| &h.words).collect();
-    assert!(matches!(words[..], [Word::Remark(text)] if text.contains("HttpPutResponseHopLimit")), "{words:?}");
-    assert_eq!(heard[49].pause, Duration::from_secs(60));
+    let evaluation: Vec<Evaluation> = (0..50).map(|_| imds.evaluate(None, PLAIN_TIMEOUT, 0.5)).collect();
+    let news: Vec<&News> = evaluation.iter().flat_map(|h| &h.news).collect();
+    assert!(matches!(news[..], [News::Remark(text)] if text.contains("HttpPutResponseHopLimit")), "{news:?}");
+    assert_eq!(evaluation[49].pause, Duration::from_secs(60));
 }
 
 #[test]
@@ -322,9 +322,9 @@ fn only_a_token_that_does_not_arrive_in_time_causes_the_hint_about_the_hop_limit
         [(refused, false), (broken, false), (page, false), (slow_page, false), (lost, true)]
     {
         let mut imds = Imds::default();
-        let words: Vec<Word> = (0..5).flat_map(|_| imds.heard(token.as_ref(), took, 0.5).words).collect();
+        let news: Vec<News> = (0..5).flat_map(|_| imds.evaluate(token.as_ref(), took, 0.5).news).collect();
         let is_it = |text: &str| text.contains("HttpPutResponseHopLimit") == is_hinted;
-        assert!(matches!(&words[..], [Word::Remark(text)] if is_it(text)), "{token:?}: {words:?}");
+        assert!(matches!(&news[..], [News::Remark(text)] if is_it(text)), "{token:?}: {news:?}");
     }
 }
 
@@ -333,7 +333,7 @@ fn a_request_that_hangs_hides_no_other_one() {
     for hangs in ["instance-action", "termination-time", "rebalance", "scheduled"] {
         let mut imds = Imds::default();
         let mut hear = |rounds: usize| {
-            let (mut asked, mut words) = (Vec::new(), Vec::new());
+            let (mut asked, mut news) = (Vec::new(), Vec::new());
             for _ in 0..rounds {
                 loop {
                     let path = imds.question().path;
@@ -344,24 +344,25 @@ fn a_request_that_hangs_hides_no_other_one() {
                         _ => Some(healthy(&path)),
                     };
                     asked.push(key);
-                    let heard = imds.heard(answer.as_ref(), if answer.is_none() { PLAIN_TIMEOUT } else { SOON }, 0.5);
-                    words.extend(heard.words);
-                    if !heard.pause.is_zero() {
+                    let evaluation =
+                        imds.evaluate(answer.as_ref(), if answer.is_none() { PLAIN_TIMEOUT } else { SOON }, 0.5);
+                    news.extend(evaluation.news);
+                    if !evaluation.pause.is_zero() {
                         break;
                     }
                 }
             }
-            (asked, words)
+            (asked, news)
         };
-        let (asked, words) = hear(1);
+        let (asked, news) = hear(1);
         assert_eq!(asked, ["token", "instance-action", "termination-time", "rebalance", "scheduled"], "{hangs}");
-        let told = usize::from(hangs != "termination-time");
-        assert_eq!(notices(&Heard { words, pause: SOON }).len(), told, "{hangs}");
-        let (asked, words) = hear(10);
+        let expected = usize::from(hangs != "termination-time");
+        assert_eq!(notices(&Evaluation { news, pause: SOON }).len(), expected, "{hangs}");
+        let (asked, news) = hear(10);
         assert!(!asked.contains(&"token".to_owned()), "{hangs}: {asked:?}");
         let is_it = |text: &str| text.contains("instance-action") && !text.contains("HttpPutResponseHopLimit");
-        match (hangs, &words[..]) {
-            ("instance-action", [Word::Remark(text)]) if is_it(text) => {}
+        match (hangs, &news[..]) {
+            ("instance-action", [News::Remark(text)]) if is_it(text) => {}
             (_, []) if hangs != "instance-action" => {}
             other => panic!("{other:?}"),
         }
@@ -369,11 +370,11 @@ fn a_request_that_hangs_hides_no_other_one() {
 }
 
 #[test]
-fn a_day_with_a_fake_clock_is_a_round_every_five_seconds_without_words() {
+fn a_day_with_a_fake_clock_is_a_round_every_five_seconds_without_news() {
     let (mut imds, mut asked) = (Imds::default(), 0);
     for _ in 0..24 * 3600 / ROUND_PAUSE.as_secs() {
-        let (questions, words) = round(&mut imds, &healthy);
-        assert_eq!(words, []);
+        let (questions, news) = round(&mut imds, &healthy);
+        assert_eq!(news, []);
         asked += questions.len();
     }
     assert!((51_840..54_000).contains(&asked), "{asked}");

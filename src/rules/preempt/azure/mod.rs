@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 
-use super::watch::{Answer, Failures, Heard, Method, Notice, PLAIN_TIMEOUT, Question, Watch, Word, unusable_server};
+use super::watch::{
+    Answer, Evaluation, Failures, Method, News, Notice, PLAIN_TIMEOUT, Question, Watch, unusable_server,
+};
 use super::{LocalFacts, Source};
 use crate::text::timestamps;
 
@@ -137,7 +139,7 @@ impl Events {
 
     /// The server also delivers events of other machines in the same set. Without a name for this machine all of them
     /// count: an unnecessary stop costs less than a missed preemption.
-    fn is_ours(&self, event: &Event) -> bool {
+    fn is_for_this_machine(&self, event: &Event) -> bool {
         match &self.name {
             Name::Known(name) => {
                 event.resources.is_empty() || event.resources.iter().any(|r| r.eq_ignore_ascii_case(name))
@@ -147,7 +149,7 @@ impl Events {
     }
 
     /// The news in a document; `None` if it is not well-formed.
-    fn read(&mut self, answer: &Answer) -> Option<Vec<Word>> {
+    fn read(&mut self, answer: &Answer) -> Option<Vec<News>> {
         let document: Json = serde_json::from_str(&answer.body).ok().filter(|_| answer.status == 200)?;
         let incarnation = document.get("DocumentIncarnation")?.as_i64()?;
         let all = document.get("Events")?.as_array()?;
@@ -161,29 +163,29 @@ impl Events {
             return Some(Vec::new());
         }
         self.incarnation = Some(incarnation);
-        let mut ours: Vec<Event> = all.iter().filter_map(Event::read).collect();
-        let odd = all.len() - ours.len();
-        ours.retain(|event| self.is_ours(event));
-        let mut words: Vec<Word> = Vec::new();
+        let mut own: Vec<Event> = all.iter().filter_map(Event::read).collect();
+        let odd = all.len() - own.len();
+        own.retain(|event| self.is_for_this_machine(event));
+        let mut news: Vec<News> = Vec::new();
         if odd > 0 {
-            words.push(Word::Remark(format!("Azure lists events in an unknown form ({odd}), which are ignored")));
+            news.push(News::Remark(format!("Azure lists events in an unknown form ({odd}), which are ignored")));
         }
         self.reported.retain(|reported| {
             // One of the unreadable events may be this one.
-            let is_there = odd > 0 || ours.iter().any(|e| e.id == reported.id);
+            let is_there = odd > 0 || own.iter().any(|e| e.id == reported.id);
             if !is_there && reported.status != "Started" {
-                words.push(withdrawn(reported));
+                news.push(withdrawn(reported));
             }
             is_there
         });
-        for event in ours {
+        for event in own {
             if !self.reported.iter().any(|reported| reported.id == event.id && is_same(reported, &event)) {
-                words.extend(word(&event, answer));
+                news.extend(item(&event, answer));
                 self.reported.retain(|reported| reported.id != event.id);
                 self.reported.push(event);
             }
         }
-        Some(words)
+        Some(news)
     }
 }
 
@@ -197,10 +199,10 @@ fn is_same(reported: &Event, now: &Event) -> bool {
 }
 
 /// The event disappeared before it began.
-fn withdrawn(event: &Event) -> Word {
+fn withdrawn(event: &Event) -> News {
     match source(event) {
-        Some(source) => Word::Withdrawn { id: event.name(), source },
-        None => Word::Remark(format!("Azure has withdrawn the event {}", loggable(&event.id))),
+        Some(source) => News::Withdrawn { id: event.name(), source },
+        None => News::Remark(format!("Azure has withdrawn the event {}", loggable(&event.id))),
     }
 }
 
@@ -211,18 +213,18 @@ fn source(event: &Event) -> Option<String> {
     is_end.then(|| format!("azure {}", kind.to_lowercase()))
 }
 
-fn word(event: &Event, answer: &Answer) -> Option<Word> {
+fn item(event: &Event, answer: &Answer) -> Option<News> {
     let lead = timestamps::any(&event.not_before).map_or(LEAST_LEAD, |at| answer.until(at).min(MOST_LEAD));
     if let Some(source) = source(event) {
         // Without a Date header the time left is by the local clock, which may be wrong by an hour.
         let is_short = event.status == "Started" || event.kind == "Preempt";
         let lead = if is_short { lead.min(LEAST_LEAD) } else { lead };
-        return Some(Word::Leaving(Notice { id: event.name(), source, lead }));
+        return Some(News::Leaving(Notice { id: event.name(), source, lead }));
     }
     match event.kind.as_str() {
         "Freeze" => {
             let length = event.seconds.map_or(DEFAULT_FREEZE, |s| Duration::from_secs(s.min(3600)));
-            Some(Word::Frozen {
+            Some(News::Frozen {
                 length: lead.min(FREEZE_LEAD) + length + AFTER_FREEZE,
                 text: format!(
                     "Azure will freeze this machine for about {} s; training continues afterwards",
@@ -250,21 +252,21 @@ impl Watch for Events {
         Question { method: Method::Get, path: path.to_owned(), headers, timeout }
     }
 
-    fn heard(&mut self, answer: Option<&Answer>, took: Duration, random: f64) -> Heard {
+    fn evaluate(&mut self, answer: Option<&Answer>, took: Duration, random: f64) -> Evaluation {
         if self.requests_name {
             self.take_name(answer);
-            return Heard::nothing(Duration::ZERO);
+            return Evaluation::nothing(Duration::ZERO);
         }
-        let Some(words) = answer.and_then(|answer| self.read(answer)) else {
+        let Some(news) = answer.and_then(|answer| self.read(answer)) else {
             let (pause, is_the_one) = self.failures.failed(answer, random);
-            return Heard {
-                words: is_the_one.then(|| unusable_server("azure", "scheduledevents", answer)).into_iter().collect(),
+            return Evaluation {
+                news: is_the_one.then(|| unusable_server("azure", "scheduledevents", answer)).into_iter().collect(),
                 pause,
             };
         };
         self.failures.reset();
         self.has_document = true;
-        Heard { words, pause: if self.requests_name { Duration::ZERO } else { ROUND_PAUSE.saturating_sub(took) } }
+        Evaluation { news, pause: if self.requests_name { Duration::ZERO } else { ROUND_PAUSE.saturating_sub(took) } }
     }
 }
 

@@ -25,12 +25,12 @@ const AT: &str = "Mon, 11 Apr 2022 22:26:58 GMT";
 fn events() -> Events {
     let mut events = Events::default();
     assert!(events.question().path.contains("compute/name"));
-    events.heard(Some(&answer(200, "vm_0")), SOON, 0.5);
+    events.evaluate(Some(&answer(200, "vm_0")), SOON, 0.5);
     events
 }
 
-fn hear(events: &mut Events, answer: &Answer) -> Heard {
-    events.heard(Some(answer), SOON, 0.5)
+fn hear(events: &mut Events, answer: &Answer) -> Evaluation {
+    events.evaluate(Some(answer), SOON, 0.5)
 }
 
 #[test]
@@ -48,15 +48,15 @@ fn a_preempt_event_of_this_machine_is_a_notice_once() {
     let mut events = events();
     let preempt = [event("e1", "Preempt", "VM_0", "Scheduled", AT)];
     assert_eq!(notices(&hear(&mut events, &document(2, &preempt))), [("azure preempt".into(), 30)]);
-    assert_eq!(hear(&mut events, &document(2, &preempt)).words, []);
-    assert_eq!(hear(&mut events, &document(3, &preempt)).words, [], "the event is the same");
+    assert_eq!(hear(&mut events, &document(2, &preempt)).news, []);
+    assert_eq!(hear(&mut events, &document(3, &preempt)).news, [], "the event is the same");
 }
 
 #[test]
-fn events_of_other_machines_are_not_ours() {
+fn events_of_other_machines_are_ignored() {
     let mut events = events();
     let other = [event("e1", "Preempt", "vm_1", "Scheduled", AT)];
-    assert_eq!(hear(&mut events, &document(2, &other)).words, []);
+    assert_eq!(hear(&mut events, &document(2, &other)).news, []);
 }
 
 #[test]
@@ -65,11 +65,11 @@ fn without_a_name_it_is_requested_again_and_then_every_event_counts() {
     for (status, no_name) in [(404, "Not found"), (200, ""), (200, "<html>"), (200, "{}"), (200, "a\nb"), (200, &long)]
     {
         let mut events = Events::default();
-        events.heard(None, SOON, 0.5);
+        events.evaluate(None, SOON, 0.5);
         let preempt = document(2, &[event("e1", "Preempt", "vm_0", "Scheduled", AT)]);
-        assert_eq!(hear(&mut events, &preempt).words, []);
+        assert_eq!(hear(&mut events, &preempt).news, []);
         assert_eq!(events.question().path, NAME);
-        events.heard(Some(&answer(status, no_name)), SOON, 0.5);
+        events.evaluate(Some(&answer(status, no_name)), SOON, 0.5);
         assert_eq!(notices(&hear(&mut events, &preempt)).len(), 1, "{status} {no_name:?}");
     }
 }
@@ -84,9 +84,9 @@ fn an_event_that_has_begun_has_little_time_left() {
 #[test]
 fn a_preemption_is_30_s_away_for_any_local_clock() {
     let mut events = events();
-    let mut heard = document(2, &[event("e1", "Preempt", "vm_0", "Scheduled", AT)]);
-    heard.headers.clear();
-    assert_eq!(notices(&hear(&mut events, &heard)), [("azure preempt".into(), 30)]);
+    let mut evaluation = document(2, &[event("e1", "Preempt", "vm_0", "Scheduled", AT)]);
+    evaluation.headers.clear();
+    assert_eq!(notices(&hear(&mut events, &evaluation)), [("azure preempt".into(), 30)]);
 }
 
 #[test]
@@ -99,8 +99,8 @@ fn reboot_redeploy_and_terminate_are_notices_and_freeze_is_a_pause() {
         assert_eq!(notices(&hear(&mut events, &document(2, &late))), [(expected.into(), 900)]);
     }
     let mut events = events();
-    let words = hear(&mut events, &document(2, &[event("e1", "Freeze", "vm_0", "Started", "")])).words;
-    assert!(matches!(words[..], [Word::Frozen { length, .. }] if length.as_secs() == 69), "{words:?}");
+    let news = hear(&mut events, &document(2, &[event("e1", "Freeze", "vm_0", "Started", "")])).news;
+    assert!(matches!(news[..], [News::Frozen { length, .. }] if length.as_secs() == 69), "{news:?}");
 }
 
 #[test]
@@ -108,8 +108,8 @@ fn an_event_is_reported_once_unless_its_date_comes_nearer_or_it_begins() {
     let mut events = events();
     let mut hear = |incarnation, status: &str, day: u32, minute: u32| {
         let at = format!("{day} Apr 2022 08:{minute:02}:28 GMT");
-        let heard = hear(&mut events, &document(incarnation, &[event("e1", "Redeploy", "vm_0", status, &at)]));
-        notices(&heard).into_iter().map(|(_, lead)| lead).collect::<Vec<_>>()
+        let evaluation = hear(&mut events, &document(incarnation, &[event("e1", "Redeploy", "vm_0", status, &at)]));
+        notices(&evaluation).into_iter().map(|(_, lead)| lead).collect::<Vec<_>>()
     };
     assert_eq!(hear(2, "Scheduled", 14, 26), [2 * 86_400 + 10 * 3600]);
     assert_eq!(hear(3, "Scheduled", 14, 26), [0; 0]);
@@ -123,12 +123,12 @@ fn an_event_is_reported_once_unless_its_date_comes_nearer_or_it_begins() {
 fn an_event_that_disappears_before_it_began_is_withdrawn() {
     let mut events = events();
     hear(&mut events, &document(2, &[event("e1", "Reboot", "vm_0", "Scheduled", AT)]));
-    let words = hear(&mut events, &document(3, &[])).words;
-    assert_eq!((withdrawn(&words), words.len()), (vec!["azure e1"], 1));
-    assert_eq!(hear(&mut events, &document(4, &[])).words, [], "once");
+    let news = hear(&mut events, &document(3, &[])).news;
+    assert_eq!((withdrawn(&news), news.len()), (vec!["azure e1"], 1));
+    assert_eq!(hear(&mut events, &document(4, &[])).news, [], "once");
     hear(&mut events, &document(5, &[event("e2", "Freeze", "vm_0", "Scheduled", AT)]));
-    let words = hear(&mut events, &document(6, &[])).words;
-    assert!(matches!(&words[..], [Word::Remark(text)] if text.contains("e2")), "{words:?}");
+    let news = hear(&mut events, &document(6, &[])).news;
+    assert!(matches!(&news[..], [News::Remark(text)] if text.contains("e2")), "{news:?}");
 }
 
 #[test]
@@ -136,9 +136,9 @@ fn an_event_that_disappears_after_it_began_is_not_withdrawn() {
     let mut events = events();
     let reboot = |id: &str, status: &str| event(id, "Reboot", "vm_0", status, AT);
     hear(&mut events, &document(2, &[reboot("e1", "Scheduled"), reboot("e2", "Scheduled")]));
-    assert_eq!(withdrawn(&hear(&mut events, &document(3, &[reboot("e2", "Scheduled")])).words), ["azure e1"]);
+    assert_eq!(withdrawn(&hear(&mut events, &document(3, &[reboot("e2", "Scheduled")])).news), ["azure e1"]);
     hear(&mut events, &document(4, &[reboot("e2", "Started")]));
-    assert_eq!(hear(&mut events, &document(5, &[])).words, []);
+    assert_eq!(hear(&mut events, &document(5, &[])).news, []);
 }
 
 #[test]
@@ -155,10 +155,10 @@ fn an_unreadable_event_hides_no_other_one_and_is_reported_once() {
     ] {
         let mut events = events();
         let preempt = event("e1", "Preempt", "vm_0", "Scheduled", AT);
-        let heard = hear(&mut events, &document(2, &[odd.to_owned(), preempt.clone()]));
-        assert_eq!(notices(&heard), [("azure preempt".into(), 30)], "{odd}");
-        assert!(heard.words.iter().any(|w| matches!(w, Word::Remark(text) if text.contains("unknown form"))));
-        assert_eq!(hear(&mut events, &document(2, &[odd.to_owned(), preempt])).words, [], "{odd}");
+        let evaluation = hear(&mut events, &document(2, &[odd.to_owned(), preempt.clone()]));
+        assert_eq!(notices(&evaluation), [("azure preempt".into(), 30)], "{odd}");
+        assert!(evaluation.news.iter().any(|w| matches!(w, News::Remark(text) if text.contains("unknown form"))));
+        assert_eq!(hear(&mut events, &document(2, &[odd.to_owned(), preempt])).news, [], "{odd}");
     }
 }
 
@@ -166,8 +166,8 @@ fn an_unreadable_event_hides_no_other_one_and_is_reported_once() {
 fn a_null_value_counts_as_absent() {
     let body = r#"{"EventId": "e1", "EventType": "Preempt", "Resources": null, "EventStatus": null,
                    "NotBefore": null, "DurationInSeconds": null}"#;
-    let heard = hear(&mut events(), &document(2, &[body.to_owned()]));
-    assert_eq!(notices(&heard), [("azure preempt".into(), 30)]);
+    let evaluation = hear(&mut events(), &document(2, &[body.to_owned()]));
+    assert_eq!(notices(&evaluation), [("azure preempt".into(), 30)]);
 }
 
 #[test]
@@ -175,8 +175,8 @@ fn an_event_that_becomes_unreadable_is_not_withdrawn() {
     let mut events = events();
     hear(&mut events, &document(2, &[event("e1", "Reboot", "vm_0", "Scheduled", AT)]));
     let odd = r#"{"EventId": "e1", "EventType": 7}"#.to_owned();
-    assert_eq!(withdrawn(&hear(&mut events, &document(3, &[odd])).words), [""; 0]);
-    assert_eq!(withdrawn(&hear(&mut events, &document(4, &[])).words), ["azure e1"]);
+    assert_eq!(withdrawn(&hear(&mut events, &document(3, &[odd])).news), [""; 0]);
+    assert_eq!(withdrawn(&hear(&mut events, &document(4, &[])).news), ["azure e1"]);
 }
 
 #[test]
@@ -185,24 +185,24 @@ fn only_a_well_formed_answer_has_a_meaning_and_many_others_are_one_remark() {
     let preempt = document(2, &[event("e1", "Preempt", "vm_0", "Scheduled", AT)]).body;
     let strange =
         [answer(400, &preempt), answer(503, &preempt), answer(200, "<html>"), answer(200, "{}"), answer(200, "[]")];
-    let words: Vec<Word> = (0..10).flat_map(|_| strange.iter()).flat_map(|a| hear(&mut events, a).words).collect();
-    assert!(matches!(words[..], [Word::Remark(_)]), "{words:?}");
+    let news: Vec<News> = (0..10).flat_map(|_| strange.iter()).flat_map(|a| hear(&mut events, a).news).collect();
+    assert!(matches!(news[..], [News::Remark(_)]), "{news:?}");
 }
 
 #[test]
 fn a_server_that_answered_before_is_polled_every_few_seconds_while_it_fails() {
     let mut events = events();
     hear(&mut events, &document(1, &[]));
-    assert!((0..50).all(|_| events.heard(None, SOON, 0.5).pause <= Duration::from_secs(5)));
+    assert!((0..50).all(|_| events.evaluate(None, SOON, 0.5).pause <= Duration::from_secs(5)));
 }
 
 #[test]
-fn a_day_with_a_fake_clock_is_a_request_a_second_without_words() {
+fn a_day_with_a_fake_clock_is_a_request_a_second_without_news() {
     let (mut events, mut clock, mut asked) = (events(), Duration::ZERO, 0u32);
     while clock < Duration::from_secs(24 * 3600) {
-        let heard = hear(&mut events, &document(1, &[]));
-        assert_eq!(heard.words, []);
-        clock += SOON + heard.pause;
+        let evaluation = hear(&mut events, &document(1, &[]));
+        assert_eq!(evaluation.news, []);
+        clock += SOON + evaluation.pause;
         asked += 1;
     }
     assert!((86_000..87_500).contains(&asked), "{asked}");

@@ -216,9 +216,9 @@ mod tests {
         FileKind::File { is_executable: true, is_noexec: false, head: Some(Head::of(bytes)) }
     }
 
-    fn told(name: &str, links: &[(&str, FileKind)], exec_error: ExecError) -> String {
+    fn reason(name: &str, links: &[(&str, FileKind)], exec_error: ExecError) -> String {
         let chain: Chain = links.iter().map(|(path, kind)| ((*path).to_owned(), kind.clone())).collect();
-        why(name, &chain, exec_error, IMAGE).expect("told")
+        why(name, &chain, exec_error, IMAGE).expect("a reason")
     }
 
     #[test]
@@ -245,12 +245,12 @@ mod tests {
             ),
         ];
         for (name, script, interpreter, words) in cases {
-            let told = told(name, &[script, interpreter], ExecError::Missing);
-            assert!(told.contains(words) && !told.contains('\r'), "{words}: {told}");
+            let reason = reason(name, &[script, interpreter], ExecError::Missing);
+            assert!(reason.contains(words) && !reason.contains('\r'), "{words}: {reason}");
         }
         let link = FileKind::BrokenLink("/usr/bin/python3".into());
-        let told = told("python", &[("/venv/bin/python", link)], ExecError::Missing);
-        assert!(told.contains("/venv/bin/python is a link to /usr/bin/python3, which"), "{told}");
+        let reason = reason("python", &[("/venv/bin/python", link)], ExecError::Missing);
+        assert!(reason.contains("/venv/bin/python is a link to /usr/bin/python3, which"), "{reason}");
     }
 
     #[test]
@@ -264,11 +264,11 @@ mod tests {
             (of(true, true), "mounted with noexec"),
         ];
         for (kind, words) in cases {
-            let told_of = told("./a", &[("./a", kind.clone())], ExecError::Denied);
-            assert!(told_of.contains(words), "{words}: {told_of}");
+            let reason_of = reason("./a", &[("./a", kind.clone())], ExecError::Denied);
+            assert!(reason_of.contains(words), "{words}: {reason_of}");
             let script = ("./script", file(b"#!./a\n"));
-            let told = told("./script", &[script, ("./a", kind)], ExecError::Denied);
-            assert!(told.contains("its interpreter ./a, named in its #! line, cannot be executed: "), "{told}");
+            let reason = reason("./script", &[script, ("./a", kind)], ExecError::Denied);
+            assert!(reason.contains("its interpreter ./a, named in its #! line, cannot be executed: "), "{reason}");
         }
         let fine = ("./a".to_owned(), of(true, false));
         assert_eq!(why("./a", &[fine], ExecError::Denied, IMAGE), None, "for example, a security module refused it");
@@ -292,8 +292,8 @@ mod tests {
             (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
         ];
         for (bytes, words) in cases {
-            let told = told("./a", &[("./a", file(bytes))], ExecError::NoFormat);
-            assert!(told.starts_with("cannot execute ./a: ") && told.contains(words), "{words}: {told}");
+            let reason = reason("./a", &[("./a", file(bytes))], ExecError::NoFormat);
+            assert!(reason.starts_with("cannot execute ./a: ") && reason.contains(words), "{words}: {reason}");
         }
     }
 
@@ -301,7 +301,7 @@ mod tests {
     fn advice_names_the_right_interpreter_and_none_for_a_compiled_program() {
         let of = |name: &str, bytes: &[u8], is_executable, is_noexec, exec_error| {
             let head = Some(Head::of(bytes));
-            told(name, &[(name, FileKind::File { is_executable, is_noexec, head })], exec_error)
+            reason(name, &[(name, FileKind::File { is_executable, is_noexec, head })], exec_error)
         };
         let elf = program(62, "");
         for (is_executable, is_noexec) in [(false, false), (true, true)] {
@@ -316,18 +316,18 @@ mod tests {
         assert!(without("./train.sh").ends_with("as in: sh ./train.sh"), "{}", without("./train.sh"));
         assert!(without("./train.py").ends_with("as in: python3 ./train.py"), "{}", without("./train.py"));
         let absent =
-            told("./a.sh", &[("./a.sh", file(b"#!/x/sh\n")), ("/x/sh", FileKind::Missing)], ExecError::Missing);
+            reason("./a.sh", &[("./a.sh", file(b"#!/x/sh\n")), ("/x/sh", FileKind::Missing)], ExecError::Missing);
         assert!(absent.ends_with("as in: sh ./a.sh"), "{absent}");
     }
 
     #[test]
     fn a_script_that_env_could_not_start_is_explained() {
         let why = |text: &str| why_it_left("./a", text.as_bytes(), |name| name == "python3");
-        let cut = why("#!/usr/bin/env python3\r\n").expect("told");
+        let cut = why("#!/usr/bin/env python3\r\n").expect("a reason");
         assert!(cut.contains("called \"python3\\r\"; correct it with: sed"), "{cut}");
-        let absent = why("#!/usr/bin/env python\n").expect("told");
+        let absent = why("#!/usr/bin/env python\n").expect("a reason");
         assert!(absent.contains("look for python, which is not in PATH; python3 is installed"), "{absent}");
-        assert!(why("#!/usr/bin/env ruby\n").expect("told").contains("install it"));
+        assert!(why("#!/usr/bin/env ruby\n").expect("a reason").contains("install it"));
         assert_eq!((why("#!/usr/bin/env python3\n"), why("#!/bin/sh\n"), why("")), (None, None, None));
     }
 }

@@ -205,25 +205,25 @@ mod tests {
         ];
         for (words, expected) in cases {
             let rest: Vec<String> = words[1..].iter().map(|word| (*word).to_owned()).collect();
-            let told = why(words[0], &rest, false, |_| false);
-            assert!(told.starts_with("command not found: ") && told.contains(expected), "{words:?}: {told}");
-            assert!(!told.contains(char::is_control), "{told:?}");
+            let reason = why(words[0], &rest, false, |_| false);
+            assert!(reason.starts_with("command not found: ") && reason.contains(expected), "{words:?}: {reason}");
+            assert!(!reason.contains(char::is_control), "{reason:?}");
         }
     }
 
     #[test]
     fn an_installed_program_of_a_similar_name_is_named() {
-        let told = |name: &str, there: &str| why(name, &["x".to_owned()], false, |other| other == there);
+        let reason = |name: &str, there: &str| why(name, &["x".to_owned()], false, |other| other == there);
         for (name, there) in [("python", "python3"), ("python3", "python"), ("python3.12", "python3"), ("pip", "pip3")]
         {
-            let told = told(name, there);
-            assert!(told.contains(&format!("{there} is installed: write {there} ...")), "{told}");
+            let reason = reason(name, there);
+            assert!(reason.contains(&format!("{there} is installed: write {there} ...")), "{reason}");
         }
-        assert!(told("python", "ruby").ends_with("check the spelling and PATH in the image"));
-        let beside = told("/usr/bin/python", "/usr/bin/python3");
-        assert!(beside.contains("/usr/bin/python3 is installed: write /usr/bin/python3 ..."), "{beside}");
+        assert!(reason("python", "ruby").ends_with("check the spelling and PATH in the image"));
+        let sibling = reason("/usr/bin/python", "/usr/bin/python3");
+        assert!(sibling.contains("/usr/bin/python3 is installed: write /usr/bin/python3 ..."), "{sibling}");
         for in_path in ["python", "python3"] {
-            let elsewhere = told("/opt/venv/bin/python", in_path);
+            let elsewhere = reason("/opt/venv/bin/python", in_path);
             assert!(elsewhere.contains(&format!("{in_path} is installed: write {in_path} ...")), "{elsewhere}");
         }
     }
@@ -246,8 +246,8 @@ mod tests {
             vec!["cd /app && PASSWORD=hunter2 python x"],
         ] {
             let rest: Vec<String> = words[1..].iter().map(|word| (*word).to_owned()).collect();
-            let told = why(words[0], &rest, false, |_| false);
-            assert!(!told.contains(secret), "{told}");
+            let reason = why(words[0], &rest, false, |_| false);
+            assert!(!reason.contains(secret), "{reason}");
             assert!(!without_values(words[0]).contains(secret), "{}", without_values(words[0]));
         }
         assert!(why("PASSWORD=x", &[], false, |_| false).contains("PASSWORD=..."));

@@ -205,12 +205,13 @@ fn metric(page: &mut String, index: usize, tag: &str, curve: &Curve) {
         points.iter().copied().reduce(|best, point| if better(point.value, best.value) { point } else { best })
     };
     let (low, high) = (extreme(|new, best| new < best), extreme(|new, best| new > best));
-    let told = |point: Option<Point>| point.map(|point| format!("{} at {}", number(point.value), number(point.step)));
+    let with_step =
+        |point: Option<Point>| point.map(|point| format!("{} at {}", number(point.value), number(point.step)));
     let text = format!(
         "{} measurements by step, the lowest {}, the highest {}, the last {last}",
         curve.count(),
-        told(low).unwrap_or_default(),
-        told(high).unwrap_or_default()
+        with_step(low).unwrap_or_default(),
+        with_step(high).unwrap_or_default()
     );
     let line = points.iter().map(|point| (point.step, point.value)).collect();
     let title = Title { id: &format!("m{index}"), title: tag, text: &text };
@@ -310,10 +311,10 @@ fn gpus(page: &mut String, facts: &Facts) {
         );
         let rows = watched.gpus.iter().zip(&lines).filter(|(_, line)| !line.is_empty()).map(|((gpu, _), line)| {
             let values = || line.iter().map(|(_, value)| *value);
-            let told = |value: f64| format!("{value:.1} {unit}");
+            let in_unit = |value: f64| format!("{value:.1} {unit}");
             let last = line.last().map_or(0.0, |(_, value)| *value);
             let (low, high) = (values().fold(f64::MAX, f64::min), values().fold(f64::MIN, f64::max));
-            vec![gpu.index.to_string(), told(low), told(high), told(last)]
+            vec![gpu.index.to_string(), in_unit(low), in_unit(high), in_unit(last)]
         });
         table(page, "Of the drawn samples", &["GPU", "Lowest", "Highest", "Last"], rows);
         page.push_str("</details></figure>\n");
