@@ -198,7 +198,7 @@ impl Ledger {
         self.tags.values().any(|tag| tag.given_step.is_some())
     }
 
-    /// What was measured.
+    /// The names of all measured metrics.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tags.keys().map(AsRef::as_ref)
     }

@@ -70,7 +70,7 @@ impl Events {
 }
 
 impl Sources {
-    /// What each source had, as clauses; empty without sources.
+    /// The content of each source, as clauses; empty without sources.
     pub fn summary(&self) -> String {
         let output = self.output.map(Output::summary);
         let places = [output, self.file.as_ref().map(Records::summary), self.events.as_ref().map(Events::summary)];

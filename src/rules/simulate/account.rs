@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// What a replica does.
+/// The activity of a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each is its own word")]
 pub enum Cause {
@@ -14,9 +14,9 @@ pub enum Cause {
     Restore,
     /// Without processes.
     Waiting,
-    /// Steps that no earlier life had done.
+    /// Steps that no earlier life had reached.
     Training,
-    /// Steps that an earlier life had done already.
+    /// Steps that an earlier life had reached.
     Repeated,
     /// Frozen, or after its last step.
     Stopped,
@@ -56,7 +56,7 @@ impl Seconds {
         (self.total() > 0.0).then(|| self.training / self.total())
     }
 
-    /// Adds another replica's.
+    /// Adds the time of another replica.
     pub fn add(&mut self, other: &Seconds) {
         self.start += other.start;
         self.restore += other.restore;

@@ -11,10 +11,10 @@ use crate::text::duration;
 
 /// How long a replica is frozen if the user gives no duration.
 const FREEZE: Duration = Duration::from_secs(30);
-/// More random faults than this are a mistake.
+/// The limit for random faults.
 const MOST_RANDOM: usize = 10_000;
 
-/// What happens.
+/// The kind of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The platform announces the end of the machine, and ends it after the notice period.
@@ -36,7 +36,7 @@ impl Kind {
     }
 }
 
-/// When it happens.
+/// When a fault happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
     /// At this time after the start.
@@ -57,15 +57,15 @@ impl fmt::Display for When {
 /// One fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
-    /// What.
+    /// Its kind.
     pub kind: Kind,
-    /// When.
+    /// When it happens.
     pub when: When,
     /// The replica's place in the list of seats.
     pub replica: usize,
 }
 
-/// Reads `SEAT@TIME` or `SEAT@step:N`; for a freeze also `SEAT@TIME+LENGTH`. Errors: what is wrong, as one clause.
+/// Reads `SEAT@TIME` or `SEAT@step:N`; for a freeze also `SEAT@TIME+LENGTH`. Errors: the mistake, as one clause.
 pub fn parse(kind: Kind, text: &str, seats: &[Seat], limit: Duration) -> Result<Fault, String> {
     let (seat, when) = text.trim().split_once('@').ok_or_else(|| {
         format!("expected SEAT@TIME or SEAT@step:N, as worker-1@40s or worker-1@step:20, found {text:?}")
@@ -137,7 +137,7 @@ pub fn random(rate: Rate, seed: u64, seats: usize, limit: Duration) -> Result<Ve
     }
     let (mut random, mut at, mut faults) = (Random(seed), 0.0, Vec::new());
     loop {
-        // The pauses of events that do not depend on each other are exponentially distributed.
+        // The pauses between independent events are exponentially distributed.
         at += -(1.0 - random.fraction()).ln() * rate.period.as_secs_f64() / rate.count;
         let when = Duration::from_secs_f64(at.min(1e9));
         if when >= limit || faults.len() >= 2 * MOST_RANDOM {

@@ -161,7 +161,8 @@ mod tests {
 
     const NOW: u64 = 1_800_000_000;
 
-    /// Passes the watch's questions to the server until the watch reports something or has asked often enough.
+    /// Passes the watch's questions to the server until the watch reports something or has asked a fixed number of
+    /// times.
     fn news(cloud: &'static str, watch: &mut dyn Watch, state: State) -> Vec<News> {
         for _ in 0..12 {
             let question = watch.question();
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn each_clouds_reader_hears_of_the_end_and_of_nothing_before_it_is_announced() {
+    fn each_clouds_reader_reports_the_end_and_nothing_before_it_is_announced() {
         let env = Env::default();
         for cloud in crate::simulate::CLOUDS {
             let picked = preempt::pick(Choice::Named(cloud), &env, &LocalFacts::default);
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn googles_server_waits_only_where_nothing_has_changed() {
+    fn googles_server_waits_only_if_nothing_has_changed() {
         let ask = |query: &str, state| {
             let header = |name: &str| (name == "metadata-flavor").then(|| "Google".to_owned());
             let path = "/computeMetadata/v1/instance/preempted";

@@ -2,7 +2,7 @@
 //! the report.
 //!
 //! [`Simulation::step`] decides everything; time is an argument. The variables of each platform are in its file of
-//! `rules/cluster`. Deliberately absent: processes, sockets and directories, which `supervisor/simulate` touches.
+//! `rules/cluster`. Deliberately absent: processes, sockets and directories, which are in `supervisor/simulate`.
 
 pub mod account;
 pub mod environment;

@@ -3,7 +3,7 @@
 
 /// The values in a line.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Said {
+pub struct Progress {
     /// The step.
     pub step: Option<u64>,
     /// The loss.
@@ -13,11 +13,11 @@ pub struct Said {
 }
 
 /// Reads a line. A step counts only together with a loss, because a line about a checkpoint names a step, too.
-pub fn read(line: &str) -> Said {
+pub fn read(line: &str) -> Progress {
     let loss = value(line, "loss").and_then(|text| text.parse::<f64>().ok());
     let step = value(line, "step").and_then(|text| text.parse().ok()).filter(|_| loss.is_some());
     let generation = value(line, "generation").and_then(|text| text.parse().ok());
-    Said { step, loss: loss.filter(|_| step.is_some()), generation }
+    Progress { step, loss: loss.filter(|_| step.is_some()), generation }
 }
 
 /// The number after a word.
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_common_forms_are_read_and_other_lines_say_nothing() {
+    fn the_common_forms_are_read_and_other_lines_are_ignored() {
         let said = |line| (read(line).step, read(line).loss);
         for line in [
             "step=12 loss=0.5",

@@ -11,7 +11,7 @@ use super::account::{Account, Cause};
 pub struct Replica {
     pub(super) phase: Phase,
     /// The platform has ended it, or will end it.
-    pub(super) is_struck: bool,
+    pub(super) is_ended_by_platform: bool,
     /// The time of SIGKILL.
     pub(super) kill_at: Option<Duration>,
     /// The end of a freeze.
@@ -93,6 +93,6 @@ impl Replica {
         self.account.rebook_start(of("peers").unwrap_or(0.0), Cause::Waiting);
         self.exits.push(code);
         self.verdicts.extend(verdict);
-        self.is_struck
+        self.is_ended_by_platform
     }
 }

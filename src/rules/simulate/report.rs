@@ -32,16 +32,16 @@ pub struct Report {
     /// The newest generation of the gang.
     pub generation: Option<u64>,
     /// The faults, in the order of time.
-    pub faults: Vec<Struck>,
+    pub faults: Vec<FaultReport>,
     /// The replicas.
     pub replicas: Vec<ReplicaReport>,
     /// The same job without faults.
     pub undisturbed: Option<Box<Report>>,
 }
 
-/// A fault that struck.
+/// A fault that happened.
 #[derive(Debug, Clone, Serialize)]
-pub struct Struck {
+pub struct FaultReport {
     /// `preempt`, `kill` or `freeze`.
     pub kind: &'static str,
     /// The replica.
@@ -63,7 +63,7 @@ pub struct ReplicaReport {
     pub exits: Vec<u8>,
     /// The highest step that it reported.
     pub step: Option<u64>,
-    /// Steps that it did again.
+    /// Steps that it repeated.
     pub repeated_steps: u64,
     /// The newest step in the store, by its last verdict.
     pub committed_step: Option<u64>,
@@ -88,15 +88,15 @@ impl Report {
         let mut time = Seconds::default();
         let pairs = || plan.seats.iter().zip(simulation.replicas());
         pairs().filter(|(seat, _)| seat.trains()).for_each(|(_, replica)| time.add(&replica.account.seconds()));
-        let mut faults: Vec<Struck> = simulation
-            .strikes()
+        let mut faults: Vec<FaultReport> = simulation
+            .fault_records()
             .iter()
-            .filter_map(|strike| {
-                Some(Struck {
-                    kind: strike.fault.kind.word(),
-                    replica: name(plan.seats[strike.fault.replica]),
-                    seconds: rounded(strike.at?.as_secs_f64()),
-                    missed: strike.is_missed,
+            .filter_map(|record| {
+                Some(FaultReport {
+                    kind: record.fault.kind.word(),
+                    replica: name(plan.seats[record.fault.replica]),
+                    seconds: rounded(record.at?.as_secs_f64()),
+                    missed: record.is_missed,
                 })
             })
             .collect();

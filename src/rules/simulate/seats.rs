@@ -21,7 +21,7 @@ pub fn name(seat: Seat) -> String {
     }
 }
 
-/// The seat with this name. Errors: the names that there are.
+/// The seat with this name. Errors: the existing names.
 pub fn find(text: &str, seats: &[Seat]) -> Result<usize, String> {
     let wanted = text.trim().replace('/', "-").to_ascii_lowercase();
     let is_it = |seat: &Seat| name(*seat) == wanted || (seat.role() == Role::Chief && wanted == "chief-0");

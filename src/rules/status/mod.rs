@@ -69,7 +69,7 @@ impl Facts {
     }
 }
 
-/// In bytes. Of the container, if it has a limit.
+/// Memory in bytes; that of the container, if it has a limit.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Memory {
     /// Now.
@@ -83,7 +83,7 @@ pub struct Memory {
 /// The state of the GPU watch.
 #[derive(Debug, Default)]
 pub struct Gpus {
-    /// Each with its last samples.
+    /// Each GPU with its last samples.
     pub gpus: Vec<(Gpu, Vec<Sample>)>,
     /// Why no readings are available at present.
     pub unavailable: Option<String>,

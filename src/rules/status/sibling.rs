@@ -4,8 +4,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Where a run keeps its checkpoints: part of its status, and of a file beside its socket, which spares a query to a
-/// run that keeps none.
+/// Where a run keeps its checkpoints. It is part of the status and of a file next to the socket, so that a run that
+/// keeps none need not be queried.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
     /// The checkpoint directory, without symbolic links.
@@ -33,7 +33,7 @@ impl Kept {
         serde_json::from_str(text).ok()
     }
 
-    /// Whether this run is node 0's and commits to this very store, in which each node has its own part. A bucket's
+    /// Whether this run is node 0's and commits to exactly this store, in which each node has its own part. A bucket's
     /// name may mean another bucket at another endpoint, so a bucket must have the same checkpoint directory, too.
     pub fn commits_to(&self, store: &str, directory: &str) -> bool {
         let is_it = self.store == store && (store.starts_with("file://") || self.directory == directory);
@@ -74,7 +74,7 @@ pub enum From {
     Checkpoint { path: String, step: Option<u64> },
 }
 
-/// What the status says of the run that keeps the checkpoints.
+/// The facts in the status of the run that keeps the checkpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct First {
     /// Its progress.

@@ -55,7 +55,7 @@ fn object(snapshot: &Snapshot, facts: &Facts) -> Value {
 }
 
 #[test]
-fn a_running_job_says_where_it_stands() {
+fn a_running_job_reports_its_state_and_progress() {
     let status = object(&snapshot(), &facts());
     let expected = serde_json::json!({
         "version": "0.1.0", "pid": 1, "state": "running", "healthy": true, "problem": null, "uptime_seconds": 4000.0,
@@ -78,7 +78,7 @@ fn a_running_job_says_where_it_stands() {
 }
 
 #[test]
-fn before_the_first_commit_the_lag_is_what_would_be_lost() {
+fn before_the_first_commit_the_lag_is_all_training_so_far() {
     let tally = Tally { committed_at: Some(3965 * SECOND), ..Tally::default() };
     let shown = render(&object(&Snapshot { committed_step: None, ..snapshot() }, &Facts { tally, ..facts() }));
     assert!(shown.contains("checkpoint  nothing committed, 35s of training would be lost now"), "{shown}");
@@ -93,7 +93,7 @@ fn a_commit_without_a_step_is_called_by_its_name() {
 }
 
 #[test]
-fn the_lag_begins_with_the_attempt_where_nothing_was_committed_since() {
+fn the_lag_begins_with_the_attempt_if_nothing_was_committed_since() {
     let lag = |committed_at, is_running| {
         let tally = Tally { committed_at, ..Tally::default() };
         let (snapshot, facts) = (Snapshot { is_running, ..snapshot() }, Facts { tally, ..facts() });
@@ -131,8 +131,8 @@ fn a_preemption_has_its_deadline_and_is_healthy() {
 
 #[test]
 fn a_failing_gpu_is_unhealthy_and_an_unknown_one_is_not() {
-    let told_failing = Snapshot { leaving: Some("GPU 1: lost\n".into()), is_failing: true, ..snapshot() };
-    let status = object(&told_failing, &facts());
+    let failing_snapshot = Snapshot { leaving: Some("GPU 1: lost\n".into()), is_failing: true, ..snapshot() };
+    let status = object(&failing_snapshot, &facts());
     assert_eq!(check(&status), (false, "unhealthy: GPU 1: lost\\n".to_owned()));
     let gpus = Gpus { unavailable: Some("nvmlInit_v2 did not return in 5 s".into()), ..Gpus::default() };
     let unavailable = object(&snapshot(), &Facts { gpus: Some(gpus), ..facts() });

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_colon_before_a_fraction_is_a_sign_and_before_a_whole_number_none() {
+    fn a_colon_is_a_sign_before_a_fraction_but_not_before_a_whole_number() {
         // As XGBoost 3.2 prints its evaluation.
         finds("[0]\ttrain-logloss:0.45470\ttest-auc:1.00000", &[("train-logloss", "0.45470"), ("test-auc", "1.00000")]);
         finds(
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_percentage_of_a_progress_bar_is_no_value() {
+    fn the_percentage_of_a_progress_bar_is_not_a_value() {
         // As tqdm 4.70 draws it.
         finds("train:  20%|##        | 1/5 [00:00<00:00, loss=0.5]", &[("loss", "0.5")]);
         finds("acc: 93% | loss: 0.5", &[("acc", "93%"), ("loss", "0.5")]);

@@ -98,8 +98,8 @@ mod tests {
     use proptest::prelude::*;
 
     #[track_caller]
-    fn reads(text: &str, as_one_of_ours: &str) {
-        assert_eq!(translated(text).as_deref(), Ok(as_one_of_ours), "{text}");
+    fn reads(text: &str, expected: &str) {
+        assert_eq!(translated(text).as_deref(), Ok(expected), "{text}");
     }
 
     #[test]

@@ -93,12 +93,12 @@ impl Trial<'_> {
         }
         let mut warnings = Vec::new();
         if let Some(tag) = self.tag.filter(|tag| !tag.is_empty() && !tags.contains_key(*tag)) {
-            let there: Vec<&str> = tags.keys().map(String::as_str).collect();
+            let reported: Vec<&str> = tags.keys().map(String::as_str).collect();
             warnings.push(format!(
                 "the tuner waits for the metric {tag:?} (CLOUD_ML_HP_METRIC_TAG), but {} has only {}: the trial may become \
                  INFEASIBLE; report a metric with that name",
                 self.path,
-                there.join(", ")
+                reported.join(", ")
             ));
         }
         let backwards = tags.iter().filter(|_| self.sources.is_none()).filter_map(|(tag, steps)| {

@@ -3,6 +3,10 @@
 //! Feed it [`Event::Begin`] first, then every event as it happens, and [`Event::Due`] when the time of
 //! [`Simulation::next_due`] has come. Perform the actions in order. After [`Action::Over`] nothing follows.
 
+mod event;
+
+pub use event::{Action, Event, FaultRecord, Outcome};
+
 use std::time::Duration;
 
 use serde_json::Value;
@@ -17,72 +21,12 @@ use crate::cluster::written::{Limit, Notice, Success};
 use crate::process::signal::Signal;
 use crate::text::safe_text::counted;
 
-/// Something happened.
-#[derive(Debug)]
-pub enum Event<'a> {
-    /// The start.
-    Begin,
-    /// A time has come.
-    Due,
-    /// A replica printed a line.
-    Line(usize, &'a str),
-    /// The last process of a replica has ended: its exit code, and its verdict if it wrote one.
-    Ended(usize, u8, Option<Value>),
-    /// The user asks for the end with this signal; a second time: at once.
-    Stop(Signal),
-}
-
-/// Something to do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
-    /// Start the replica. The number counts the restarts of the whole job.
-    Start(usize, u32),
-    /// Send its main process a signal.
-    Signal(usize, Signal),
-    /// Its metadata server announces the end after this time.
-    Announce(usize, Duration),
-    /// Kill all its processes.
-    Kill(usize),
-    /// Stop all its processes.
-    Freeze(usize),
-    /// Continue them.
-    Thaw(usize),
-    /// Its disk is replaced by an empty one.
-    EmptyDisk(usize),
-    /// Tell the user.
-    Say(String),
-    /// The job has ended and no process is left.
-    Over,
-}
-
-/// How the job ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
-    /// The platform reports success.
-    Succeeded,
-    /// The platform reports a failure, with the reason.
-    Failed(String),
-    /// The user ended it with this signal.
-    Interrupted(Signal),
-}
-
-/// A fault and its state.
-#[derive(Debug, Clone)]
-pub struct Strike {
-    /// The fault.
-    pub fault: Fault,
-    /// When it occurred; `None` before that.
-    pub at: Option<Duration>,
-    /// The replica had no processes at that time.
-    pub is_missed: bool,
-}
-
 /// The job and its platform.
 #[derive(Debug)]
 pub struct Simulation {
     plan: Plan,
     replicas: Vec<Replica>,
-    strikes: Vec<Strike>,
+    fault_records: Vec<FaultRecord>,
     outcome: Option<Outcome>,
     restarts: u32,
     job_restarts: u32,
@@ -95,10 +39,10 @@ pub struct Simulation {
 impl Simulation {
     /// Before the start.
     pub fn new(plan: Plan) -> Simulation {
-        let strike = |fault: &Fault| Strike { fault: *fault, at: None, is_missed: false };
+        let record = |fault: &Fault| FaultRecord { fault: *fault, at: None, is_missed: false };
         Simulation {
             replicas: vec![Replica::default(); plan.seats.len()],
-            strikes: plan.faults.iter().map(strike).collect(),
+            fault_records: plan.faults.iter().map(record).collect(),
             plan,
             outcome: None,
             restarts: 0,
@@ -120,8 +64,8 @@ impl Simulation {
     }
 
     /// The faults.
-    pub fn strikes(&self) -> &[Strike] {
-        &self.strikes
+    pub fn fault_records(&self) -> &[FaultRecord] {
+        &self.fault_records
     }
 
     /// How the job ended, as soon as that is decided.
@@ -139,14 +83,14 @@ impl Simulation {
         let step = self.replicas.iter().filter_map(|replica| replica.step).max();
         let step = step.map_or(String::new(), |step| format!(", step {step}"));
         let generation = self.generation.map_or(String::new(), |number| format!(", generation {number}"));
-        let faults = counted(self.strikes.iter().filter(|strike| strike.at.is_some()).count(), "fault");
+        let faults = counted(self.fault_records.iter().filter(|record| record.at.is_some()).count(), "fault");
         let (running, all) = (self.up().count(), self.replicas.len());
         format!("{:.0}s: {running} of {all} running{step}{generation}, {faults}", now.as_secs_f64())
     }
 
     /// The time of the next [`Event::Due`].
     pub fn next_due(&self) -> Option<Duration> {
-        let faults = self.strikes.iter().filter(|_| self.outcome.is_none()).filter_map(Strike::due);
+        let faults = self.fault_records.iter().filter(|_| self.outcome.is_none()).filter_map(FaultRecord::due);
         let replicas = self.replicas.iter().flat_map(|replica| {
             let start = match replica.phase {
                 Phase::DownUntil(at) => Some(at),
@@ -158,7 +102,7 @@ impl Simulation {
         faults.chain(replicas.flatten()).chain(limit).min()
     }
 
-    /// Takes an event and decides what to do about it.
+    /// Handles an event.
     pub fn step(&mut self, now: Duration, event: Event<'_>) -> Vec<Action> {
         let mut actions = Vec::new();
         if self.is_over {
@@ -192,10 +136,10 @@ impl Simulation {
         replica.account.book(now, Cause::Waiting);
         replica.phase = Phase::Up { last_step: None };
         replica.starts += 1;
-        if replica.is_struck && self.plan.lose_disk {
+        if replica.is_ended_by_platform && self.plan.lose_disk {
             actions.push(Action::EmptyDisk(at));
         }
-        replica.is_struck = false;
+        replica.is_ended_by_platform = false;
         actions.push(Action::Start(at, self.job_restarts));
     }
 
@@ -219,9 +163,9 @@ impl Simulation {
         if self.outcome.is_some() {
             return;
         }
-        for strike in 0..self.strikes.len() {
-            if self.strikes[strike].due().is_some_and(|due| due <= now) {
-                self.strike(now, strike, actions);
+        for index in 0..self.fault_records.len() {
+            if self.fault_records[index].due().is_some_and(|due| due <= now) {
+                self.inject(now, index, actions);
             }
         }
         if now >= self.plan.limit && self.outcome.is_none() {
@@ -235,19 +179,19 @@ impl Simulation {
         self.generation = self.generation.max(said.generation);
         let (Some(step), replica) = (said.step, &mut self.replicas[at]) else { return };
         replica.stepped(now, step, said.loss);
-        for strike in 0..self.strikes.len() {
-            let found = &self.strikes[strike];
+        for index in 0..self.fault_records.len() {
+            let found = &self.fault_records[index];
             let is_reached = matches!(found.fault.when, When::Step(wanted) if step >= wanted);
             if is_reached && found.fault.replica == at && found.at.is_none() && self.outcome.is_none() {
-                self.strike(now, strike, actions);
+                self.inject(now, index, actions);
             }
         }
     }
 
-    fn strike(&mut self, now: Duration, strike: usize, actions: &mut Vec<Action>) {
-        let Fault { kind, replica: at, .. } = self.strikes[strike].fault;
+    fn inject(&mut self, now: Duration, index: usize, actions: &mut Vec<Action>) {
+        let Fault { kind, replica: at, .. } = self.fault_records[index].fault;
         let is_missed = !self.replicas[at].is_up();
-        (self.strikes[strike].at, self.strikes[strike].is_missed) = (Some(now), is_missed);
+        (self.fault_records[index].at, self.fault_records[index].is_missed) = (Some(now), is_missed);
         let name = self.name(at);
         if is_missed {
             actions.push(Action::Say(format!("no {} of {name}: it is not running", kind.word())));
@@ -275,7 +219,7 @@ impl Simulation {
 
     /// The platform takes the machine of a replica away. On some platforms that ends the whole job.
     fn lose(&mut self, now: Duration, at: usize, loss: Loss, actions: &mut Vec<Action>) {
-        self.replicas[at].is_struck = true;
+        self.replicas[at].is_ended_by_platform = true;
         match loss {
             Loss::AtOnce => actions.push(Action::Kill(at)),
             Loss::Announced => self.announce(now, at, actions),
@@ -301,14 +245,14 @@ impl Simulation {
             actions.push(Action::Say("the platform stops the whole job, to start it again".to_owned()));
         }
         for at in self.up().collect::<Vec<_>>() {
-            if self.replicas[at].kill_at.is_none() && !self.replicas[at].is_struck {
+            if self.replicas[at].kill_at.is_none() && !self.replicas[at].is_ended_by_platform {
                 self.announce(now, at, actions);
             }
         }
     }
 
     fn ended(&mut self, now: Duration, at: usize, code: u8, verdict: Option<Value>, actions: &mut Vec<Action>) {
-        let is_struck = self.replicas[at].ended(now, code, verdict);
+        let is_ended_by_platform = self.replicas[at].ended(now, code, verdict);
         let name = self.name(at);
         actions.push(Action::Say(format!("{name} ended with {code}")));
         if self.outcome.is_some() {
@@ -323,7 +267,7 @@ impl Simulation {
             if self.has_succeeded(at) {
                 self.end(now, Outcome::Succeeded, actions);
             }
-        } else if !is_struck && restarts.permanent.has(code) {
+        } else if !is_ended_by_platform && restarts.permanent.has(code) {
             let why = format!("{name} ended with {code}, after which the platform starts nothing again");
             self.end(now, Outcome::Failed(why), actions);
         } else {
@@ -389,16 +333,6 @@ impl Simulation {
 enum Loss {
     AtOnce,
     Announced,
-}
-
-impl Strike {
-    /// When it occurs; `None` if it depends on a step or has occurred.
-    fn due(&self) -> Option<Duration> {
-        match self.fault.when {
-            When::At(at) if self.at.is_none() => Some(at),
-            _ => None,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ fn step(simulation: &mut Simulation, now: u64, event: Event<'_>) -> Vec<Action> 
 }
 
 #[test]
-fn a_preempted_replica_hears_it_is_killed_at_the_end_and_comes_back_with_an_empty_disk() {
+fn a_preempted_replica_is_notified_then_killed_and_restarted_with_an_empty_disk() {
     let mut job = started("vertex", vec![fault(Kind::Preempt, 40, 1)]);
     assert_eq!(job.next_due(), Some(seconds(40)));
     assert_eq!(step(&mut job, 40, Event::Due), [Action::Announce(1, seconds(30))]);
@@ -76,7 +76,7 @@ fn vertex_starts_a_replica_five_times_again_and_then_the_job_has_failed() {
 }
 
 #[test]
-fn the_chiefs_success_is_the_jobs_and_the_others_are_stopped_and_killed_in_the_end() {
+fn when_the_chief_succeeds_the_job_does_and_the_others_are_stopped_and_then_killed() {
     let mut job = started("vertex", Vec::new());
     assert_eq!(step(&mut job, 10, Event::Ended(0, 0, None)), [Action::Signal(1, Signal::TERM)]);
     assert_eq!(job.outcome(), Some(&Outcome::Succeeded));
@@ -141,7 +141,7 @@ fn a_frozen_replica_is_thawed_and_its_time_is_booked_as_stopped() {
 }
 
 #[test]
-fn a_fault_at_a_step_strikes_once_and_a_fault_meets_nothing_if_the_replica_is_down() {
+fn a_fault_at_a_step_happens_once_and_a_fault_of_a_stopped_replica_is_missed() {
     let at_step = Fault { kind: Kind::Kill, when: When::Step(3), replica: 1 };
     let mut job = started("vertex", vec![at_step, fault(Kind::Kill, 12, 1)]);
     assert_eq!(step(&mut job, 3, Event::Line(0, "step=3 loss=1")), [], "another replica's");
@@ -149,7 +149,7 @@ fn a_fault_at_a_step_strikes_once_and_a_fault_meets_nothing_if_the_replica_is_do
     assert_eq!(step(&mut job, 5, Event::Line(1, "step=4 loss=1")), [Action::Kill(1)]);
     step(&mut job, 10, Event::Ended(1, 137, None));
     assert_eq!(step(&mut job, 12, Event::Due), []);
-    assert!(job.strikes()[1].is_missed && !job.strikes()[0].is_missed);
+    assert!(job.fault_records()[1].is_missed && !job.fault_records()[0].is_missed);
     step(&mut job, 15, Event::Due);
     assert_eq!(step(&mut job, 20, Event::Line(1, "step=3 loss=1")), [], "only once");
 }
@@ -207,7 +207,7 @@ fn at_the_time_limit_the_job_has_failed_and_a_second_request_kills_at_once() {
     assert!(matches!(job.outcome(), Some(Outcome::Failed(why)) if why.contains("600s")));
     let mut job = started("vertex", vec![fault(Kind::Kill, 30, 1)]);
     assert_eq!(step(&mut job, 10, Event::Stop(Signal::INT)), stop);
-    assert_eq!(job.next_due(), Some(40 * SECOND), "no fault strikes any more");
+    assert_eq!(job.next_due(), Some(40 * SECOND), "no fault is left");
     assert_eq!(step(&mut job, 11, Event::Stop(Signal::INT)), [Action::Kill(0), Action::Kill(1)]);
     step(&mut job, 12, Event::Ended(0, 137, None));
     assert_eq!(step(&mut job, 12, Event::Ended(1, 137, None)), [Action::Over]);

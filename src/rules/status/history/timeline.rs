@@ -10,7 +10,7 @@ use crate::job::{Event, Flushed, Mirrored, Snapshot, Uptime};
 /// The most entries of each kind.
 const MOST: usize = 200;
 
-/// What happened and when.
+/// The events of a run with their times.
 #[derive(Debug, Clone, Default)]
 pub struct Timeline {
     /// The starts of the command.

@@ -110,7 +110,7 @@ impl<'a> Entry<'a> {
 }
 
 impl Reader {
-    /// A reader for a file that remarks call `shown`. `step` is the name of the step; without it, the names are
+    /// A reader for a file whose name in remarks is `shown`. `step` is the name of the step; without it, the names are
     /// [`STEPS`]. The tags of `selected` are expected.
     pub fn new(shown: String, step: Option<&str>, selected: Vec<String>) -> Reader {
         let steps: Vec<String> = step.map_or(STEPS.map(str::to_owned).to_vec(), |name| vec![name.to_owned()]);

@@ -90,7 +90,7 @@ fn the_lines_of_a_progress_bar_are_read() {
 }
 
 #[test]
-fn a_percentage_is_no_step() {
+fn a_percentage_is_not_a_step() {
     let mut by_epoch = Reader::new("log".into(), Some("epoch"), Vec::new());
     let bar = "Epoch:  40%|####      | 2/5 [00:01<00:01, 5.0it/s, epoch=2, loss=0.500]";
     assert_eq!(all_by(&mut by_epoch, bar), [of("loss", 0.5, "2")]);
@@ -99,7 +99,7 @@ fn a_percentage_is_no_step() {
 }
 
 #[test]
-fn a_step_that_is_said_once_holds_until_the_next() {
+fn a_step_applies_to_all_lines_until_the_next_step() {
     let mut by_epoch = Reader::new("log".into(), Some("epoch"), Vec::new());
     let text = "Epoch 1/2\n10/10 - loss: 0.5\nEpoch 2/2\n10/10 - loss: 0.25 - val_loss: 0.125";
     assert_eq!(all_by(&mut by_epoch, text), [of("loss", 0.5, "1"), of("loss", 0.25, "2"), of("val_loss", 0.125, "2")]);

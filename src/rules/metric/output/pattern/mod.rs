@@ -135,14 +135,14 @@ impl Pattern {
     }
 
     fn compile(name: Name, text: &str) -> Result<Pattern, String> {
-        let ours = translated(text)?;
-        let regex = RegexBuilder::new(&ours).build().map_err(|error| {
+        let translated_text = translated(text)?;
+        let regex = RegexBuilder::new(&translated_text).build().map_err(|error| {
             let error = error.to_string();
             let reason = error.lines().last().unwrap_or_default().trim().trim_start_matches("error: ").to_owned();
             format!("{text:?} is not a regular expression: {reason}")
         })?;
         let step_group = regex.capture_names().position(|n| n == Some("step"));
-        let block_pattern = block_pattern(&ours);
+        let block_pattern = block_pattern(&translated_text);
         Ok(Pattern { name, regex, block_pattern, value_group: 0, step_group })
     }
 
@@ -182,7 +182,7 @@ impl Pattern {
 
     /// The step of a line, if this pattern finds steps.
     pub(in crate::metric) fn step_in(&self, line: &[u8]) -> Option<String> {
-        // A percentage is how far a progress bar has come.
+        // A percentage is the position of a progress bar.
         let is_percentage = |step: &regex::bytes::Match<'_>| line[step.end()..].starts_with(b"%");
         let mut all = self.regex.captures_iter(line).filter_map(|found| found.name("step"));
         let step = all.find(|step| !is_percentage(step))?;
@@ -234,15 +234,15 @@ impl Pattern {
     fn found(&self, line: &[u8], groups: &CaptureLocations) -> Result<Option<Found>, NoNumber> {
         let text = |group| groups.get(group).and_then(|(start, end)| std::str::from_utf8(&line[start..end]).ok());
         let Some(tag) = self.tag_of(line, groups) else { return Ok(None) };
-        let Some(mut stands) = text(self.value_group) else { return Ok(None) };
-        if stands.is_empty() {
-            stands = groups.get(self.value_group).map(|(start, _)| word_at(line, start)).unwrap_or_default();
+        let Some(mut found_text) = text(self.value_group) else { return Ok(None) };
+        if found_text.is_empty() {
+            found_text = groups.get(self.value_group).map(|(start, _)| word_at(line, start)).unwrap_or_default();
         }
-        if stands.is_empty() {
+        if found_text.is_empty() {
             return Ok(None);
         }
-        let value = value::value(stands);
-        let value = value.ok_or_else(|| NoNumber::Value { tag: tag.to_owned(), text: shown(stands) })?;
+        let value = value::value(found_text);
+        let value = value.ok_or_else(|| NoNumber::Value { tag: tag.to_owned(), text: shown(found_text) })?;
         // A group may be optional, but its text must be a step.
         let step = self.step_group.and_then(text).filter(|t| !t.is_empty());
         let no_step = |step| NoNumber::Step { tag: tag.to_owned(), text: shown(step) };
