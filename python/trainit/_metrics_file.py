@@ -168,7 +168,7 @@ class MetricsFile:
             end = _read(fd, start, size - start)
             unfinished = len(end) - (end.rfind(b"\n") + 1)
             if unfinished > LONGEST_LINE:
-                raise OSError(errno.EINVAL, "its last line is longer than 1 MiB, so it is no metrics file", self.path)
+                raise OSError(errno.EINVAL, "its last line is longer than 1 MiB, so it is not a metrics file", self.path)
             if unfinished < len(end) or start == 0:
                 return start, end
             wanted *= 8
@@ -203,7 +203,7 @@ class MetricsFile:
             os.close(fd)
 
     def _no_room(self) -> OSError:
-        return OSError(errno.ENOSPC, "no space for the report; the file is as it was", self.path)
+        return OSError(errno.ENOSPC, "no space for the report; the file is unchanged", self.path)
 
 
 def _read(fd: int, at: int, wanted: int) -> bytes:

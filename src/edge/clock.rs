@@ -1,6 +1,6 @@
-//! The one clock. All other code takes the time as an argument.
+//! The only clock. All other code takes the time as an argument.
 
-#![expect(clippy::disallowed_methods, reason = "this is the one place that asks")]
+#![expect(clippy::disallowed_methods, reason = "this is the only place that reads a clock")]
 
 use std::time::{Duration, SystemTime};
 
@@ -42,7 +42,7 @@ pub fn boot_ticks() -> u64 {
     now.as_secs() * per_second + u64::from(now.subsec_nanos()) * per_second / 1_000_000_000
 }
 
-/// CLOCK_BOOTTIME: monotonic, with the time that the machine was suspended. std does not have it.
+/// CLOCK_BOOTTIME: monotonic, and it includes the time that the machine was suspended. std does not have it.
 fn since_boot() -> Duration {
     ClockId::CLOCK_BOOTTIME.now().map_or(Duration::ZERO, Duration::from)
 }

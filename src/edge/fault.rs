@@ -1,4 +1,4 @@
-//! Numbered fault points: a test build kills, stops or breaks itself there. Release builds have none.
+//! Numbered fault points, at which a test build kills, stops or panics itself. Release builds have none.
 
 /// The fault, and the point where it occurs: `TRAINIT_TEST_FAULT=7` kills the process at its point 7, `7:stop` stops it
 /// there until SIGCONT, `7:stop:3` only at the third time, `7:panic` panics in the thread that passes it.

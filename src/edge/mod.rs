@@ -1,5 +1,5 @@
-//! Edges touch the machine and the network; they decide nothing. Each knows one thing of the machine, and none knows
-//! a setting or a policy.
+//! Edges use the machine and the network; they decide nothing. Each file handles one thing of the machine, and none
+//! knows a setting or a policy.
 
 pub mod clock;
 pub mod fault;

@@ -165,7 +165,7 @@ impl Keeping {
 /// Warns about a store that is a directory of the container's own file system, although a volume was probably meant.
 fn warn_of_lost_store<'a>(stores: impl Iterator<Item = &'a Address>, places: &Found) {
     for store in stores {
-        if matches!(store, Address::Directory(path) if places.is_passing(path)) {
+        if matches!(store, Address::Directory(path) if places.is_ephemeral(path)) {
             tracing::warn!(
                 code = "store",
                 "{store} is in the container's own file system: its content is lost with the container; mount a volume \

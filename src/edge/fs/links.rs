@@ -18,7 +18,7 @@ use crate::rules::checkpoint::listing::{Entry, Kind, Listing, Peek, join};
 
 /// Links to more names than this are not followed: a manifest holds no more files.
 const MOST: usize = 1_000_000;
-/// As deep as a manifest's paths may be.
+/// The depth limit of a manifest's paths.
 const MAX_DEPTH: usize = 64;
 
 /// The links anywhere in the directory that lead out of it.
@@ -52,9 +52,9 @@ fn visit(at: &Path, path: String, link: &Entry, above: &mut Vec<PathBuf>, entrie
             entries.push(refused(match error.raw_os_error() {
                 Some(libc::ENOENT | libc::ENOTDIR) => Kind::Odd("a symbolic link to nothing"),
                 Some(libc::ELOOP) => Kind::Odd("a symbolic link that leads back to itself"),
-                Some(_) => Kind::Lost("what the symbolic link leads to cannot be reached"),
+                Some(_) => Kind::Lost("the target of the symbolic link cannot be reached"),
                 None => Kind::Lost(
-                    "a symbolic link of another user than trainit's and root, which is not followed; copy what it leads to",
+                    "a symbolic link of another user than trainit's and root, which is not followed; copy its target",
                 ),
             }));
             return;
@@ -97,7 +97,7 @@ fn visit(at: &Path, path: String, link: &Entry, above: &mut Vec<PathBuf>, entrie
     above.pop();
 }
 
-/// Opens a file at the end of a link for reading. Errors: as open(2); InvalidInput where it is no regular file any more.
+/// Opens a file at the end of a link for reading. Errors: as open(2); InvalidInput if it is no longer a regular file.
 pub fn open(real: &Path) -> io::Result<File> {
     let file = trusted_open::reach(real, OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
@@ -115,7 +115,7 @@ pub fn look(path: &str, real: &Path) -> io::Result<Option<Entry>> {
     }
 }
 
-/// Reads the files of a listing, behind links too.
+/// Reads the files of a listing, also behind links.
 #[derive(Debug)]
 pub struct Files<'a> {
     /// The directory that was walked.
@@ -141,16 +141,16 @@ impl Peek for Files<'_> {
     }
 }
 
-/// The same, and keeps the last read error of the disk.
+/// The same, and records the last read error of the disk.
 #[derive(Debug)]
-pub struct Heeded<'a> {
-    /// What is read.
+pub struct FaultRecorder<'a> {
+    /// The files.
     pub files: Files<'a>,
     /// The last file that could not be read, and the error.
     pub fault: RefCell<Option<String>>,
 }
 
-impl Peek for Heeded<'_> {
+impl Peek for FaultRecorder<'_> {
     fn read(&self, path: &str, from: u64, length: usize) -> Option<Vec<u8>> {
         let read = self.files.read_at(path, from, length);
         // The rules handle other errors: a missing file, a link in its place.
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_lead_around_have_an_end() {
+    fn circular_links_do_not_loop_for_ever() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let at = |name: &str| dir.path().join(name);
         fs::create_dir_all(at("root/unit")).expect("mkdir");

@@ -34,10 +34,9 @@ const LONGEST_LINE_BYTES: u64 = 1 << 20;
 const LARGEST_TRIM_BYTES: u64 = 256 << 20;
 
 /// A missing directory that cannot be created because something else has its name.
-const LEADS_NOWHERE: &str =
-    "a symlink of that name leads nowhere; make the folder that it leads to, or name another file";
+const LEADS_NOWHERE: &str = "a symlink of that name has no target; create its target folder, or name another file";
 
-/// Where reports go, and how.
+/// The file for reports, and how it is written.
 #[derive(Debug)]
 pub struct MetricsFile {
     /// The file; missing folders are made.
@@ -161,7 +160,7 @@ impl MetricsFile {
         opened.map_err(self.error("open"))
     }
 
-    /// Takes the file's lock; otherwise says why there is none.
+    /// Takes the file's lock. Returns the reason if that fails.
     fn lock(&self, file: &File) -> Option<String> {
         let is_stuck = self.is_stuck.load(Ordering::Relaxed);
         let mut retry = Retry::new(if is_stuck { MOMENT } else { self.timeout });
@@ -217,7 +216,8 @@ impl MetricsFile {
         }
     }
 
-    /// The whole file where it may be trimmed, else from its last newline on; with where in the file that begins.
+    /// The offset and the bytes of the file's end: the whole file if it may be trimmed, or else from its last newline
+    /// on.
     fn read_end(&self, file: &File, size: u64) -> io::Result<(u64, Vec<u8>)> {
         let mut wanted = if self.keep == 0 { 4096 } else { size };
         if self.keep > 0 && size > LARGEST_TRIM_BYTES {
@@ -229,7 +229,7 @@ impl MetricsFile {
             let end = read_from(file, start, size - start)?;
             let unfinished = end.iter().rev().take_while(|b| **b != b'\n').count() as u64;
             if unfinished > LONGEST_LINE_BYTES {
-                let text = "its last line has no end within 1 MiB, so it is no metrics file and was left alone";
+                let text = "its last line has no end within 1 MiB, so it is not a metrics file and was not changed";
                 return Err(io::Error::other(text));
             }
             if unfinished < end.len() as u64 || start == 0 {
@@ -323,11 +323,11 @@ fn append_whole(mut file: &File, newline_first: bool, lines: &[u8]) -> io::Resul
 }
 
 fn no_room(written: usize, wanted: usize) -> io::Error {
-    let text = format!("no space for more than {written} of {wanted} bytes; the file is as it was");
+    let text = format!("no space for more than {written} of {wanted} bytes; the file is unchanged");
     io::Error::new(ErrorKind::StorageFull, text)
 }
 
-/// Waits a little more each time, up to a limit in all.
+/// Waits with growing pauses, up to a total limit.
 struct Retry {
     limit: Duration,
     pause: Duration,

@@ -8,11 +8,12 @@ use nix::fcntl::OFlag;
 
 use super::trusted_open;
 
-/// Writes a line, and waits for no reader. Errors: as open(2) and write(2), `ENXIO` where no process reads it; it is no pipe.
+/// Writes a line without waiting for a reader. Errors: as open(2) and write(2), `ENXIO` if no process reads it; it is not a
+/// pipe.
 pub fn write_line(path: &Path, line: &str) -> io::Result<()> {
     let mut pipe = trusted_open::open(path, OFlag::O_WRONLY | OFlag::O_NONBLOCK)?;
     if !pipe.metadata()?.file_type().is_fifo() {
-        return Err(io::Error::new(ErrorKind::InvalidInput, "it is no named pipe"));
+        return Err(io::Error::new(ErrorKind::InvalidInput, "it is not a named pipe"));
     }
     pipe.write_all(format!("{line}\n").as_bytes())
 }

@@ -8,7 +8,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use crate::edge::clock::Clock;
-use crate::edge::process::signals::deaf_thread;
+use crate::edge::process::signals::thread_without_signals;
 use crate::edge::process::spawn;
 
 /// Pause between two checks whether the caller still waits.
@@ -29,7 +29,7 @@ pub fn real(path: &Path) -> PathBuf {
 #[derive(Debug, Default)]
 pub struct Found {
     real: BTreeMap<PathBuf, PathBuf>,
-    passing: BTreeSet<PathBuf>,
+    ephemeral: BTreeSet<PathBuf>,
     /// Whether the caller gave up.
     pub was_stopped: bool,
 }
@@ -37,20 +37,20 @@ pub struct Found {
 impl Found {
     /// Waits up to the limit, and only while `goes_on` returns true.
     pub fn of(paths: Vec<PathBuf>, limit: Duration, goes_on: &dyn Fn() -> bool) -> Found {
-        let (mut found, clock, (told, hears)) = (Found::default(), Clock::start(), channel());
+        let (mut found, clock, (sender, receiver)) = (Found::default(), Clock::start(), channel());
         if paths.is_empty() {
             return found;
         }
-        let looks = deaf_thread("places", move || {
+        let looks = thread_without_signals("places", move || {
             for path in paths {
                 let real = real(&path);
-                let _ = told.send((goes_with_us(&real), real, path));
+                let _ = sender.send((is_deleted_with_container(&real), real, path));
             }
         });
         while looks.is_ok() && !found.was_stopped && clock.now() < limit {
-            match hears.recv_timeout(BEAT) {
-                Ok((is_passing, real, path)) => {
-                    found.passing.extend(is_passing.then(|| path.clone()));
+            match receiver.recv_timeout(BEAT) {
+                Ok((is_ephemeral, real, path)) => {
+                    found.ephemeral.extend(is_ephemeral.then(|| path.clone()));
                     found.real.insert(path, real);
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
@@ -66,22 +66,22 @@ impl Found {
         self.real.get(path).cloned().unwrap_or_else(by_name)
     }
 
-    /// Whether files there are deleted with the container; no if that is unknown.
-    pub fn is_passing(&self, path: &Path) -> bool {
-        self.passing.contains(path)
+    /// Whether files existing are deleted with the container; no if that is unknown.
+    pub fn is_ephemeral(&self, path: &Path) -> bool {
+        self.ephemeral.contains(path)
     }
 }
 
 /// Whether the path is in the writable layer over the image, which is deleted with the container.
-fn goes_with_us(real: &Path) -> bool {
+fn is_deleted_with_container(real: &Path) -> bool {
     let is_over_an_image =
         || fs::read_to_string("/proc/self/mountinfo").is_ok_and(|mounts| is_root_an_overlay(&mounts));
-    let there = real.ancestors().find(|above| above.exists());
-    spawn::own_pid() == 1 && there.is_some_and(|there| !is_mounted(there)) && is_over_an_image()
+    let existing = real.ancestors().find(|above| above.exists());
+    spawn::own_pid() == 1 && existing.is_some_and(|existing| !is_mounted(existing)) && is_over_an_image()
 }
 
-/// `71 46 0:39 / / rw,noatime master:3 - overlay overlay rw,lowerdir=…`, of which the last for `/` holds; `fuse.fuse-overlayfs`
-/// where the engine runs without root. proc(5)
+/// Whether `/` is an overlay, from the last line for `/` in this form (proc(5)): `71 46 0:39 / / rw,noatime master:3 - overlay
+/// overlay rw,lowerdir=…`. A rootless engine uses `fuse.fuse-overlayfs`.
 fn is_root_an_overlay(mountinfo: &str) -> bool {
     let of_root = mountinfo.lines().rfind(|line| line.split(' ').nth(4) == Some("/"));
     let kind = of_root.and_then(|line| line.split_once(" - ")).and_then(|(_, rest)| rest.split(' ').next());
@@ -91,7 +91,7 @@ fn is_root_an_overlay(mountinfo: &str) -> bool {
 /// Whether the path is on another file system than the root.
 pub fn is_mounted(path: &Path) -> bool {
     let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev()).ok();
-    device(path).is_some_and(|there| Some(there) != device(Path::new("/")))
+    device(path).is_some_and(|existing| Some(existing) != device(Path::new("/")))
 }
 
 /// Reads the directory and ignores the result.
@@ -106,9 +106,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_are_resolved_as_far_as_there_is_anything() {
+    fn links_are_resolved_and_missing_parts_are_kept() {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let root = fs::canonicalize(dir.path()).expect("is there");
+        let root = fs::canonicalize(dir.path()).expect("is existing");
         fs::create_dir(root.join("a")).expect("mkdir");
         std::os::unix::fs::symlink("a", root.join("link")).expect("symlink");
         assert_eq!(real(&root.join("link")).as_os_str(), root.join("a").as_os_str());
@@ -125,14 +125,14 @@ mod tests {
                 is_layer,
                 "{kind}"
             );
-            assert!(!is_root_an_overlay(&format!("{root}{volume}")), "the later one lies over it");
+            assert!(!is_root_an_overlay(&format!("{root}{volume}")), "the later mount covers it");
         }
         assert!(!is_root_an_overlay("") && !is_root_an_overlay("nonsense / / / /\n"));
-        assert!(!goes_with_us(Path::new("/no/such/place")), "no container ends with this process");
+        assert!(!is_deleted_with_container(Path::new("/no/such/place")), "no container ends with this process");
     }
 
     #[test]
-    fn proc_is_mounted_and_what_is_not_there_is_not() {
+    fn proc_is_mounted_and_a_missing_path_is_not() {
         assert!(is_mounted(Path::new("/proc/self")));
         assert!(!is_mounted(Path::new("/")) && !is_mounted(Path::new("/no/such/place")));
     }

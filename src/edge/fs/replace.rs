@@ -1,4 +1,4 @@
-//! Replaces a file by another one in one step: a reader finds the old content or the new one.
+//! Replaces a file atomically: a reader finds the old content or the new content.
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write};
@@ -16,15 +16,15 @@ const NEW: OFlag =
     OFlag::O_WRONLY.union(OFlag::O_CREAT).union(OFlag::O_EXCL).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 /// Replaces the file, and makes missing directories. No link of a less privileged user is followed; a link at the path
-/// itself is replaced, and a device or a directory is not. Errors: as open(2), write(2) and rename(2).
+/// itself is replaced; a device or a directory is refused. Errors: as open(2), write(2) and rename(2).
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let name = path.file_name().ok_or(ErrorKind::IsADirectory)?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     trusted_open::create_directories(parent)?;
     let directory = trusted_open::open(parent, DIRECTORY)?;
-    let there = fstatat(&directory, name, AtFlags::AT_SYMLINK_NOFOLLOW).map(|stat| stat.st_mode & libc::S_IFMT);
-    if !matches!(there, Err(_) | Ok(libc::S_IFREG | libc::S_IFLNK)) {
-        return Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file"));
+    let existing = fstatat(&directory, name, AtFlags::AT_SYMLINK_NOFOLLOW).map(|stat| stat.st_mode & libc::S_IFMT);
+    if !matches!(existing, Err(_) | Ok(libc::S_IFREG | libc::S_IFLNK)) {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file"));
     }
     let mut new = OsString::from(".");
     new.push(name);

@@ -18,28 +18,28 @@ use crate::edge::clock;
 use crate::edge::fs::trusted_open;
 use crate::edge::process::spawn::own_pid;
 
-/// Announces a preemption.
+/// The file that announces a preemption.
 pub const PREEMPTION: &str = "preemption";
-/// Its mtime shows that the trainer is alive.
+/// The file whose mtime shows that the trainer is alive.
 const HEARTBEAT: &str = "heartbeat";
 /// Prefix of temporary files that are renamed to it.
 const BEGUN_HEARTBEAT: &str = ".heartbeat.";
 /// Prefix of the directory in which any user may create it.
 const OPEN: &str = "open-";
-/// The hosts for MPI.
+/// The file with the hosts for MPI.
 pub const HOSTFILE: &str = "hostfile";
-/// The checkpoint directory and store of this run, and whether it commits them.
+/// The file with the checkpoint directory and the store of this run, and whether it commits them.
 pub const KEPT: &str = "kept";
 /// The status socket: a connection receives the run's status.
 pub const SOCKET: &str = "socket";
 
-/// Random names that are tried in one place.
+/// The number of random names to try in one place.
 const TRIES: usize = 8;
 /// A younger directory without a lock may be about to get one.
 const SETTLED: Duration = Duration::from_secs(5);
-/// The most entries that are read in one place.
+/// The limit of entries to read in one place.
 const LOOKED_AT: usize = 4096;
-/// The most directories that one run looks at to remove them.
+/// The limit of directories that one run checks for removal.
 const CLEARED: usize = 64;
 /// More bytes than any file of trainit has.
 const RESERVED_BYTES: usize = 64;
@@ -64,7 +64,7 @@ fn places(tmp: Option<&str>) -> impl Iterator<Item = &Path> {
 }
 
 impl RunDir {
-    /// Makes it in the first place that takes it. `None`: nowhere.
+    /// Creates it in the first usable place. `None`: no place is usable.
     pub fn make(tmp: Option<&str>) -> Option<RunDir> {
         let path = |place: &Path| place.join(format!("trainit-{}-{}-{:016x}", own_uid(), own_pid(), random()));
         let make = |path: PathBuf| DirBuilder::new().mode(0o755).create(&path).ok().and_then(|()| RunDir::hold(path));
@@ -119,7 +119,7 @@ impl RunDir {
         set(&self.path, 0o711) && DirBuilder::new().mode(0o700).create(open).is_ok() && set(open, 0o1733)
     }
 
-    /// Takes a file back that was published.
+    /// Removes a published file.
     pub fn withdraw(&mut self, name: &str) {
         if self.published.iter().any(|(published, _)| published == name) {
             self.published.retain(|(published, _)| published != name);
@@ -150,7 +150,7 @@ impl RunDir {
     /// of them, from a random one on, so that the cost does not grow with their number.
     pub fn clear_others(&mut self) {
         let Some(place) = self.path.parent().filter(|_| !self.has_cleared) else { return };
-        let mut found = named_in(place);
+        let mut found = run_directories_in(place);
         self.has_cleared = true;
         let first = random() as usize % found.len().max(1);
         found.rotate_left(first);
@@ -170,7 +170,7 @@ impl Drop for RunDir {
     }
 }
 
-/// Only those of our own user: a caller trusts their answers.
+/// The run directories of our own user only, because a caller trusts their answers.
 pub fn own(tmp: Option<&str>) -> Vec<PathBuf> {
     let is_own = |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|found| found.uid() == own_uid());
     all(tmp).into_iter().filter(is_own).collect()
@@ -179,22 +179,22 @@ pub fn own(tmp: Option<&str>) -> Vec<PathBuf> {
 /// The directories of runs that may be alive and may be asked: those of our own user, all of them for root. Directories of
 /// killed runs of our user are removed.
 pub fn all(tmp: Option<&str>) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = places(tmp).flat_map(ours_in).filter(|path| !clear_if_left(path)).collect();
+    let mut found: Vec<PathBuf> = places(tmp).flat_map(own_runs_in).filter(|path| !clear_if_left(path)).collect();
     found.sort();
     found.dedup();
     found
 }
 
-fn ours_in(place: &Path) -> Vec<PathBuf> {
+fn own_runs_in(place: &Path) -> Vec<PathBuf> {
     let own = own_uid();
     let is_ours = |path: &PathBuf| {
         fs::symlink_metadata(path).is_ok_and(|found| found.is_dir() && (found.uid() == own || own == 0))
     };
-    named_in(place).into_iter().filter(is_ours).collect()
+    run_directories_in(place).into_iter().filter(is_ours).collect()
 }
 
-/// What is called like the directory of a run.
-fn named_in(place: &Path) -> Vec<PathBuf> {
+/// The directories that have the name of a run directory.
+fn run_directories_in(place: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(place) else { return Vec::new() };
     let is_name = |name: &str| {
         let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
@@ -253,7 +253,7 @@ fn take(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// At once or not at all. Errors: as flock(2).
+/// Locks without waiting. Errors: as flock(2).
 fn lock(dir: &File) -> io::Result<()> {
     Ok(dir.try_lock()?)
 }
@@ -262,7 +262,7 @@ fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// The user that a run directory belongs to; `None` where it has gone.
+/// The owner of a run directory; `None` if it no longer exists.
 pub fn owner(dir: &Path) -> Option<u32> {
     fs::symlink_metadata(dir).map(|found| found.uid()).ok()
 }
@@ -303,7 +303,7 @@ mod tests {
         held.clear_others();
         assert!(!dead.exists(), "left behind");
         assert!(alive.join(PREEMPTION).exists(), "in use");
-        assert!(foreign.join("thesis.txt").exists(), "what is not ours stays");
+        assert!(foreign.join("thesis.txt").exists(), "a foreign file stays");
         assert!(new.exists(), "it may be about to get its lock");
         drop(held);
         assert!(!alive.exists());
@@ -332,15 +332,15 @@ mod tests {
             return;
         }
         let place = tempfile::tempdir().expect("a directory");
-        let (ours, anothers) = (place.path().join("trainit-0-1"), place.path().join("trainit-12345-2"));
-        for (path, uid) in [(&ours, 0), (&anothers, 12345)] {
+        let (own_run, others_run) = (place.path().join("trainit-0-1"), place.path().join("trainit-12345-2"));
+        for (path, uid) in [(&own_run, 0), (&others_run, 12345)] {
             fs::create_dir(path).expect("a directory");
             std::os::unix::fs::chown(path, Some(uid), None).expect("root may");
         }
         let here = |found: Vec<PathBuf>| found.into_iter().filter(|run| run.starts_with(place.path())).collect();
         let tmp = place.path().to_str();
         let (own, all): (Vec<_>, Vec<_>) = (here(own(tmp)), here(all(tmp)));
-        assert_eq!((own, all), (vec![ours.clone()], vec![ours, anothers]));
+        assert_eq!((own, all), (vec![own_run.clone()], vec![own_run, others_run]));
     }
 
     #[test]
@@ -351,7 +351,7 @@ mod tests {
         let mut dir = RunDir::hold(path.clone()).expect("a lock");
         let heartbeat = dir.heartbeat();
         dir.publish(KEPT, "mine").expect("room");
-        assert!(!dir.mend(), "nothing is amiss");
+        assert!(!dir.mend(), "nothing is missing");
         fs::remove_dir_all(&path).expect("it goes");
         assert!(dir.mend());
         fs::write(&heartbeat, "").expect("the trainer may beat");

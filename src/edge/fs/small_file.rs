@@ -30,7 +30,7 @@ fn read(path: &str, limit: usize, flags: OFlag) -> io::Result<Option<String>> {
         file => file?,
     };
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     let mut bytes = Vec::new();
     file.take(limit as u64).read_to_end(&mut bytes)?;
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_regular_files_are_read_and_only_so_far() {
+    fn only_regular_files_are_read_up_to_the_limit() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
         std::fs::write(path("file"), "abcdef").unwrap();

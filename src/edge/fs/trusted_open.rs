@@ -1,10 +1,10 @@
 //! Opens files in places where another user may write: a link that another user made is not followed.
 //!
-//! trainit often runs as root with a less privileged trainer. A symbolic link is followed only if root or our own user
-//! owns it, in every part of the path. A file with several hard links is opened only where no other user could have made
-//! one of them. One openat2(RESOLVE_NO_SYMLINKS) opens the path. If it meets a link, or the kernel (before 5.6) or a seccomp
-//! filter lacks the call, each part is opened with O_NOFOLLOW and its owner is checked.
-//! Deliberately absent: files in /proc and /sys that trainit itself chooses.
+//! trainit often runs as root with a less privileged trainer. A symbolic link is followed only if root or our own user owns
+//! it, in every part of the path. A file with several hard links is opened only if no other user could have made one of
+//! them. One openat2(RESOLVE_NO_SYMLINKS) opens the path. If it meets a link, or the kernel (before 5.6) or a seccomp filter
+//! lacks the call, each part is opened with O_NOFOLLOW and its owner is checked. Deliberately absent: files in /proc and
+//! /sys that trainit itself chooses.
 
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
@@ -30,7 +30,7 @@ const LOOK: OFlag = OFlag::O_PATH.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXE
 const SEARCH: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
 
 /// Opens a file. O_TRUNC empties it after it was found trustworthy; a new file has mode 0666 less the umask. Errors: as
-/// open(2); `Other` for a link of another user, with a text that names the way out.
+/// open(2); `Other` for a link of another user, with a text that says what to do.
 pub fn open(path: &Path, flags: OFlag) -> io::Result<File> {
     let kept = flags - OFlag::O_TRUNC;
     let mut file = reach(path, kept)?;
@@ -52,7 +52,7 @@ pub fn reach(path: &Path, flags: OFlag) -> io::Result<File> {
         return Err(Errno::EISDIR.into());
     }
     let how = OpenHow::new().flags(flags | ALWAYS).resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
-    // openat2 refuses a mode where nothing is created.
+    // openat2 refuses a mode without O_CREAT.
     let how = if flags.contains(OFlag::O_CREAT) { how.mode(NEW_FILE) } else { how };
     match openat2(AT_FDCWD, path, how) {
         Ok(file) => Ok(file.into()),
@@ -119,20 +119,20 @@ pub fn create_directories(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Refuses a file with several names in a directory where a user could have made one of them for a file that is not
-/// theirs. Errors: `Other`, with a text that names the way out.
+/// Refuses a file with several hard links in a directory where another user could have made one of them. Errors:
+/// `Other`, with a text that says what to do.
 pub fn refuse_hard_link(file: &File, directory: &Metadata) -> io::Result<()> {
-    let there = file.metadata()?;
+    let metadata = file.metadata()?;
     let is_for_all = directory.mode() & 0o022 != 0;
-    let is_its_owners = there.uid() == directory.uid() && !(is_for_all && is_trusted(there.uid()));
+    let is_its_owners = metadata.uid() == directory.uid() && !(is_for_all && is_trusted(metadata.uid()));
     let is_closed = is_trusted(directory.uid()) && !is_for_all;
-    if !has_other_names(&there) || is_its_owners || is_closed {
+    if !has_other_names(&metadata) || is_its_owners || is_closed {
         return Ok(());
     }
     Err(io::Error::other(format!(
         "it has {} hard links, and other users may write to its directory, so it may be a file of another place; \
          replace it by a copy (cp, then mv), or name a file in a directory that only this user may write to",
-        there.nlink()
+        metadata.nlink()
     )))
 }
 
@@ -184,7 +184,7 @@ fn walk(path: &Path, make: bool, to_end: bool) -> io::Result<Found> {
             real.push(&name);
             return Ok(Found { directory, name, is_magic: false, is_linked, real });
         }
-        let there = match openat(&directory, name.as_os_str(), LOOK, Mode::empty()) {
+        let opened = match openat(&directory, name.as_os_str(), LOOK, Mode::empty()) {
             Err(Errno::ENOENT) if is_last => {
                 real.push(&name);
                 return Ok(Found { directory, name, is_magic: false, is_linked, real });
@@ -197,17 +197,17 @@ fn walk(path: &Path, make: bool, to_end: bool) -> io::Result<Found> {
                 }
                 openat(&directory, name.as_os_str(), LOOK, Mode::empty())?
             }
-            there => there?,
+            opened => opened?,
         };
-        let metadata = File::from(there.as_fd().try_clone_to_owned()?).metadata()?;
+        let metadata = File::from(opened.as_fd().try_clone_to_owned()?).metadata()?;
         if metadata.is_symlink() {
             links += 1;
             if links > MOST_LINKS {
                 return Err(Errno::ELOOP.into());
             }
             refuse_link(&name, metadata.uid())?;
-            let target = PathBuf::from(readlinkat(&there, "")?);
-            if fstatfs(&there).is_ok_and(|of| of.filesystem_type() == PROC_SUPER_MAGIC) && is_magic(&target) {
+            let target = PathBuf::from(readlinkat(&opened, "")?);
+            if fstatfs(&opened).is_ok_and(|of| of.filesystem_type() == PROC_SUPER_MAGIC) && is_magic(&target) {
                 real = target;
                 if is_last {
                     return Ok(Found { directory, name, is_magic: true, is_linked, real });
@@ -230,12 +230,12 @@ fn walk(path: &Path, make: bool, to_end: bool) -> io::Result<Found> {
         if is_last {
             return Ok(Found { directory, name, is_magic: false, is_linked, real });
         }
-        directory = there;
+        directory = opened;
     }
     Ok(Found { directory, name: ".".into(), is_magic: false, is_linked: false, real })
 }
 
-/// Puts the parts of a path before those that are left; the next one is the last of the list.
+/// Adds the parts of a path before the remaining parts; the next part is the last of the list.
 fn push(left: &mut Vec<Part>, path: &Path, is_linked: bool) {
     let parts = path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_are_made_but_not_through_a_link_that_leads_nowhere() {
+    fn directories_are_made_but_not_through_a_link_without_a_target() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         for _ in 0..2 {

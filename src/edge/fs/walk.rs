@@ -1,4 +1,4 @@
-//! Walks a checkpoint directory by lstat, following nothing.
+//! Walks a checkpoint directory with lstat(2), without following links.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirEntry, Metadata};
@@ -11,10 +11,10 @@ use crate::rules::store::names::OWN;
 
 /// Deeper directories are refused.
 const MAX_DEPTH: usize = 64;
-/// The longest name in bytes.
+/// Why a name that is not UTF-8 is refused.
 pub(super) const NOT_UTF8: &str = "its name is not UTF-8, which stores cannot keep; rename it";
 
-/// Everything under `root` except `.trainit`. A missing root is empty. A file that disappears during the walk is left out. A
+/// Everything under `root` except `.trainit`. A missing root is empty. A file that disappears during the walk is omitted. A
 /// file that cannot be read or copied is a [`Kind::Odd`] entry. Errors: the root itself cannot be read.
 pub fn walk(root: &Path) -> io::Result<Listing> {
     let mut entries = Vec::new();
@@ -110,7 +110,7 @@ mod tests {
         fs::write(at("d/a\nb c"), "123").expect("write");
         symlink("/etc", at("d/link")).expect("symlink");
         fs::write(dir.path().join(OsStr::from_bytes(b"x\xff")), "1").expect("write");
-        fs::write(at("x\\xff"), "a name like the other's for people").expect("write");
+        fs::write(at("x\\xff"), "a name with the same printed form").expect("write");
         nix::unistd::mkfifo(&at("pipe"), nix::sys::stat::Mode::from_bits_truncate(0o600)).expect("mkfifo");
         let listing = walk(dir.path()).expect("walks");
         let paths: Vec<&str> = listing.entries().iter().map(|e| e.path.as_str()).collect();

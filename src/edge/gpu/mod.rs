@@ -28,7 +28,7 @@ use crate::edge::io::stdio;
 use crate::rules::gpu::protocol::Limits;
 use crate::rules::gpu::{Discovery, answer, cuda};
 use crate::rules::process::env::Env;
-use answer_line::Speech;
+use answer_line::LineWriter;
 use probe::Mode;
 
 /// The number of GPUs with device nodes in this container. Opens nothing and cannot block.
@@ -70,30 +70,30 @@ pub fn discover_while(call: Duration, env: &Env, goes_on: &dyn Fn() -> bool) -> 
 /// The probe itself. It exits without NVML's shutdown, which may hang.
 pub fn probe_main(words: &[OsString], env: &Env) -> ! {
     // Lines go to a private copy of standard output, and output of a library goes to standard error.
-    let speech = Speech::on(stdio::STDOUT.try_clone_to_owned().ok());
+    let lines = LineWriter::on(stdio::STDOUT.try_clone_to_owned().ok());
     let _ = dup2_stdout(stdio::STDERR);
-    answer_to(words, speech, env);
+    answer_to(words, lines, env);
     // SAFETY: ends the process without running destructors.
     unsafe { libc::_exit(0) }
 }
 
-fn answer_to(words: &[OsString], mut speech: Speech, env: &Env) {
+fn answer_to(words: &[OsString], mut lines: LineWriter, env: &Env) {
     use crate::rules::gpu::protocol::Line;
-    speech.say(&Line::Hello { version: env!("CARGO_PKG_VERSION").to_owned() });
+    lines.write(&Line::Hello { version: env!("CARGO_PKG_VERSION").to_owned() });
     let words: Vec<&str> = words.iter().filter_map(|word| word.to_str()).collect();
     match words[..] {
-        ["nodes"] => proc::tell(speech),
+        ["nodes"] => proc::tell(lines),
         #[cfg(all(target_env = "gnu", not(target_feature = "crt-static")))]
-        ["discover"] => nvml::discover(speech, env),
+        ["discover"] => nvml::discover(lines, env),
         #[cfg(all(target_env = "gnu", not(target_feature = "crt-static")))]
         ["watch", interval] => {
             let interval = interval.parse().map_or(Duration::from_secs(10), Duration::from_millis);
-            nvml::watch(speech, env, interval);
+            nvml::watch(lines, env, interval);
         }
         _ => {
             let _ = env;
             let message = Some("this trainit was built without a GPU probe".to_owned());
-            speech.say(&Line::Error { function: "exec".to_owned(), code: None, message });
+            lines.write(&Line::Error { function: "exec".to_owned(), code: None, message });
         }
     }
 }

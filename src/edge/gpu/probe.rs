@@ -21,7 +21,7 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::{ForkResult, Pid, fork, pipe2, read, setpgid};
 
 use crate::edge::clock::Clock;
-use crate::edge::gpu::probe_exec::{Candidate, Ladder};
+use crate::edge::gpu::probe_exec::{Candidate, ProbeProgram};
 use crate::edge::io::eventfd;
 use crate::edge::process::reaper::{self, Wait};
 use crate::edge::process::spawn::{own_pid, pointers};
@@ -80,7 +80,7 @@ impl ProbeProcess {
     /// except three pipes, and the highest OOM score. It is killed when the calling *thread* ends, so call this on the
     /// main thread. If the program cannot be executed, the pipe contains an `error` line of `exec`. Errors: as pipe(2)
     /// and fork(2).
-    pub fn spawn(ladder: &Ladder, mode: Mode, env: &Env) -> io::Result<ProbeProcess> {
+    pub fn spawn(program: &ProbeProgram, mode: Mode, env: &Env) -> io::Result<ProbeProcess> {
         let (stdin, _) = pipe()?;
         let (stdout, out) = pipe()?;
         let (stderr, err) = pipe()?;
@@ -89,7 +89,7 @@ impl ProbeProcess {
             set_nonblocking(fd)?;
         }
         let terminated = |bytes: Vec<u8>| CString::new(bytes).map_err(io::Error::other);
-        let mut argv = vec![terminated(ladder.name.clone().into_bytes())?, terminated(SUBCOMMAND.into())?];
+        let mut argv = vec![terminated(program.name.clone().into_bytes())?, terminated(SUBCOMMAND.into())?];
         for word in mode.words() {
             argv.push(terminated(word.into_bytes())?);
         }
@@ -103,7 +103,7 @@ impl ProbeProcess {
         // SAFETY: the child calls only async-signal-safe functions on data prepared above, then execs or exits.
         match unsafe { fork() }? {
             // SAFETY: as above.
-            ForkResult::Child => unsafe { become_probe(&start, &ladder.candidates) },
+            ForkResult::Child => unsafe { become_probe(&start, &program.candidates) },
             ForkResult::Parent { child } => {
                 // The child does the same; the first of the two creates the group.
                 let _ = setpgid(child, child);
@@ -151,45 +151,45 @@ impl ProbeProcess {
 
 /// Starts a probe and runs it to its end, bounded by the limits and the time to reap it. The time is up as soon as
 /// `goes_on` returns false. Waits for no other child.
-pub fn ask(ladder: &Ladder, mode: Mode, env: &Env, limits: Limits, goes_on: &dyn Fn() -> bool) -> Report {
+pub fn ask(program: &ProbeProgram, mode: Mode, env: &Env, limits: Limits, goes_on: &dyn Fn() -> bool) -> Report {
     let clock = Clock::start();
     let mut reader = Reader::new(clock.now(), limits);
     let mut findings = Findings::default();
-    let program = ladder.name.clone();
-    let probe = match ProbeProcess::spawn(ladder, mode, env) {
+    let name = program.name.clone();
+    let probe = match ProbeProcess::spawn(program, mode, env) {
         Ok(probe) => probe,
         Err(error) => {
             let ending = Ending::NotStarted(error.to_string());
-            return Report { program, findings, ending, last_call: String::new(), words: String::new() };
+            return Report { program: name, findings, ending, last_call: String::new(), words: String::new() };
         }
     };
     let ending = loop {
-        let said = probe.read();
-        for line in reader.feed(clock.now(), said.as_deref().unwrap_or_default()) {
+        let output = probe.read();
+        for line in reader.feed(clock.now(), output.as_deref().unwrap_or_default()) {
             findings.add(line);
         }
         let now = if goes_on() { clock.now() } else { Duration::MAX };
         if let Some(overrun) = reader.overrun(now) {
             break finish(&probe, &clock, overrun, findings.ended);
         }
-        if said.as_ref().is_none_or(Vec::is_empty) {
+        if output.as_ref().is_none_or(Vec::is_empty) {
             if let Some(end) = try_reap(probe.pid) {
                 // Output written between the last read and the death.
-                while let Some(said) = probe.read().filter(|said| !said.is_empty()) {
-                    for line in reader.feed(clock.now(), &said) {
+                while let Some(output) = probe.read().filter(|output| !output.is_empty()) {
+                    for line in reader.feed(clock.now(), &output) {
                         findings.add(line);
                     }
                 }
                 break Ending::Ended(end);
             }
             let left = reader.deadline().saturating_sub(clock.now()).min(GLANCE);
-            match said {
+            match output {
                 Some(_) => eventfd::wait_readable(&[probe.as_raw_fd()], Some(left)),
                 None => eventfd::wait_readable(&[], Some(left.min(Duration::from_millis(1)))),
             }
         }
     };
-    Report { program, findings, ending, last_call: reader.last_call().to_owned(), words: probe.last_words() }
+    Report { program: name, findings, ending, last_call: reader.last_call().to_owned(), words: probe.last_words() }
 }
 
 /// Kills a probe that exceeded its time, and reaps it if possible.

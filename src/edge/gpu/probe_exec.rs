@@ -34,7 +34,7 @@ pub enum Candidate {
 
 /// The ways to execute the probe, first to last.
 #[derive(Debug)]
-pub struct Ladder {
+pub struct ProbeProgram {
     /// The name of the program, for `argv[0]` and messages.
     pub name: String,
     /// The ways in order.
@@ -48,9 +48,9 @@ const EMBEDDED: Option<(&str, &[u8])> =
 const EMBEDDED: Option<(&str, &[u8])> = None;
 
 /// The probe for NVML.
-pub fn nvml(env: &Env) -> Ladder {
+pub fn nvml(env: &Env) -> ProbeProgram {
     if let Some(named) = env.given("TRAINIT_GPU_PROBE") {
-        return Ladder { name: named.to_owned(), candidates: path(named.into()).into_iter().collect() };
+        return ProbeProgram { name: named.to_owned(), candidates: path(named.into()).into_iter().collect() };
     }
     if EMBEDDED.is_none() && cfg!(all(target_env = "gnu", not(target_feature = "crt-static"))) {
         return ourselves();
@@ -67,13 +67,13 @@ pub fn nvml(env: &Env) -> Ladder {
         let files = own.filter_map(|dir| CString::new(format!("{dir}/{name}")).ok());
         candidates.extend(files.map(|file| Candidate::Temporary(file, program)));
     }
-    Ladder { name: "trainit-gpu-probe".to_owned(), candidates }
+    ProbeProgram { name: "trainit-gpu-probe".to_owned(), candidates }
 }
 
 /// This executable: by `/proc`, which works even if the file has been replaced, else by the path it was started with.
-pub fn ourselves() -> Ladder {
+pub fn ourselves() -> ProbeProgram {
     let paths = [Some(PathBuf::from("/proc/self/exe")), super::started_as()].into_iter().flatten();
-    Ladder { name: "trainit".to_owned(), candidates: paths.filter_map(path).collect() }
+    ProbeProgram { name: "trainit".to_owned(), candidates: paths.filter_map(path).collect() }
 }
 
 fn path(path: PathBuf) -> Option<Candidate> {
@@ -136,12 +136,16 @@ unsafe fn open_again(path: &CStr, written: c_int) -> c_int {
     // SAFETY: the structures are read only after the calls have filled them.
     unsafe {
         let fd = libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW);
-        let (mut ours, mut there) = (MaybeUninit::<libc::stat>::uninit(), MaybeUninit::<libc::stat>::uninit());
-        if fd < 0 || libc::fstat(written, ours.as_mut_ptr()) < 0 || libc::fstat(fd, there.as_mut_ptr()) < 0 {
+        let (mut written_stat, mut opened_stat) =
+            (MaybeUninit::<libc::stat>::uninit(), MaybeUninit::<libc::stat>::uninit());
+        if fd < 0
+            || libc::fstat(written, written_stat.as_mut_ptr()) < 0
+            || libc::fstat(fd, opened_stat.as_mut_ptr()) < 0
+        {
             return -1;
         }
-        let (ours, there) = (ours.assume_init(), there.assume_init());
-        if (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino) {
+        let (old, new) = (written_stat.assume_init(), opened_stat.assume_init());
+        if (old.st_dev, old.st_ino) == (new.st_dev, new.st_ino) {
             return fd;
         }
         libc::close(fd);
@@ -215,8 +219,8 @@ mod tests {
 
     #[test]
     fn a_configured_probe_is_the_only_candidate() {
-        let ladder = nvml(&Env::from_pairs([("TRAINIT_GPU_PROBE", "/x/probe")]));
-        assert_eq!(ladder.name, "/x/probe");
-        assert!(matches!(&ladder.candidates[..], [Candidate::Path(path)] if path.as_c_str() == c"/x/probe"));
+        let program = nvml(&Env::from_pairs([("TRAINIT_GPU_PROBE", "/x/probe")]));
+        assert_eq!(program.name, "/x/probe");
+        assert!(matches!(&program.candidates[..], [Candidate::Path(path)] if path.as_c_str() == c"/x/probe"));
     }
 }

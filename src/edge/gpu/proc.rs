@@ -9,7 +9,7 @@ use std::path::Path;
 
 use nix::unistd::{AccessFlags, access};
 
-use crate::edge::gpu::answer_line::Speech;
+use crate::edge::gpu::answer_line::LineWriter;
 use crate::rules::gpu::answer::Site;
 use crate::rules::gpu::nodes::{join, minor_of, read_information};
 use crate::rules::gpu::protocol::Line;
@@ -56,19 +56,19 @@ pub(super) fn site(named_library: Option<String>, named_probe: bool, uid: u32) -
 }
 
 /// Reports the GPUs. Only those with a device node count: `/proc` may list GPUs of other containers.
-pub(super) fn tell(mut speech: Speech) {
-    speech.call("open");
+pub(super) fn tell(mut lines: LineWriter) {
+    lines.call("open");
     let opens = |minor: &u32| {
         let node = format!("/dev/nvidia{minor}");
         fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(node).is_ok()
     };
     let open: Vec<u32> = minors().into_iter().filter(opens).collect();
-    speech.call("read");
+    lines.call("read");
     let entries = fs::read_dir(Path::new(DRIVER).join("gpus")).into_iter().flatten().flatten();
     let texts = entries.filter_map(|entry| fs::read(entry.path().join("information")).ok());
     let known = texts.map(|text| read_information(&String::from_utf8_lossy(&text))).collect();
     for gpu in join(&open, known) {
-        speech.say(&Line::Gpu { sampled: false, gpu: Box::new(gpu) });
+        lines.write(&Line::Gpu { sampled: false, gpu: Box::new(gpu) });
     }
-    speech.say(&Line::End);
+    lines.write(&Line::End);
 }

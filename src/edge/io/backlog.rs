@@ -21,7 +21,7 @@ use crate::edge::process::signals;
 /// The capacity of the queue.
 const ROOM_BYTES: usize = 64 * 1024;
 
-/// How long an unfinished line of another writer is waited for, and how often the pipe is checked.
+/// The longest wait for the end of another writer's line, and the interval between two checks.
 const LINE_PATIENCE: Duration = Duration::from_millis(300);
 const LOOK: Duration = Duration::from_millis(3);
 
@@ -33,11 +33,11 @@ pub struct Backlog {
     lost: fn(u64) -> String,
     /// A line of another writer is unfinished.
     is_begun: AtomicBool,
-    /// Held by each of our writers to the stream for as long as it writes.
+    /// Held by each writer of this process while it writes to the stream.
     turn: Mutex<()>,
     /// A line of this process waits for its turn.
     is_waiting: AtomicBool,
-    /// The last line is queued: no further line comes.
+    /// The last line is queued, and no further line follows.
     is_over: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
@@ -53,7 +53,7 @@ struct State {
 }
 
 impl Backlog {
-    /// Nothing yet.
+    /// An empty queue.
     pub const fn new(fd: BorrowedFd<'static>, lost: fn(u64) -> String) -> Backlog {
         let state = State { has_writer: false, lines: VecDeque::new(), bytes: 0, lost: 0 };
         Backlog {
@@ -68,8 +68,8 @@ impl Backlog {
         }
     }
 
-    /// Lets another thread of this process write to the stream between two lines. `is_begun`: it leaves an unfinished line,
-    /// so the next line waits for its end or starts with a newline.
+    /// Lets the calling thread write to the stream between two lines. `is_begun`: it leaves an unfinished line, so the next
+    /// line waits for its end or starts with a newline.
     pub fn beside<T>(&self, is_begun: bool, write: impl FnOnce() -> T) -> T {
         let clock = Clock::start();
         let may_go = || !self.is_waiting.load(Ordering::Relaxed) || self.is_begun.load(Ordering::Relaxed);
@@ -108,30 +108,30 @@ impl Backlog {
             self.write_line(line);
             return;
         }
-        if !state.has_writer && signals::deaf_thread("log", || self.write()).is_err() {
+        if !state.has_writer && signals::thread_without_signals("log", || self.write()).is_err() {
             state.lost += 1;
             return;
         }
         state.has_writer = true;
-        self.own_up(state);
+        self.report_lost(state);
         state.push(line);
         self.changed.notify_all();
     }
 
-    fn own_up(&self, state: &mut State) {
+    fn report_lost(&self, state: &mut State) {
         if state.lost > 0 {
             let words = (self.lost)(std::mem::take(&mut state.lost));
             state.push(words);
         }
     }
 
-    /// The thread.
+    /// The body of the writing thread.
     fn write(&self) {
         let mut state = self.state();
         let mut is_patient = true;
         loop {
             if state.lines.is_empty() {
-                self.own_up(&mut state);
+                self.report_lost(&mut state);
             }
             let Some(line) = state.lines.front().cloned() else {
                 self.changed.notify_all();
@@ -147,8 +147,8 @@ impl Backlog {
         }
     }
 
-    /// Writes when the line of another writer is at its end. Whether it came to that within the timeout; without it there
-    /// is none next time.
+    /// Waits for the end of another writer's line, then writes. Returns whether that line ended within the timeout. An
+    /// impatient call does not wait.
     fn write_in_turn(&self, line: String, is_patient: bool) -> bool {
         let clock = Clock::start();
         self.is_waiting.store(true, Ordering::Relaxed);
@@ -198,7 +198,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::os::fd::{AsFd, OwnedFd};
 
-    /// A pipe that is full of so many bytes, and lines for it.
+    /// A full pipe, its number of bytes, and a backlog for it.
     fn full() -> (File, usize, &'static Backlog) {
         let (reader, writer) = nix::unistd::pipe().expect("a pipe");
         let room = nix::fcntl::fcntl(&writer, nix::fcntl::FcntlArg::F_GETPIPE_SZ).expect("its size") as usize;
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_anothers_that_has_no_end_is_ended_once() {
+    fn an_endless_line_of_another_writer_is_ended_once() {
         let (mut reader, room, backlog) = full();
         backlog.beside(true, || ());
         for line in ["a\n", "b\n"] {
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_another_writer_to_the_pipe_is_in_the_middle_of_is_waited_for_and_not_split() {
+    fn an_unfinished_line_of_another_writer_is_awaited_and_not_split() {
         let (mut reader, writer) = nix::unistd::pipe().expect("a pipe");
         let mut other = File::from(writer.try_clone().expect("a copy"));
         let backlog = backlog(writer);
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(next(&mut reader, 16), "half a line\ntwo\n");
         other.write_all(b"a line without an end").expect("room");
         backlog.put("three\n".to_owned());
-        // Bytes that the reader has taken cannot be inspected.
+        // Bytes that the reader has consumed cannot be inspected.
         while !backlog.state().lines.is_empty() {
             wait_readable(&[], Some(LOOK));
         }

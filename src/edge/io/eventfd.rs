@@ -1,4 +1,4 @@
-//! A descriptor that another thread makes readable: how background work wakes the supervisor's poll.
+//! A descriptor that another thread makes readable, so that background work wakes the supervisor's poll.
 
 #![expect(unsafe_code, reason = "descriptors that are given as numbers are borrowed for one poll")]
 

@@ -29,10 +29,10 @@ pub fn pair() -> io::Result<(Reader, OwnedFd)> {
 /// Standard input as a reader of our own, which no child inherits; /dev/null takes its place. Errors: as dup(2) and
 /// open(2).
 pub fn take_stdin() -> io::Result<Reader> {
-    let ours = STDIN.try_clone_to_owned()?;
-    fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    let stdin = STDIN.try_clone_to_owned()?;
+    fcntl(&stdin, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     dup2_stdin(File::open("/dev/null")?)?;
-    Ok(Reader(File::from(ours)))
+    Ok(Reader(File::from(stdin)))
 }
 
 impl Reader {

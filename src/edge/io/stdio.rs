@@ -80,8 +80,8 @@ pub fn outputs() -> (BorrowedFd<'static>, BorrowedFd<'static>) {
 /// The output that is this regular file, which must not be truncated by a second open.
 pub fn output_into(path: &Path) -> Option<BorrowedFd<'static>> {
     let is_it = |fd: &BorrowedFd| {
-        let (ours, named) = (File::from(fd.try_clone_to_owned().ok()?).metadata().ok()?, fs::metadata(path).ok()?);
-        Some(ours.is_file() && (ours.dev(), ours.ino()) == (named.dev(), named.ino()))
+        let (own, named) = (File::from(fd.try_clone_to_owned().ok()?).metadata().ok()?, fs::metadata(path).ok()?);
+        Some(own.is_file() && (own.dev(), own.ino()) == (named.dev(), named.ino()))
     };
     [STDOUT, STDERR].into_iter().find(|fd| is_it(fd) == Some(true))
 }

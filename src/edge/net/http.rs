@@ -19,7 +19,7 @@ const BODY_LIMIT: usize = 64 * 1024;
 /// Some servers send a byte order mark first; JSON readers refuse it.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// Asks `endpoint` (`host:port`, or `host:port/path` where every path lies under one). Errors: any failure, a time-out
+/// Asks `endpoint`: `host:port`, or `host:port/path` with a prefix for every path. Errors: any failure, a time-out
 /// included, as text for a debug line.
 pub async fn ask(endpoint: &str, question: &Question) -> Result<Answer, String> {
     timeout(question.timeout, exchange(endpoint, question))
@@ -69,7 +69,7 @@ async fn exchange(endpoint: &str, question: &Question) -> Result<Answer, String>
         Ok(Answer { status, headers, body: String::from_utf8_lossy(body).into_owned(), received_unix })
     };
     tokio::pin!(exchange);
-    // The connection is driven beside the request; if it ends first, the request fails.
+    // The connection is polled together with the request; if it ends first, the request fails.
     let connection = async {
         let _ = connection.await;
     };

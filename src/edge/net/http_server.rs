@@ -23,7 +23,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::rules::status::page::{NOT_FOUND, Page, Shown};
 
-/// Connections at once, with one more that makes room for itself; later ones wait.
+/// The limit of connections, with one more that displaces an idle one; later ones wait.
 const CONNECTIONS: usize = 8;
 /// A connection's whole life.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -65,7 +65,7 @@ where
     }
 }
 
-/// Whether there are too many connections, and the queue of those that may have to go for it, the oldest first.
+/// Whether there are too many connections, and the queue of those without a request, the oldest first.
 #[derive(Default)]
 struct Crowd {
     is_too_large: AtomicBool,
@@ -86,7 +86,7 @@ impl Crowd {
             self.turns.notified().await;
             match (self.is_too_large.load(Ordering::Relaxed), has_asked.load(Ordering::Relaxed)) {
                 (true, false) => return,
-                // It is another's turn.
+                // Another connection may have to close.
                 (true, true) => self.turns.notify_one(),
                 (false, _) => {}
             }

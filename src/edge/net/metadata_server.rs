@@ -88,15 +88,15 @@ async fn respond(
             }
         }
     };
-    let said = match timeout(LONGEST_WAIT, waits).await {
-        Ok(said) => said,
+    let answer = match timeout(LONGEST_WAIT, waits).await {
+        Ok(answer) => answer,
         Err(_) => match answer(&asked, *state.borrow()) {
             Reply::Answer(answer) | Reply::Hang(answer) => answer,
         },
     };
-    let mut response = Response::builder().status(said.status);
-    for (name, value) in &said.headers {
+    let mut response = Response::builder().status(answer.status);
+    for (name, value) in &answer.headers {
         response = response.header(*name, value);
     }
-    response.body(Full::new(Bytes::from(said.body))).unwrap_or_default()
+    response.body(Full::new(Bytes::from(answer.body))).unwrap_or_default()
 }

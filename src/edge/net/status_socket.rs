@@ -19,9 +19,9 @@ use nix::unistd::geteuid;
 
 use crate::edge::clock::Clock;
 
-/// Callers that may wait for their turn.
+/// The limit of waiting callers.
 const BACKLOG: i32 = 16;
-/// Refused callers that are disconnected in one turn.
+/// The limit of refused callers to disconnect in one turn.
 const STRANGERS: usize = 8;
 /// Longer than any answer.
 const LONGEST_ANSWER_BYTES: u64 = 4 << 20;
@@ -47,7 +47,7 @@ impl Listener {
         Ok(Listener(UnixListener::from(socket)))
     }
 
-    /// The next waiting caller that may ask. Callers that may not are disconnected, a few in one call; the socket stays
+    /// The next permitted caller that waits. Other callers are disconnected, a few in one call; the socket stays
     /// readable while more wait. Errors: as accept(2); the socket stays readable, as when descriptors run out.
     pub fn next(&self) -> io::Result<Option<Caller>> {
         for _ in 0..STRANGERS {
@@ -92,7 +92,7 @@ impl Caller {
 #[derive(Debug)]
 pub struct Asked {
     stream: UnixStream,
-    /// Its process; 0: none of our PID namespace.
+    /// Its process; 0: outside our PID namespace.
     pub pid: i32,
     /// Its user.
     pub uid: u32,
@@ -123,11 +123,11 @@ pub fn answers(asked: &[Asked], timeout: Duration) -> Vec<io::Result<String>> {
         }
         crate::edge::io::eventfd::wait_readable(&open, Some(left));
     }
-    let said = |(end, text): (Option<io::Result<()>>, Vec<u8>)| {
+    let answer_of = |(end, text): (Option<io::Result<()>>, Vec<u8>)| {
         end.unwrap_or(Err(ErrorKind::TimedOut.into()))?;
         Ok(String::from_utf8(text).map_err(|_| ErrorKind::InvalidData)?)
     };
-    ends.into_iter().zip(texts).map(said).collect()
+    ends.into_iter().zip(texts).map(answer_of).collect()
 }
 
 /// Reads the available bytes, a part at a time, so that no run delays the others; `None`: more may follow.
@@ -144,13 +144,14 @@ fn read_on(mut stream: &UnixStream, text: &mut Vec<u8>) -> Option<io::Result<()>
     }
 }
 
-/// The user of a process. `None`: it is not to be known.
+/// The user of a process; `None` if it is unknown.
 pub fn user_of(pid: i32) -> Option<u32> {
     fs::metadata(format!("/proc/{pid}")).map(|found| found.uid()).ok()
 }
 
-/// Asks the run behind this socket: its process (0: none of our PID namespace) and the answer, or why there is none: as
-/// read(2), `TimedOut` when it is not there within `timeout`. Errors: as connect(2), `TimedOut` where too many ask already.
+/// Asks the run behind this socket. Returns its process (0: outside our PID namespace), and the answer or its error: as
+/// read(2), `TimedOut` if it does not arrive within `timeout`. Errors: as connect(2), `TimedOut` if too many callers wait
+/// already.
 pub fn ask(path: &Path, timeout: Duration) -> io::Result<(i32, io::Result<String>)> {
     let address = address(path)?;
     let stream = UnixStream::from(socket(SockFlag::empty())?);
@@ -187,8 +188,8 @@ fn slow(error: io::Error) -> io::Error {
     }
 }
 
-/// Whether a process has our root directory: one of our container, where containers share a PID namespace. `None`: it is
-/// not to be known.
+/// Whether a process has our root directory, so that it belongs to our container even if containers share a PID
+/// namespace; `None` if that is unknown.
 pub fn is_of_our_root(pid: i32) -> Option<bool> {
     let root = |path: &str| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
     Some(root(&format!("/proc/{pid}/root/"))? == root("/")?)
@@ -212,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_that_hangs_answers_none_of_many_callers() {
+    fn a_hanging_run_does_not_block_its_many_callers() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("socket");
         let _listener = Listener::bind(&path).expect("a socket");
@@ -273,7 +274,7 @@ mod tests {
                 std::thread::park_timeout(Duration::from_millis(5));
             }
         });
-        let error = ask(&path, Duration::from_millis(50)).expect("a run").1.expect_err("the answer has no end");
+        let error = ask(&path, Duration::from_millis(50)).expect("a run").1.expect_err("the answer is incomplete");
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         slow.join().expect("the caller has left");
     }

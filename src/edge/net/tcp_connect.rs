@@ -49,10 +49,10 @@ pub(super) async fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAdd
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(ip, port)]);
     }
-    let (told, hears) = oneshot::channel();
+    let (sender, receiver) = oneshot::channel();
     let host = host.to_owned();
-    signals::deaf_thread("names", move || {
-        let _ = told.send((host.as_str(), port).to_socket_addrs().map(Iterator::collect));
+    signals::thread_without_signals("names", move || {
+        let _ = sender.send((host.as_str(), port).to_socket_addrs().map(Iterator::collect));
     })?;
-    hears.await.unwrap_or_else(|_| Err(ErrorKind::Other.into()))
+    receiver.await.unwrap_or_else(|_| Err(ErrorKind::Other.into()))
 }

@@ -11,18 +11,18 @@ use crate::edge::process::{pidfd, proc_listing};
 use crate::rules::process::signal::Signal;
 use crate::rules::text::safe_text::printable;
 
-/// How often a process is read again whose parent exited during the scan.
+/// The limit for reading a process again because its parent exited during the scan.
 const MORE_LOOKS: usize = 8;
 /// Half of the smallest number of process ids that a kernel assigns before it wraps around. Fewer are assigned within one
 /// clock tick.
 const HALF_ROUND: i32 = 1 << 14;
 
-/// A process of the tree. Two values are equal when id and start time are; the process group may change.
+/// A process of the tree. Two values are equal if id and start time are equal; the process group may change.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Descendant {
     /// Its id.
     pub pid: i32,
-    /// Its parent's.
+    /// Its parent's id.
     pub parent: i32,
     /// Its process group.
     pub group: i32,
@@ -56,7 +56,7 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// This one; `None` without a usable /proc.
+    /// The present moment; `None` without a usable /proc.
     pub fn now() -> Option<Moment> {
         shows_us().then_some(())?;
         // The last word of /proc/loadavg (proc_loadavg(5)). The time is read second, so that a process with an id from in
@@ -70,7 +70,7 @@ impl Moment {
 impl Descendant {
     /// Whether the process existed at this moment. Within one clock tick the order of the process ids decides; if that is
     /// unknown, the answer is no.
-    pub fn was_there(&self, moment: Moment) -> bool {
+    pub fn existed_at(&self, moment: Moment) -> bool {
         let by_id =
             |newest: i32| (newest - HALF_ROUND < self.pid && self.pid <= newest) || self.pid - newest >= HALF_ROUND;
         self.started < moment.ticks || self.started == moment.ticks && moment.newest.is_some_and(by_id)
@@ -136,7 +136,7 @@ pub fn send(to: &Descendant, signal: Signal) -> io::Result<()> {
     match handle.and_then(|handle| pidfd::send(&handle, signal)) {
         Ok(()) => Ok(()),
         Err(error) if is_gone(&error) => Ok(()),
-        // An old kernel, a seccomp filter without this call, or a real refusal: kill(2) tells which.
+        // An old kernel, a seccomp filter without this call, or a real refusal: kill(2) distinguishes them.
         Err(_) => spawn::kill(to.pid, signal),
     }
 }
@@ -210,7 +210,7 @@ fn scan() -> Option<Vec<(Descendant, bool)>> {
     Some(pids.into_iter().filter_map(read).collect())
 }
 
-/// Whether there is a /proc, and of our own PID namespace.
+/// Whether /proc exists and shows our own PID namespace.
 pub fn shows_us() -> bool {
     fs::read_link("/proc/self")
         .is_ok_and(|seen_as| seen_as.to_str().and_then(|pid| pid.parse().ok()) == Some(own_pid()))
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_whose_parent_went_during_the_scan_is_read_again() {
+    fn a_process_whose_parent_exited_during_the_scan_is_read_again() {
         let own = own_pid();
         let mut seen = vec![(Descendant { pid: 1, ..Descendant::default() }, false)];
         seen.extend(read(own));
@@ -315,7 +315,7 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep");
         let now = read(child.id() as i32).expect("it is there").0;
         let before = Descendant { started: now.started - 1, ..now };
-        send(&before, Signal::KILL).expect("that one has gone");
+        send(&before, Signal::KILL).expect("the process has exited");
         send(&now, Signal::TERM).expect("sent");
         let ended = std::os::unix::process::ExitStatusExt::signal(&child.wait().expect("reaped"));
         assert_eq!(ended, Some(libc::SIGTERM));
@@ -324,16 +324,16 @@ mod tests {
     #[test]
     fn older_and_younger_are_distinguished_within_one_tick_too() {
         let moment = Moment { ticks: 500, newest: Some(1000) };
-        let there = |pid, started| Descendant { pid, started, ..Descendant::default() }.was_there(moment);
-        assert!(there(1001, 499) && there(1000, 500) && there(900, 500));
-        assert!(!there(1001, 500) && !there(900, 501));
-        // The ids began again: at 32768, or between the process and the moment.
+        let existed = |pid, started| Descendant { pid, started, ..Descendant::default() }.existed_at(moment);
+        assert!(existed(1001, 499) && existed(1000, 500) && existed(900, 500));
+        assert!(!existed(1001, 500) && !existed(900, 501));
+        // The ids wrapped around: at 32768, or between the process and the moment.
         let moment = Moment { ticks: 500, newest: Some(32_760) };
-        assert!(!Descendant { pid: 300, started: 500, ..Descendant::default() }.was_there(moment));
+        assert!(!Descendant { pid: 300, started: 500, ..Descendant::default() }.existed_at(moment));
         let moment = Moment { ticks: 500, newest: Some(310) };
-        assert!(Descendant { pid: 32_760, started: 500, ..Descendant::default() }.was_there(moment));
+        assert!(Descendant { pid: 32_760, started: 500, ..Descendant::default() }.existed_at(moment));
         let moment = Moment { ticks: 500, newest: None };
-        assert!(!Descendant { pid: 300, started: 500, ..Descendant::default() }.was_there(moment));
+        assert!(!Descendant { pid: 300, started: 500, ..Descendant::default() }.existed_at(moment));
     }
 
     #[test]
@@ -344,14 +344,14 @@ mod tests {
             let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep");
             let after = Moment::now().expect("a /proc");
             let seen = read(child.id() as i32).expect("it is there").0;
-            assert!(!seen.was_there(before) && seen.was_there(after), "{before:?} {seen:?} {after:?}");
+            assert!(!seen.existed_at(before) && seen.existed_at(after), "{before:?} {seen:?} {after:?}");
             child.kill().expect("killed");
             child.wait().expect("reaped");
         }
     }
 
     #[test]
-    fn a_truncated_line_is_no_process() {
+    fn a_truncated_line_is_not_a_process() {
         assert_eq!(parse(42, "42 (x) S 7"), None);
         assert_eq!(parse(42, ""), None);
     }

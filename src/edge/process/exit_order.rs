@@ -8,7 +8,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 
 use crate::edge::process::pidfd;
 
-/// Watched processes, and those of them that have died. Dropping it forgets them.
+/// Watched processes, and the dead ones among them.
 #[derive(Debug)]
 pub struct Deaths {
     epoll: Epoll,
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_born_that_dies_first_is_first() {
+    fn the_first_death_is_first_even_of_the_youngest_process() {
         let (mut one, mut two) = (cat(), cat());
         let mut deaths = Deaths::new().expect("epoll");
         for child in [&one, &two] {

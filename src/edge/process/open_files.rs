@@ -9,7 +9,7 @@ use crate::edge::process::proc_listing;
 /// Device and inode of a file.
 pub type FileId = (u64, u64);
 
-/// Those of the files that a process has open for writing, or mapped shared and writable.
+/// The subset of these files that any process has open for writing, or mapped shared and writable.
 pub fn open_for_writing(files: &HashSet<FileId>) -> HashSet<FileId> {
     let mut open = HashSet::new();
     if files.is_empty() {
@@ -36,7 +36,7 @@ fn add_open(pid: i32, files: &HashSet<FileId>, open: &mut HashSet<FileId>) {
 }
 
 /// Whether the access mode in `flags:` (octal) allows writing, and the inode in `ino:` is one of these. Kernels before 5.14
-/// do not say the inode.
+/// do not report the inode.
 fn may_write(info: &str, files: &HashSet<FileId>) -> bool {
     let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let flags = field("flags:").and_then(|flags| u32::from_str_radix(flags, 8).ok());
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_open_for_writing_and_has_one_of_the_inodes_is_worth_a_stat() {
+    fn stat_is_called_only_for_files_open_for_writing_with_a_wanted_inode() {
         let files = HashSet::from([(1, 42), (1, 43)]);
         let info = |flags: &str, inode: &str| format!("pos:\t0\nflags:\t{flags}\nmnt_id:\t24\n{inode}");
         for (flags, inode, expected) in [

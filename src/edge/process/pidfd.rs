@@ -11,7 +11,7 @@ use std::ptr;
 
 use crate::rules::process::signal::Signal;
 
-/// Opens the process that has this id now. Errors: as pidfd_open(2); ESRCH where there is none.
+/// Opens the process that has this id now. Errors: as pidfd_open(2); ESRCH if there is none.
 pub fn open(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: integers; a descriptor that was returned is ours alone.
     unsafe {
@@ -20,7 +20,7 @@ pub fn open(pid: i32) -> io::Result<OwnedFd> {
     }
 }
 
-/// Sends a signal to it. Errors: as pidfd_send_signal(2); ESRCH where it has gone.
+/// Sends a signal to it. Errors: as pidfd_send_signal(2); ESRCH if it has exited.
 pub fn send(process: &OwnedFd, signal: Signal) -> io::Result<()> {
     let none = ptr::null::<libc::siginfo_t>();
     // SAFETY: an open descriptor, and no structure: the kernel fills it as for kill(2).
@@ -35,14 +35,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signal_reaches_the_process_that_was_opened_and_no_other_when_it_has_gone() {
+    fn a_signal_reaches_the_opened_process_and_no_other_after_it_has_exited() {
         #[expect(clippy::disallowed_methods, reason = "its mask and SIGPIPE do not matter here")]
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep");
         let process = open(child.id() as i32).expect("a pidfd");
         send(&process, Signal::TERM).expect("sent");
         let ended = std::os::unix::process::ExitStatusExt::signal(&child.wait().expect("reaped"));
         assert_eq!(ended, Some(libc::SIGTERM));
-        let error = send(&process, Signal::KILL).expect_err("it has gone");
+        let error = send(&process, Signal::KILL).expect_err("it has exited");
         assert_eq!(error.raw_os_error(), Some(libc::ESRCH));
     }
 }

@@ -8,7 +8,7 @@ use std::fs;
 /// A kernel has no more ids at a time (PID_MAX_LIMIT).
 const MOST_ENTRIES: usize = 4 << 20;
 
-/// The ids that are listed now, `/proc` or `/proc/PID/task`; `None` where the directory cannot be read.
+/// The ids that are listed now, `/proc` or `/proc/PID/task`; `None` if the directory cannot be read.
 pub(crate) fn ids(directory: &str) -> Option<Vec<i32>> {
     let entries = fs::read_dir(directory).ok()?.take(MOST_ENTRIES).flatten();
     Some(entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())

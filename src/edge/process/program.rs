@@ -14,11 +14,11 @@ use crate::edge::process::spawn::candidates;
 use crate::rules::process::program::head::Head;
 use crate::rules::process::program::{Chain, FileKind};
 
-/// The processor that trainit was built for, and so one that this machine runs.
+/// The processor architecture that trainit was built for.
 pub const MACHINE: &str = std::env::consts::ARCH;
 /// The dynamic loader is named in the first bytes of a program, after about ten program headers.
 const HEAD_BYTES: u64 = 64 << 10;
-/// A `#!` line is no longer.
+/// The limit of a `#!` line.
 const LINE_BYTES: u64 = 512;
 /// The number of interpreters that Linux follows.
 const MOST_LINKS: usize = 5;
@@ -62,7 +62,7 @@ pub fn exists(program: &OsStr, path: Option<&[u8]>) -> bool {
     executables(program, path).next().is_some()
 }
 
-/// The file that was executed for a command, and how it begins.
+/// The file that was executed for a command, and its first bytes.
 pub fn beginning(program: &OsStr, path: Option<&[u8]>) -> Option<(String, Vec<u8>)> {
     let file = executables(program, path).next()?;
     let bytes = first_bytes(&file, LINE_BYTES)?;
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_is_looked_at_with_all_that_is_to_run_it() {
+    fn a_command_is_read_with_all_its_interpreters() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let script = dir.path().join("script");
         fs::write(&script, "#!/no/such/interpreter\n").expect("written");
@@ -130,13 +130,13 @@ mod tests {
         assert_eq!(look(OsStr::new("/dev/null"), None)[0].1, FileKind::Special);
         std::os::unix::fs::symlink("/gone", dir.path().join("link")).expect("linked");
         assert_eq!(look(dir.path().join("link").as_os_str(), None)[0].1, FileKind::BrokenLink("/gone".to_owned()));
-        // It runs itself: an end is found.
+        // A script that names itself does not loop.
         fs::write(&script, format!("#!{}\n", script.display())).expect("written");
         assert_eq!(look(script.as_os_str(), None).len(), MOST_LINKS + 1);
     }
 
     #[test]
-    fn a_file_system_that_nothing_is_executed_from_is_known() {
+    fn a_noexec_file_system_is_recognised() {
         let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
         let proc = mounts.lines().find(|line| line.split(' ').nth(1) == Some("/proc"));
         assert_eq!(is_noexec(Path::new("/proc/version")), proc.is_some_and(|line| line.contains("noexec")), "{mounts}");

@@ -1,4 +1,4 @@
-//! The one owner of waitpid(2). Every process of the tree that exits is reaped here and nowhere else.
+//! The only owner of waitpid(2). Every process of the tree that exits is reaped here and nowhere else.
 //!
 //! waitpid is libc's: nix's loses the process id of a child that a real-time signal ended.
 
@@ -23,19 +23,19 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 pub enum Wait {
     /// A process ended.
     Ended {
-        /// Which.
+        /// Its process id.
         pid: i32,
-        /// How.
+        /// How it ended.
         end: End,
     },
     /// A direct child was stopped by a signal.
     Stopped {
-        /// Which.
+        /// Its process id.
         pid: i32,
-        /// By what.
+        /// The signal.
         signal: Signal,
     },
-    /// There are children, and none has changed its state.
+    /// There are children, but none has changed its state.
     Nothing,
     /// There is no child: the tree is empty, because orphans become our children.
     Empty,

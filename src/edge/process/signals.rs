@@ -1,6 +1,6 @@
 //! The process's own signal mask and dispositions, and signals as readable data (signalfd).
 //!
-//! libc is used because nix's signals and sets leave out the real-time signals.
+//! libc is used because nix's signals and sets have no real-time signals.
 
 #![expect(unsafe_code, reason = "rt_sigprocmask, signalfd4 and their structures")]
 
@@ -19,7 +19,7 @@ use crate::rules::process::signal::Signal;
 
 /// Every signal, in the kernel's own layout: bit n-1 is signal n.
 ///
-/// sigfillset(3) leaves out the signals that a C library reserves for its threads (glibc 32 and 33, musl 34 too). Those
+/// sigfillset(3) omits the signals that a C library reserves for its threads (glibc 32 and 33, musl 34 too). Those
 /// would end trainit instead of reaching the command. So the system calls are made directly.
 static ALL: u64 = u64::MAX;
 
@@ -50,8 +50,8 @@ impl Mask {
 
 /// Starts a thread that receives no signal. A C library unblocks its reserved signals in a new thread, and in the
 /// thread that starts the first one; when this returns, both have them blocked again. Errors: as pthread_create(3).
-pub fn deaf_thread(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    let (deaf, is_deaf) = mpsc::channel::<()>();
+pub fn thread_without_signals(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let (deaf, is_ready) = mpsc::channel::<()>();
     let started = thread::Builder::new().name(name.to_owned()).spawn(move || {
         block_all();
         drop(deaf);
@@ -59,22 +59,22 @@ pub fn deaf_thread(name: &str, body: impl FnOnce() + Send + 'static) -> io::Resu
     });
     block_all();
     // The sender is dropped to report it.
-    let _ = is_deaf.recv();
+    let _ = is_ready.recv();
     started.map(drop)
 }
 
-/// Runs `work` on a thread of its own, because a file system that hangs must not hold the caller. Errors: those of the work,
+/// Runs `work` on a thread of its own, so that a hanging file system does not block the caller. Errors: those of the work,
 /// and a timeout.
 pub fn in_time<T: Send + 'static>(
     name: &str,
     timeout: Duration,
-    deed: impl FnOnce() -> io::Result<T> + Send + 'static,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    let (told, hears) = mpsc::channel();
-    deaf_thread(name, move || {
-        let _ = told.send(deed());
+    let (sender, receiver) = mpsc::channel();
+    thread_without_signals(name, move || {
+        let _ = sender.send(work());
     })?;
-    hears.recv_timeout(timeout).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    receiver.recv_timeout(timeout).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// Whether this signal, which is blocked, has arrived and was not read yet.
@@ -104,15 +104,14 @@ pub fn is_ignored(signal: Signal) -> bool {
 #[derive(Debug, Clone, Copy)]
 pub struct HeldBack(u64);
 
-/// Blocks those of these signals that are neither ignored nor blocked, before another thread exists. The caller must
-/// poll for them.
+/// Blocks these signals, except ignored and blocked ones, before another thread exists. The caller must poll for them.
 pub fn hold_back(signals: &[Signal]) -> HeldBack {
     let held = signals.iter().filter(|signal| !is_ignored(**signal)).fold(0, |set, s| set | 1 << (s.number() - 1));
     HeldBack(held & !change_mask(libc::SIG_BLOCK, held))
 }
 
 impl HeldBack {
-    /// One that has arrived.
+    /// A blocked signal that has arrived.
     pub fn arrived(self) -> Option<Signal> {
         waiting().find(|signal| self.0 >> (signal.number() - 1) & 1 == 1)
     }
@@ -141,7 +140,7 @@ fn set_disposition(signal: libc::c_int, disposition: libc::sighandler_t) -> libc
 /// A signal that arrived.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrival {
-    /// Which.
+    /// The signal.
     pub signal: Signal,
     /// The id of the sending process, if a process sent it (0: from outside our PID namespace).
     pub sender: Option<u32>,
@@ -167,7 +166,7 @@ impl SignalFd {
 
     /// At most one batch of the signals that have arrived, so that processes which queue signals without end cannot keep the
     /// caller from its timers. The descriptor stays readable while there are more. Signals that this process raised itself
-    /// are left out: SIGPIPE by a log line into a closed pipe, SIGXFSZ by one past a file-size limit.
+    /// are omitted: SIGPIPE by a log line into a closed pipe, SIGXFSZ by one past a file-size limit.
     pub fn next_batch(&self) -> Vec<Arrival> {
         const BATCH: usize = 16;
         let mut arrivals = Vec::new();

@@ -1,4 +1,4 @@
-//! Starting the command: a clone, and an exec that leaves the child in the state a direct exec would have left it in.
+//! Starts the command: a clone, and an exec that leaves the child in the same state as a direct exec.
 //!
 //! The clone shares our memory and blocks this thread until the exec succeeded or failed, as in posix_spawn(3). So no page
 //! table is copied, and the result of the exec is known at once. A signal that arrives during that time stays in the
@@ -6,7 +6,7 @@
 //!
 //! Deliberately absent: `std::process::Command`, which empties the signal mask and resets SIGPIPE; waiting (`reaper`).
 //!
-//! libc is used because the child's calls must be async-signal-safe, and because nix's signals leave out the real-time
+//! libc is used because the child's calls must be async-signal-safe, and because nix's signals have no real-time
 //! signals.
 
 #![expect(unsafe_code, reason = "clone, exec and the code between them")]
@@ -46,15 +46,15 @@ pub struct Launch<'a> {
     pub terminal: Option<BorrowedFd<'static>>,
     /// The signal to the child when trainit dies.
     pub death_signal: Option<Signal>,
-    /// The child's standard input, if not ours.
+    /// The child's standard input; `None`: it inherits trainit's.
     pub stdin: Option<OwnedFd>,
-    /// The child's standard output, if not ours.
+    /// The child's standard output; `None`: it inherits trainit's.
     pub stdout: Option<OwnedFd>,
-    /// The child's standard error, if not ours.
+    /// The child's standard error; `None`: it inherits trainit's.
     pub stderr: Option<OwnedFd>,
 }
 
-/// Why there is no command running.
+/// Why the command does not run.
 #[derive(Debug)]
 pub enum NotLaunched {
     /// No process could be made: clone(2)'s error; `InvalidInput` for an argument or variable with a NUL byte.
@@ -70,7 +70,7 @@ struct Plan<'a> {
     candidates: &'a [CString],
     argv: &'a [*const c_char],
     env: &'a [*const c_char],
-    /// Set by the child when it cannot go on.
+    /// Set by the child if it fails.
     errno: AtomicI32,
 }
 
@@ -157,12 +157,12 @@ extern "C" fn child(plan: *mut c_void) -> c_int {
     }
 }
 
-/// As execve(2) takes them, for as long as the strings live.
+/// A NULL-terminated array for execve(2), valid while the strings live.
 pub(in crate::edge) fn pointers(strings: &[CString]) -> Vec<*const c_char> {
     strings.iter().map(|s| s.as_ptr()).chain([ptr::null()]).collect()
 }
 
-/// Where execvp(3) would look, in order.
+/// The paths that execvp(3) would try, in order.
 pub(in crate::edge) fn candidates(program: &[u8], path: &[u8]) -> Vec<Vec<u8>> {
     if program.is_empty() || program.contains(&b'/') {
         return vec![program.to_vec()];
@@ -199,9 +199,9 @@ unsafe fn exec(candidates: &[CString], argv: &[*const c_char], env: &[*const c_c
     }
 }
 
-/// Sends a signal to one process. Errors: as kill(2); ESRCH is no error here, the process is gone.
+/// Sends a signal to one process. Errors: as kill(2); ESRCH is not an error, because the process has exited.
 pub fn kill(pid: i32, signal: Signal) -> io::Result<()> {
-    // SAFETY: kill has no memory to get wrong.
+    // SAFETY: kill takes only integers.
     match Errno::result(unsafe { libc::kill(pid, signal.number()) }) {
         Ok(_) | Err(Errno::ESRCH) => Ok(()),
         Err(error) => Err(error.into()),
@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_looked_for_along_the_path_and_a_path_is_taken_as_it_is() {
+    fn a_name_is_searched_in_path_and_a_path_is_used_unchanged() {
         let found = candidates(b"python", b"/a::/b");
         assert_eq!(found, [b"/a/python".to_vec(), b"python".to_vec(), b"/b/python".to_vec()]);
         assert_eq!(candidates(b"./x", b"/a"), [b"./x".to_vec()]);

@@ -27,7 +27,8 @@ pub fn take_back(terminal: BorrowedFd<'_>) -> io::Result<()> {
     Ok(tcsetpgrp(terminal, getpgrp())?)
 }
 
-/// Whether a job-control shell would continue this process after a stop: a parent in the same session but another group.
+/// Whether a job-control shell would continue this process after a stop, because its parent is in the same session but
+/// another group.
 pub fn has_shell() -> bool {
     // Our parent may be gone; then the calls fail and the answer is no.
     let parent = Pid::parent();

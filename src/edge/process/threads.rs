@@ -1,5 +1,5 @@
 //! The activity of the threads of a process, from /proc: running time, bytes read and written, and the kernel function
-//! in which they wait. A value that cannot be read is left out.
+//! in which they wait. A value that cannot be read is omitted.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use crate::rules::text::safe_text::counted;
 /// The activity of one process so far.
 #[derive(Debug, Default)]
 pub struct Vitals {
-    /// By thread: nanoseconds of running or being ready to.
+    /// By thread: nanoseconds of running or being runnable.
     pub busy_ns: Vec<(i32, u64)>,
     /// Bytes through read(2), write(2) and similar calls.
     pub moved_bytes: u64,
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_own_threads_are_seen_at_work_and_in_their_place() {
+    fn the_activity_and_the_wait_of_our_own_threads_are_read() {
         let own = crate::edge::process::spawn::own_pid();
         let vitals = vitals(own);
         assert!(!vitals.busy_ns.is_empty() && vitals.moved_bytes > 0 && !vitals.is_stopped, "{vitals:?}");

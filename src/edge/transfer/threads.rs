@@ -96,7 +96,7 @@ impl Lane {
         let (told, hears) = oneshot::channel();
         let (wanted, over) = oneshot::channel();
         let (ends, lasts) = oneshot::channel();
-        let started = signals::deaf_thread("transfer", move || {
+        let started = signals::thread_without_signals("transfer", move || {
             let Ok(runtime) = runtime(true) else { return };
             let _ = told.send(runtime.handle().clone());
             runtime.block_on(async {

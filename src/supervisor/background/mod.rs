@@ -90,7 +90,7 @@ impl Background {
         let heartbeat = work.keep.as_ref().map(Keep::heartbeat).unwrap_or_default();
         let (told, begins) = mpsc::channel();
         let history = history.clone();
-        signals::deaf_thread("background", move || {
+        signals::thread_without_signals("background", move || {
             let _farewell = farewell;
             let runtime = blocking::runtime(work.has_files());
             let (runtime, begun) = runtime.map_or_else(|e| (None, Err(e)), |runtime| (Some(runtime), Ok(())));

@@ -93,7 +93,7 @@ impl Thread {
             NotifyOnDrop(eventfd.clone()),
             Outbox { news: news_sender, eventfd: eventfd.clone(), view: Arc::clone(&view) },
         );
-        signals::deaf_thread("gang", move || {
+        signals::thread_without_signals("gang", move || {
             let (_farewell, _ends) = (farewell, ends);
             runtime.block_on(carry(gang, incarnation, order_receiver, outbox, clock));
         })?;

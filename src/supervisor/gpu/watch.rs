@@ -77,8 +77,8 @@ impl GpuWatch {
         let mut events = self.hear(now);
         match self.lifecycle.order(now) {
             Some(Order::Spawn) => {
-                let ladder = probe_exec::nvml(&self.env);
-                let probe = ProbeProcess::spawn(&ladder, Mode::Watch(self.interval), &self.env);
+                let program = probe_exec::nvml(&self.env);
+                let probe = ProbeProcess::spawn(&program, Mode::Watch(self.interval), &self.env);
                 events.extend(self.lifecycle.started(now, probe.as_ref().map(|p| p.pid).map_err(ToString::to_string)));
                 self.probe = probe.ok().map(|probe| (probe, true));
             }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::edge::fs::named_pipe;
 use crate::edge::fs::rooted_dir::Beneath;
-use crate::edge::process::signals::deaf_thread;
+use crate::edge::process::signals::thread_without_signals;
 use crate::rules::framework::flight_recorder::is_pipe;
 use crate::rules::text::safe_text::counted;
 
@@ -15,7 +15,7 @@ const MOST_PIPES: usize = 4096;
 
 /// Writes into the pipe of each rank that reads one, and logs how many there are.
 pub(in crate::supervisor) fn ask(directory: PathBuf) {
-    let asked = deaf_thread("forensics", move || {
+    let asked = thread_without_signals("forensics", move || {
         let shown = directory.display();
         match ask_all(&directory) {
             Ok(0) => tracing::warn!(

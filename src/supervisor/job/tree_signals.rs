@@ -91,7 +91,7 @@ impl TreeSignals {
             // A fork in progress is visible at the latest after its parent was signalled: scan until no new member
             // appears.
             let members = tree.into_iter().filter(|d| main_children.pids().contains(&d.group));
-            let older = members.filter(|d| d.was_there(moment) && !told.contains(d));
+            let older = members.filter(|d| d.existed_at(moment) && !told.contains(d));
             let new: Vec<Descendant> = older.collect();
             if new.is_empty() {
                 break;

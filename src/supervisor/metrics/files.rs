@@ -67,7 +67,7 @@ impl Follower {
     pub(in crate::supervisor) fn start(files: Files, sink: Sink) -> io::Result<Follower> {
         let (asks, asked) = mpsc::channel::<NotifyOnDrop>();
         let mut eyes = Eyes::new(files, sink);
-        signals::deaf_thread("follow", move || {
+        signals::thread_without_signals("follow", move || {
             let clock = Clock::start();
             let mut pause = PAUSE;
             loop {

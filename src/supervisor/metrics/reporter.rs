@@ -72,7 +72,7 @@ impl Reporter {
         let shared = Arc::new(Shared { file, trial, history, state, changed: Condvar::new() });
         let (going, gone) = mpsc::channel();
         let ours = Arc::clone(&shared);
-        signals::deaf_thread("metrics", move || {
+        signals::thread_without_signals("metrics", move || {
             ours.write_until_closed();
             drop(going);
         })?;

@@ -83,7 +83,7 @@ impl OutputThreads {
         let pump = OutputThread { over: EventFd::new()?, gone: EventFd::new()?, passage: Arc::default() };
         let (over, farewell) = (pump.over.clone(), NotifyOnDrop(pump.gone.clone()));
         let writer = OutputWriter::new(to, Arc::clone(&pump.passage));
-        signals::deaf_thread("output", move || {
+        signals::thread_without_signals("output", move || {
             let _farewell = farewell;
             run(over, writer);
         })?;

@@ -23,7 +23,7 @@ impl Servers {
         let ports = listeners.iter().map(|listener| Ok(listener.local_addr()?.port())).collect::<io::Result<_>>()?;
         let (states, seen): (Vec<_>, Vec<_>) = (0..count).map(|_| watch::channel(State::default())).unzip();
         let runtime = blocking::runtime(false)?;
-        signals::deaf_thread("metadata", move || {
+        signals::thread_without_signals("metadata", move || {
             let servers = listeners.into_iter().zip(seen);
             let answer = move |request: &Request<'_>, state| reply(cloud, request, state);
             runtime.block_on(metadata_server::serve_all(servers.collect(), answer));

@@ -29,7 +29,7 @@ impl Report {
         let (scenes, arrives) = mpsc::channel::<Scene>();
         let (going, gone) = mpsc::channel();
         let to = path.clone();
-        let started = signals::deaf_thread("report", move || {
+        let started = signals::thread_without_signals("report", move || {
             let _going = going;
             let mut said = String::new();
             while let Ok(mut scene) = arrives.recv() {

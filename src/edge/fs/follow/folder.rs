@@ -20,7 +20,7 @@ const MARK_BYTES: usize = 256;
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
-    /// Whether a file of this name belongs to it.
+    /// Whether a file of this name is followed.
     is_wanted: fn(&str) -> bool,
     files: HashMap<Id, Grown>,
     looks: u64,
@@ -28,12 +28,12 @@ pub struct Folder {
 
 #[derive(Debug, Default)]
 struct Grown {
-    /// Bytes that existed at the first look. Only the end of an unfinished record is reported.
+    /// The number of bytes that existed at the first look.
     passed_over: u64,
     at: u64,
     /// The bytes before `at`.
     mark: Vec<u8>,
-    /// Its size when it was skipped.
+    /// Its path from the folder on.
     path: String,
     /// Its modification time at the last look.
     mtime_ns: i64,
@@ -44,7 +44,7 @@ struct Grown {
 /// Bytes of one of the files.
 #[derive(Debug)]
 pub struct Part<'a> {
-    /// Which.
+    /// The file.
     pub id: Id,
     /// Its path from the folder on.
     pub path: &'a str,
@@ -55,7 +55,7 @@ pub struct Part<'a> {
 }
 
 impl Folder {
-    /// Not looked at yet.
+    /// A folder that has not been read yet.
     pub fn new(path: PathBuf, is_wanted: fn(&str) -> bool) -> Folder {
         Folder { path, is_wanted, files: HashMap::new(), looks: 0 }
     }
@@ -65,14 +65,14 @@ impl Folder {
         &self.path
     }
 
-    /// How many files were seen at the last look.
+    /// The number of files at the last look.
     pub fn count(&self) -> usize {
         self.files.len()
     }
 
     /// Reports bytes written since the last look, file by file in order of names; returns whether there are more. Errors: as
-    /// readdir(3), open(2), read(2), of the first file that cannot be read; the others are read. A missing folder has no
-    /// files.
+    /// readdir(3), open(2), read(2), of the first file that cannot be read. The other files are still read. A missing folder
+    /// has no files.
     pub fn look(&mut self, mut tell: impl FnMut(Part<'_>)) -> io::Result<bool> {
         let top = match trusted_open::resolve(&self.path) {
             // A missing folder has no files.
@@ -90,15 +90,15 @@ impl Folder {
             let grown =
                 self.files.entry(id).or_insert_with(|| if is_first { passed_over(entry) } else { Grown::default() });
             grown.seen = self.looks;
-            let is_as_it_was = grown.is_as_it_was(entry);
+            let is_unchanged = grown.is_unchanged(entry);
             grown.mtime_ns = entry.mtime_ns;
-            if is_as_it_was {
+            if is_unchanged {
                 continue;
             }
             let mut tell = |passed_over: u64, seen: Seen<'_>| tell(Part { id, path: &entry.path, passed_over, seen });
             if grown.is_surely_another(entry) {
                 tell(grown.passed_over, Seen::End);
-                grown.begin_anew();
+                grown.start_again();
             }
             if beneath.is_none() {
                 beneath = Some(Beneath::open(&top)?);
@@ -124,13 +124,13 @@ impl Folder {
     }
 }
 
-/// A file at the first look. Its bytes are not read: that takes long for hundreds of old files in a bucket.
+/// A file at the first look. Its bytes are not read, because that is slow for hundreds of old files in a bucket.
 fn passed_over(entry: &Entry) -> Grown {
     Grown { passed_over: entry.size, path: entry.path.clone(), mtime_ns: entry.mtime_ns, ..Grown::default() }
 }
 
 impl Grown {
-    fn is_as_it_was(&self, entry: &Entry) -> bool {
+    fn is_unchanged(&self, entry: &Entry) -> bool {
         let size = if self.at == 0 { self.passed_over } else { self.at };
         entry.size == size && (size == 0 || entry.mtime_ns == self.mtime_ns || self.is_only_touched(entry))
     }
@@ -148,7 +148,7 @@ impl Grown {
         entry.size < self.at.max(self.passed_over) || (was_passed_over && entry.path != self.path)
     }
 
-    fn begin_anew(&mut self) {
+    fn start_again(&mut self) {
         *self = Grown { seen: self.seen, mtime_ns: self.mtime_ns, ..Grown::default() };
     }
 
@@ -164,9 +164,9 @@ impl Grown {
         if identity(&file.metadata()?) != id {
             return Ok(false);
         }
-        if !self.is_where_it_was(&file)? {
+        if !self.is_unchanged_before_offset(&file)? {
             tell(self.passed_over, Seen::End);
-            self.begin_anew();
+            self.start_again();
         }
         let end = self.at.saturating_add(LOOK_BYTES);
         while self.at < end {
@@ -181,10 +181,10 @@ impl Grown {
         Ok(true)
     }
 
-    fn is_where_it_was(&self, file: &File) -> io::Result<bool> {
-        let mut there = vec![0; self.mark.len()];
-        let count = file.read_at(&mut there, self.at - self.mark.len() as u64)?;
-        Ok(there[..count] == self.mark)
+    fn is_unchanged_before_offset(&self, file: &File) -> io::Result<bool> {
+        let mut bytes = vec![0; self.mark.len()];
+        let count = file.read_at(&mut bytes, self.at - self.mark.len() as u64)?;
+        Ok(bytes[..count] == self.mark)
     }
 
     /// Keeps the end of the bytes that were read.
@@ -202,18 +202,18 @@ mod tests {
     use super::*;
     use crate::edge::fs::follow::tests::{append, place};
 
-    /// What a look at the folder tells: path and text of each part.
+    /// The result of a look at the folder: path and text of each part.
     fn look_in(folder: &mut Folder) -> Vec<String> {
-        let mut told = Vec::new();
+        let mut report = Vec::new();
         let more = folder.look(|part| {
-            told.push(match part.seen {
+            report.push(match part.seen {
                 Seen::Bytes(bytes) => format!("{}:{}", part.path, String::from_utf8_lossy(bytes)),
                 Seen::End => "|".to_owned(),
-                Seen::Before(_) => unreachable!("no first line of an event file is told"),
+                Seen::Before(_) => unreachable!("no first line of an event file is report"),
             })
         });
         assert!(!more.expect("readable"));
-        told
+        report
     }
 
     #[test]
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_of_files_from_before_is_reported_as_old() {
+    fn bytes_from_before_the_first_look_are_reported_as_old() {
         let (dir, _) = place();
         append(&dir.path().join("tfevents"), "old");
         let mut folder = Folder::new(dir.path().to_owned(), |_| true);
@@ -247,12 +247,12 @@ mod tests {
         folder.look(|part| assert_eq!((part.passed_over, part.seen), (3, Seen::Bytes(b"oldnew")))).expect("readable");
     }
 
-    /// Gives a new file the inode of this one, as ext4 does by itself where a file is removed and another is made.
+    /// Gives a new file the inode of this one, as ext4 does if a file is removed and another one is created.
     fn reuse(old: &Path, new: &Path, text: &str) {
         fs::write(old, text).expect("writes");
         let file = fs::File::options().append(true).open(old).expect("opens");
         let written = file.metadata().and_then(|metadata| metadata.modified()).expect("a time");
-        // In another tick of the file system's clock.
+        // The time differs by a tick of the file system's clock.
         file.set_modified(written + std::time::Duration::from_secs(1)).expect("touches");
         if old != new {
             fs::rename(old, new).expect("renames");
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_file_that_has_a_removed_ones_inode_is_read_from_its_beginning() {
+    fn a_new_file_with_the_inode_of_a_removed_one_is_read_from_its_beginning() {
         let (dir, _) = place();
         let (one, two) = (dir.path().join("tfevents.1"), dir.path().join("tfevents.2"));
         let mut folder = Folder::new(dir.path().to_owned(), |_| true);
@@ -272,7 +272,7 @@ mod tests {
         reuse(&two, &one, "ANOTHER, LONGER");
         assert_eq!(look_in(&mut folder), ["|", "tfevents.1:ANOTHER, LONGER"]);
         reuse(&one, &one, "ANOTHER, LONGER");
-        assert!(look_in(&mut folder).is_empty(), "the same, only touched");
+        assert!(look_in(&mut folder).is_empty(), "only the time has changed");
         append(&one, &"+".repeat(2 * MARK_BYTES));
         assert_eq!(look_in(&mut folder).len(), 1, "goes on");
         append(&one, "-");
@@ -304,11 +304,11 @@ mod tests {
         let mut folder = Folder::new(dir.path().to_owned(), |_| true);
         assert!(look_in(&mut folder).is_empty());
         for round in 0..20 {
-            // Each as long as the one before, or longer.
+            // Each is at least as long as the previous one.
             let (name, text) = (format!("tfevents.{round}"), format!("{round:0length$}", length = 50 + round / 2));
             append(&dir.path().join(&name), &text);
-            let told = look_in(&mut folder);
-            assert!(told.contains(&format!("{name}:{text}")), "{round}: {told:?}");
+            let report = look_in(&mut folder);
+            assert!(report.contains(&format!("{name}:{text}")), "{round}: {report:?}");
             fs::remove_file(dir.path().join(&name)).expect("removes");
         }
     }

@@ -33,7 +33,7 @@ pub enum Seen<'a> {
     End,
 }
 
-/// One of the files of a [`Folder`], whatever its name.
+/// A file of a [`Folder`], by device and inode.
 pub type Id = (u64, u64);
 
 fn identity(metadata: &Metadata) -> Id {

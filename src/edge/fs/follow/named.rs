@@ -12,7 +12,7 @@ use crate::edge::fs::trusted_open;
 
 /// The number of bytes before the read offset that are compared: a rewritten file may be as long as before, or longer.
 const MARK_BYTES: usize = 4 << 10;
-/// Reads of a file that was replaced, of some MiB each.
+/// The limit for reads of the rest of a replaced file, of some MiB each.
 const LAST_READS: usize = 64;
 
 /// A file followed by its name. It may appear late, be truncated, or be replaced by a new one. The rest of the old file is
@@ -20,7 +20,7 @@ const LAST_READS: usize = 64;
 #[derive(Debug)]
 pub struct Named {
     path: PathBuf,
-    /// Before the first look.
+    /// It has not been read yet.
     is_new: bool,
     open: Option<Open>,
 }
@@ -39,23 +39,23 @@ struct Open {
 }
 
 impl Named {
-    /// Not looked at yet.
+    /// A file that has not been read yet.
     pub fn new(path: PathBuf) -> Named {
         Named { path, is_new: true, open: None }
     }
 
-    /// Its name.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether it was there at the last look.
+    /// Whether it existed at the last look.
     pub fn is_there(&self) -> bool {
         self.open.is_some()
     }
 
     /// Reports bytes written since the last look; returns whether there are more. Errors: as open(2), read(2); not a regular
-    /// file. A missing file is no error.
+    /// file. A missing file is not an error.
     pub fn look(&mut self, mut tell: impl FnMut(Seen<'_>)) -> io::Result<bool> {
         let is_new = std::mem::replace(&mut self.is_new, false);
         loop {
@@ -74,8 +74,8 @@ impl Named {
                 return Ok(true);
             }
             match trusted_open::metadata(&self.path) {
-                Ok(there) if identity(&there) != open.identity => {
-                    // The rest of the old file. More follows only from a writer that keeps the replaced file open.
+                Ok(now) if identity(&now) != open.identity => {
+                    // Read the rest of the old file. It grows only if its writer still has it open.
                     for _ in 0..LAST_READS {
                         if !open.read(&mut tell)? {
                             break;
@@ -83,18 +83,18 @@ impl Named {
                     }
                     let (at, mark) = (open.at, std::mem::take(&mut open.mark));
                     self.open = self.open()?;
-                    // A writer that replaces the file by a longer one each time has rewritten the beginning.
+                    // A writer that always replaces the file by a longer one repeats its beginning.
                     let goes_on = match &mut self.open {
                         Some(new) if at > 0 => {
                             (new.at, new.mark) = (at, mark);
                             let size = new.file.metadata()?.len();
-                            new.is_where_it_was(size)?
+                            new.is_unchanged_before_offset(size)?
                         }
                         _ => false,
                     };
                     if !goes_on {
                         tell(Seen::End);
-                        self.open.iter_mut().for_each(Open::begin_anew);
+                        self.open.iter_mut().for_each(Open::start_again);
                     }
                 }
                 _ => return Ok(false),
@@ -127,9 +127,9 @@ impl Open {
         let is_touched = size != self.at || std::mem::replace(&mut self.written, written(&now)) != written(&now);
         // The content of an earlier run may be rewritten with the same bytes.
         let is_again = |open: &Open| open.is_passed_over && open.at == size;
-        if is_touched && (is_again(self) || !self.is_where_it_was(size)?) {
+        if is_touched && (is_again(self) || !self.is_unchanged_before_offset(size)?) {
             tell(Seen::End);
-            self.begin_anew();
+            self.start_again();
         }
         self.is_passed_over &= self.at == size;
         let mut buffer = vec![0; SLICE_BYTES.min(size.saturating_sub(self.at) as usize)];
@@ -146,7 +146,7 @@ impl Open {
         Ok(true)
     }
 
-    /// Of what is there already.
+    /// The first line of the existing content.
     fn first_line(&self) -> io::Result<Vec<u8>> {
         let mut head = vec![0; HEAD_BYTES.min(self.at as usize)];
         let count = self.file.read_at(&mut head, 0)?;
@@ -155,19 +155,19 @@ impl Open {
         Ok(head)
     }
 
-    fn begin_anew(&mut self) {
+    fn start_again(&mut self) {
         (self.at, self.is_passed_over) = (0, false);
         self.mark.clear();
     }
 
     /// Whether the bytes before the read offset are unchanged.
-    fn is_where_it_was(&self, size: u64) -> io::Result<bool> {
+    fn is_unchanged_before_offset(&self, size: u64) -> io::Result<bool> {
         if size < self.at {
             return Ok(false);
         }
-        let mut there = vec![0; self.mark.len()];
-        let count = self.file.read_at(&mut there, self.at - self.mark.len() as u64)?;
-        Ok(there[..count] == self.mark)
+        let mut bytes = vec![0; self.mark.len()];
+        let count = self.file.read_at(&mut bytes, self.at - self.mark.len() as u64)?;
+        Ok(bytes[..count] == self.mark)
     }
 
     /// Keeps the end of the bytes that were read.
@@ -195,18 +195,18 @@ mod tests {
     use std::fmt::Write as _;
     use std::fs;
 
-    /// What a look tells; `|` is an end.
+    /// The result of a look; `|` is an end.
     fn look(named: &mut Named) -> String {
-        let mut told = String::new();
+        let mut report = String::new();
         while named
             .look(|seen| match seen {
-                Seen::Bytes(bytes) => told.push_str(&String::from_utf8_lossy(bytes)),
-                Seen::End => told.push('|'),
-                Seen::Before(line) => drop(write!(told, "<{}>", String::from_utf8_lossy(line))),
+                Seen::Bytes(bytes) => report.push_str(&String::from_utf8_lossy(bytes)),
+                Seen::End => report.push('|'),
+                Seen::Before(line) => drop(write!(report, "<{}>", String::from_utf8_lossy(line))),
             })
             .expect("readable")
         {}
-        told
+        report
     }
 
     #[test]
@@ -225,7 +225,7 @@ mod tests {
         let (_dir, path) = place();
         append(&path, "a,b\n1,2\n");
         let mut named = Named::new(path.clone());
-        assert_eq!((look(&mut named), named.is_there()), ("<a,b>".into(), true), "but for its first line");
+        assert_eq!((look(&mut named), named.is_there()), ("<a,b>".into(), true), "except for its first line");
         append(&path, "new");
         assert_eq!(look(&mut named), "new");
     }

@@ -71,7 +71,7 @@ fn is_sparse(metadata: &Metadata) -> bool {
     metadata.blocks() * 512 < metadata.len()
 }
 
-/// Reads until there is no room, or to the end of a file that has been cut since its length was asked for.
+/// Reads until the buffer is full, or to the end of a file that was cut in the meantime.
 fn fill(file: &File, from: u64, room: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < room.len() {
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_read_is_shown_in_order_and_in_pieces_that_a_cache_holds() {
+    fn all_bytes_are_shown_in_order_and_in_pieces_that_fit_a_cache() {
         let (_dir, beneath) = fixture();
         let file = beneath.create_file("large").expect("creates");
         let bytes: Vec<u8> = (0..700 << 10).map(|n: u32| (n % 251) as u8).collect();
@@ -186,7 +186,7 @@ mod tests {
         let read = read_into(&file, (1 << 20) - 2, &mut used, |bytes| shown.extend_from_slice(bytes));
         assert_eq!(read.expect("reads"), 8);
         assert_eq!(shown, used);
-        assert_eq!(&used, b"\0\0data\0\0", "what was in the buffer stands where the file has holes");
+        assert_eq!(&used, b"\0\0data\0\0", "the buffer is unchanged at holes");
         assert_eq!(read_into(&file, (64 << 20) - 3, &mut used, |_| ()).expect("reads"), 3);
         assert_eq!(&used[..3], b"\0\0\0");
     }

@@ -59,7 +59,7 @@ impl Beneath {
         }
     }
 
-    /// Where it is, links resolved.
+    /// Its path, links resolved.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -80,7 +80,7 @@ impl Beneath {
         Ok(file)
     }
 
-    /// Everything in a small file. Errors: too long (FileTooLarge), else as open(2), read(2).
+    /// The content of a small file. Errors: too long (FileTooLarge), else as open(2), read(2).
     pub fn read(&self, path: &str, limit: u64) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         self.read_file(path)?.take(limit + 1).read_to_end(&mut bytes)?;
@@ -89,17 +89,17 @@ impl Beneath {
 
     /// The metadata of a path, links not followed; `None` if it is missing. Errors: as stat(2).
     pub fn look(&self, path: &str) -> io::Result<Option<Entry>> {
-        let there = match self.reach(path, OFlag::O_PATH, false) {
-            Ok(there) => File::from(there),
+        let opened = match self.reach(path, OFlag::O_PATH, false) {
+            Ok(opened) => File::from(opened),
             Err(error) if is_absent(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let metadata = there.metadata()?;
+        let metadata = opened.metadata()?;
         let kind = match metadata.file_type() {
             kind if kind.is_file() => Kind::File,
             kind if kind.is_dir() => Kind::Directory,
             kind if kind.is_symlink() => {
-                let target = readlinkat(&there, "")?;
+                let target = readlinkat(&opened, "")?;
                 Kind::Symlink(target.into_string().unwrap_or_default())
             }
             _ => Kind::Odd("neither file nor directory"),
@@ -113,7 +113,7 @@ impl Beneath {
         Ok(self.reach(path, flags, true)?.into())
     }
 
-    /// The file at a path for a lock, made where there is none. Errors: as open(2).
+    /// Opens the file at a path for a lock, and creates it if needed. Errors: as open(2).
     pub fn lock_file(&self, path: &str) -> io::Result<File> {
         match self.create_file(path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.open_lock(path),
@@ -270,7 +270,7 @@ impl Beneath {
         Ok(syncfs(&self.top)?)
     }
 
-    /// Free bytes for us on this file system. Errors: as statvfs(3).
+    /// Free bytes for this process on this file system. Errors: as statvfs(3).
     pub fn free_bytes(&self) -> io::Result<u64> {
         let stat = fstatvfs(&self.top)?;
         Ok((stat.blocks_available() as u64).saturating_mul(stat.fragment_size() as u64))
@@ -279,8 +279,8 @@ impl Beneath {
     /// Opens a path; `create`: missing directories are created.
     fn reach(&self, path: &str, flags: OFlag, create: bool) -> io::Result<OwnedFd> {
         let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        if let Some(there) = self.at_once(path, flags)? {
-            return Ok(there);
+        if let Some(fd) = self.at_once(path, flags)? {
+            return Ok(fd);
         }
         Ok(openat(self.directory(parent_of(path), create)?, name_of(path), flags, OWN)?)
     }
@@ -298,8 +298,8 @@ impl Beneath {
 
     /// The directory at a path, opened part by part; the empty path is the top.
     fn directory(&self, path: &str, create: bool) -> io::Result<OwnedFd> {
-        if let Some(there) = self.at_once(path, DIRECTORY)? {
-            return Ok(there);
+        if let Some(fd) = self.at_once(path, DIRECTORY)? {
+            return Ok(fd);
         }
         let mut at = self.top.try_clone()?;
         for part in path.split('/').filter(|p| !p.is_empty()) {
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn several_that_replace_the_same_file_at_once_all_succeed() {
+    fn concurrent_replacements_of_one_file_all_succeed() {
         let (dir, beneath) = fixture();
         let put = || (0..50).try_for_each(|_| beneath.replace("a", b"whole", 0o644));
         let all = std::thread::scope(|s| [s.spawn(put), s.spawn(put)].map(|t| t.join().expect("joins").is_ok()));
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_goes_although_files_still_come_into_it() {
+    fn a_tree_is_removed_although_files_are_still_added() {
         let (dir, beneath) = fixture();
         for _ in 0..30 {
             let inside = dir.path().join("tree/inside");
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replaced_file_is_complete_and_leaves_no_neighbour() {
+    fn a_replaced_file_is_complete_and_leaves_no_temporary_file() {
         let (dir, beneath) = fixture();
         beneath.replace("p", b"one", 0o644).expect("writes");
         fs::write(dir.path().join("p.trainit-new"), "left by a kill").expect("write");

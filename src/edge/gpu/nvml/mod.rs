@@ -19,7 +19,7 @@ use std::mem::zeroed;
 
 use nvml_wrapper_sys::bindings::nvmlDevice_t;
 
-use crate::edge::gpu::answer_line::Speech;
+use crate::edge::gpu::answer_line::LineWriter;
 use crate::rules::gpu::Gpu;
 use crate::rules::gpu::answer::code::{FUNCTION_NOT_FOUND, GPU_IS_LOST, LIBRARY_NOT_FOUND, RESET_REQUIRED};
 use crate::rules::gpu::protocol::{INDEX_LIMIT, Line};
@@ -37,7 +37,7 @@ macro_rules! ask {
         match $nvml.calls.$name {
             Some(_) if $nvml.lost.is_some() => GPU_IS_LOST,
             Some(function) => {
-                $nvml.speech.call(stringify!($name));
+                $nvml.lines.call(stringify!($name));
                 // SAFETY: the types are those of NVML's header; handles came from NVML, out-pointers live for the call.
                 let code = unsafe { function($($arg),*) };
                 if matches!(code, GPU_IS_LOST | RESET_REQUIRED) {
@@ -63,7 +63,7 @@ fn blank<T: Copy>() -> T {
 
 struct Nvml {
     calls: Calls,
-    speech: Speech,
+    lines: LineWriter,
     /// The call that found the current GPU lost, and its return value.
     lost: Option<(&'static str, u32)>,
     /// The return value of the last waits for events, and how many in a row returned it.
@@ -77,28 +77,28 @@ struct Device {
 }
 
 /// Reports the GPUs once.
-pub(super) fn discover(speech: Speech, env: &Env) {
-    let Some(mut nvml) = Nvml::open(speech, env) else { return };
+pub(super) fn discover(lines: LineWriter, env: &Env) {
+    let Some(mut nvml) = Nvml::open(lines, env) else { return };
     let Some(devices) = nvml.list() else { return };
     for device in &devices {
         nvml.sample(device);
     }
-    nvml.speech.say(&Line::End);
+    nvml.lines.write(&Line::End);
 }
 
 impl Nvml {
-    fn open(mut speech: Speech, env: &Env) -> Option<Nvml> {
+    fn open(mut lines: LineWriter, env: &Env) -> Option<Nvml> {
         let named = env.given("TRAINIT_NVML_LIBRARY").is_some();
         let mut failure = None;
         for path in candidates(env) {
-            speech.call("dlopen");
+            lines.call("dlopen");
             // SAFETY: loading runs the library's constructors, which is the purpose of this process.
             match unsafe { Calls::load(&path) } {
                 Ok(calls) if is_stub(&calls) => {
                     let message = format!("{} is the toolkit's link-time stub", path.display());
                     failure.get_or_insert((Some(LIBRARY_NOT_FOUND), message));
                 }
-                Ok(calls) => return Nvml { calls, speech, lost: None, waits: (SUCCESS, 0) }.init(),
+                Ok(calls) => return Nvml { calls, lines, lost: None, waits: (SUCCESS, 0) }.init(),
                 // An existing file that fails to load explains more than a missing file.
                 Err(error) if path.is_absolute() && !named => failure = Some((None, error)),
                 Err(error) => {
@@ -107,7 +107,7 @@ impl Nvml {
             }
         }
         let (code, message) = failure.unwrap_or((Some(LIBRARY_NOT_FOUND), String::new()));
-        speech.say(&Line::Error { function: "dlopen".into(), code, message: Some(message) });
+        lines.write(&Line::Error { function: "dlopen".into(), code, message: Some(message) });
         None
     }
 
@@ -115,7 +115,7 @@ impl Nvml {
         let nvml = &mut self;
         let code = ask!(nvml.nvmlInit_v2());
         if code != SUCCESS {
-            self.speech.say(&Line::Error { function: "nvmlInit_v2".into(), code: Some(code), message: None });
+            self.lines.write(&Line::Error { function: "nvmlInit_v2".into(), code: Some(code), message: None });
             return None;
         }
         Some(self)
@@ -140,10 +140,10 @@ impl Nvml {
         nvml.lost = None;
         if code != SUCCESS {
             let function = "nvmlDeviceGetCount_v2".into();
-            nvml.speech.say(&Line::Error { function, code: Some(code), message: None });
+            nvml.lines.write(&Line::Error { function, code: Some(code), message: None });
             return None;
         }
-        nvml.speech.say(&Line::Driver { driver_version, cuda_version, count: Some(count) });
+        nvml.lines.write(&Line::Driver { driver_version, cuda_version, count: Some(count) });
         Some((0..count.min(INDEX_LIMIT)).filter_map(|index| nvml.identify(index)).collect())
     }
 
@@ -177,7 +177,7 @@ impl Nvml {
         if nvml.report_loss(&identity) {
             return None;
         }
-        nvml.speech.say(&Line::Gpu { sampled: false, gpu: Box::new(identity.clone()) });
+        nvml.lines.write(&Line::Gpu { sampled: false, gpu: Box::new(identity.clone()) });
         Some(Device { handle, identity })
     }
 
@@ -185,7 +185,7 @@ impl Nvml {
     fn report_loss(&mut self, gpu: &Gpu) -> bool {
         let Some((function, code)) = self.lost.take() else { return false };
         let (index, uuid, function) = (gpu.index, gpu.uuid.clone(), function.to_owned());
-        self.speech.say(&Line::GpuError { index, uuid, function, code });
+        self.lines.write(&Line::GpuError { index, uuid, function, code });
         true
     }
 }

@@ -70,7 +70,7 @@ impl Nvml {
             gpu.nvlinks_active = Some(gpu.nvlinks_active.unwrap_or(0) + u32::from(active == 1));
         }
         if !nvml.report_loss(&gpu) {
-            nvml.speech.say(&Line::Gpu { sampled: true, gpu: Box::new(gpu) });
+            nvml.lines.write(&Line::Gpu { sampled: true, gpu: Box::new(gpu) });
         }
     }
 

@@ -7,7 +7,7 @@ use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlEventSet_t};
 
 use super::{Device, Nvml, SUCCESS, blank, text};
 use crate::edge::clock::Clock;
-use crate::edge::gpu::answer_line::Speech;
+use crate::edge::gpu::answer_line::LineWriter;
 use crate::edge::io::eventfd;
 use crate::rules::gpu::Gpu;
 use crate::rules::gpu::answer::code::{FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED, TIMEOUT};
@@ -20,8 +20,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(2);
 const RECHECK_AFTER: Duration = Duration::from_secs(2);
 
 /// Reports the GPUs, then events, and a sample of each GPU every `interval`; runs until it is killed.
-pub(in crate::edge::gpu) fn watch(speech: Speech, env: &Env, interval: Duration) {
-    let Some(mut nvml) = Nvml::open(speech, env) else { return };
+pub(in crate::edge::gpu) fn watch(lines: LineWriter, env: &Env, interval: Duration) {
+    let Some(mut nvml) = Nvml::open(lines, env) else { return };
     let Some(devices) = nvml.list() else { return };
     let events = nvml.register(&devices);
     let clock = Clock::start();
@@ -40,7 +40,7 @@ pub(in crate::edge::gpu) fn watch(speech: Speech, env: &Env, interval: Duration)
             let recovery_action = nvml.recovery_action(device.handle);
             nvml.lost = None;
             let (index, kind) = (Some(device.identity.index), event::RECOVERY_ACTION);
-            nvml.speech.say(&Line::Event { index, kind, data: 0, gpu_instance: None, recovery_action });
+            nvml.lines.write(&Line::Event { index, kind, data: 0, gpu_instance: None, recovery_action });
         }
         let until = rechecks.iter().flatten().map(|(next, _)| *next).fold(next_round, Duration::min);
         let wait = until.saturating_sub(clock.now()).min(LONGEST_WAIT);
@@ -60,13 +60,13 @@ impl Nvml {
         let code = ask!(nvml.nvmlDeviceGetCount_v2(&raw mut count));
         nvml.lost = None;
         let count = (code == SUCCESS).then_some(count);
-        nvml.speech.say(&Line::Driver { driver_version: None, cuda_version: None, count });
+        nvml.lines.write(&Line::Driver { driver_version: None, cuda_version: None, count });
         let listed = count.filter(|n| (*n as usize) < devices.len()).map(|n| nvml.listed(n));
         for device in devices {
             let Gpu { index, uuid, .. } = &device.identity;
             if listed.as_ref().is_some_and(|listed| uuid.is_some() && !listed.contains(uuid)) {
                 let (index, uuid, function) = (*index, uuid.clone(), "nvmlDeviceGetCount_v2".to_owned());
-                nvml.speech.say(&Line::GpuError { index, uuid, function, code: GPU_IS_LOST });
+                nvml.lines.write(&Line::GpuError { index, uuid, function, code: GPU_IS_LOST });
             } else {
                 nvml.sample(device);
             }
@@ -95,7 +95,7 @@ impl Nvml {
         let code = ask!(nvml.nvmlEventSetCreate(&raw mut set));
         nvml.lost = None;
         if code != SUCCESS {
-            return nvml.deaf("nvmlEventSetCreate", code);
+            return nvml.no_events("nvmlEventSetCreate", code);
         }
         let mut registered = false;
         for device in devices {
@@ -108,15 +108,15 @@ impl Nvml {
                 registered |= code == SUCCESS;
             }
             if !nvml.report_loss(&device.identity) && code != SUCCESS {
-                nvml.deaf(function, code);
+                nvml.no_events(function, code);
             }
         }
         registered.then_some(set)
     }
 
     /// Reports that events are not available, and returns no event set.
-    fn deaf(&mut self, function: &str, code: u32) -> Option<nvmlEventSet_t> {
-        self.speech.say(&Line::EventsUnavailable { function: function.to_owned(), code });
+    fn no_events(&mut self, function: &str, code: u32) -> Option<nvmlEventSet_t> {
+        self.lines.write(&Line::EventsUnavailable { function: function.to_owned(), code });
         None
     }
 
@@ -125,14 +125,14 @@ impl Nvml {
         let nvml = self;
         let ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX).max(1);
         let Some(set) = set else {
-            nvml.speech.wait("sleep", ms);
+            nvml.lines.wait("sleep", ms);
             eventfd::wait_readable(&[], Some(wait));
             return None;
         };
         let mut data = blank();
         // This announcement contains the length of the wait, so ask! is not used: it would announce the call again
         // without it.
-        nvml.speech.wait("nvmlEventSetWait_v2", ms);
+        nvml.lines.wait("nvmlEventSetWait_v2", ms);
         let begun = Clock::start();
         // SAFETY: the set came from NVML, `data` lives for the call.
         let code = unsafe {
@@ -145,7 +145,7 @@ impl Nvml {
         // A single error may be chance. After two in a row, a sample of the GPUs shows the cause best.
         if !matches!(code, SUCCESS | TIMEOUT) && nvml.waits.1 == 2 {
             nvml.round(devices);
-            nvml.deaf("nvmlEventSetWait_v2", code);
+            nvml.no_events("nvmlEventSetWait_v2", code);
         }
         if code != SUCCESS {
             // Sleep for the rest, because a driver that returns at once would cause a busy loop.
@@ -158,7 +158,7 @@ impl Nvml {
         let index = at.map(|at| devices[at].identity.index);
         let gpu_instance = Some(data.gpuInstanceId).filter(|id| *id != u32::MAX);
         let (kind, data) = (data.eventType, data.eventData);
-        nvml.speech.say(&Line::Event { index, kind, data, gpu_instance, recovery_action });
+        nvml.lines.write(&Line::Event { index, kind, data, gpu_instance, recovery_action });
         at
     }
 }
