@@ -63,7 +63,7 @@ fn save_odd(local: &Path, step: u64) {
 }
 
 #[test]
-fn over_a_thousand_small_files_lie_in_few_objects_and_come_back_bit_for_bit() {
+fn more_than_a_thousand_small_files_are_stored_in_few_objects_and_restored_bit_for_bit() {
     each(|bucket, place| {
         save_odd(&place.local(), 7);
         place.push();
@@ -132,7 +132,7 @@ fn a_thousand_files_and_the_files_in_a_directory_are_objects_of_their_own() {
 }
 
 #[test]
-fn no_archive_takes_the_name_of_a_file() {
+fn an_archive_never_has_the_name_of_a_file() {
     let bucket = Bucket::start();
     let place = google(&bucket);
     save(&place.local(), 1, FEW + 1);
@@ -163,7 +163,7 @@ fn only_changed_small_files_are_sent_again_and_an_archive_stays_while_a_file_in_
     let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
     let (local, going) = (place.local(), run(&place, &["--keep-last", "1"]));
     for step in 1..=3 {
-        // All of the first step again, but for one file.
+        // All files of the first step again, except one.
         let unit = place.path("saving");
         match step {
             1 => save(&unit, 1, FEW + 1),
@@ -185,7 +185,7 @@ fn only_changed_small_files_are_sent_again_and_an_archive_stays_while_a_file_in_
     let there = place.pull_afresh("elsewhere");
     assert!(tree(&there.join("step-3")) == tree(&local.join("step-3")));
     place.checkpoint("verify").output().expect_code(0);
-    // The last commit that needs it takes it along, by one request.
+    // The last commit that needs the archive deletes it, with one request.
     bucket.forget();
     save(&local, 4, 1);
     place.checkpoint("push").args(["--keep-last", "1"]).output().expect_code(0);
@@ -194,7 +194,7 @@ fn only_changed_small_files_are_sent_again_and_an_archive_stays_while_a_file_in_
 }
 
 #[test]
-fn a_cap_on_the_bandwidth_counts_all_of_an_archive() {
+fn the_bandwidth_limit_counts_whole_archives() {
     let bucket = Bucket::start();
     let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
     let unit = place.path("step-1");
@@ -204,7 +204,7 @@ fn a_cap_on_the_bandwidth_counts_all_of_an_archive() {
     let begun = Instant::now();
     let going = run(&place, &["--mirror-bandwidth", "200KiB"]);
     eventually("the step is committed", || commits(&bucket, 1));
-    // Some KiB are the files' own, and 1 KiB each in the archives.
+    // The files have some KiB, and each has 1 KiB more in the archives.
     assert!(begun.elapsed() > Duration::from_secs(3), "{:?}", begun.elapsed());
     fs::write(place.path("go"), "").unwrap();
     going.finish().expect_code(0);
@@ -217,13 +217,13 @@ fn two_commits(place: &Place) {
     place.push();
 }
 
-/// Whether bytes of an archive are asked for.
+/// Whether the request reads an archive.
 fn is_get(request: &Request) -> bool {
     request.method == "GET" && is_archive(&request.key)
 }
 
 #[test]
-fn one_spoilt_answer_costs_the_files_in_it_and_no_more_than_another_request_each() {
+fn after_one_corrupt_answer_only_its_files_are_requested_again() {
     type Make = fn() -> Fault;
     let faults: [Make; 5] = [
         || Fault::Flip,
@@ -248,13 +248,13 @@ fn one_spoilt_answer_costs_the_files_in_it_and_no_more_than_another_request_each
         let once = AtomicBool::new(true);
         bucket.misbehave(move |r| (is_get(r) && once.swap(false, Relaxed)).then(fault));
         let more = pulled(&number.to_string()) - requests;
-        // One bit is of one file.
+        // The flipped bit belongs to one file.
         assert!((1..=if number == 0 { 1 } else { FEW + 1 }).contains(&more), "fault {number}: {more} more");
     }
 }
 
 #[test]
-fn a_damaged_archive_gives_way_to_the_commit_before_and_verify_names_the_file() {
+fn a_damaged_archive_causes_a_restore_of_the_previous_commit_and_verify_names_the_file() {
     let bucket = Bucket::start();
     let place = amazon(&bucket);
     two_commits(&place);
@@ -281,7 +281,7 @@ fn a_damaged_archive_gives_way_to_the_commit_before_and_verify_names_the_file() 
 }
 
 #[test]
-fn an_archive_that_cannot_be_read_and_is_listed_whole_is_no_reason_for_an_older_checkpoint() {
+fn an_unreadable_archive_with_a_complete_listing_causes_no_older_restore() {
     let bucket = Bucket::start();
     let place = google(&bucket);
     two_commits(&place);
@@ -292,7 +292,7 @@ fn an_archive_that_cannot_be_read_and_is_listed_whole_is_no_reason_for_an_older_
 }
 
 #[test]
-fn data_that_a_bucket_confirms_and_does_not_keep_is_not_committed() {
+fn data_that_a_bucket_confirms_but_does_not_keep_is_not_committed() {
     let bucket = Bucket::start();
     let place = google(&bucket);
     save(&place.local(), 1, FEW + 1);
@@ -342,7 +342,7 @@ fn killed_at_any_point_of_a_commit_or_a_restore_of_archives_the_newest_committed
 }
 
 #[test]
-fn archives_take_no_more_memory_than_the_cgroup_can_spare() {
+fn archives_use_no_more_memory_than_the_cgroup_has_free() {
     for mebibytes in [48, 30] {
         goes_through_little_memory(mebibytes, |place| {
             for number in 0..FEW + 1 {
@@ -353,7 +353,7 @@ fn archives_take_no_more_memory_than_the_cgroup_can_spare() {
 }
 
 #[test]
-fn a_commit_that_looks_for_its_files_beyond_an_archives_end_is_skipped_for_the_one_before() {
+fn a_commit_with_offsets_beyond_its_archive_is_skipped_for_the_previous_one() {
     let place = Place::new();
     place.save(1);
     place.push();

@@ -6,7 +6,7 @@ use std::fs;
 use crate::support::Trainit;
 use crate::support::checkpoints::Place;
 
-/// `whole` and `half` are what `torch.save` writes, and half of it.
+/// `whole` is a file of `torch.save`, and `half` is its first half.
 const FILES: &str = r#"cd "$D"; die() { kill -9 $$; }; half() { printf 'PK\003\004 and no end'; }
     whole() { printf 'PK\003\004PK\005\006\0\0\0\0\0\0\0\0\0\0\0\0\004\0\0\0\0\0'; }"#;
 
@@ -62,21 +62,21 @@ fn an_interrupted_save_under_a_new_name_is_moved_away() {
 }
 
 #[test]
-fn a_file_that_is_called_as_composers_link_is_left_alone() {
+fn a_file_with_the_name_of_composers_link_is_not_changed() {
     let attempts = "1) save 4; rm latest-rank0.pt; whole >latest-rank0.pt; die ;; 2) [ ! -L latest-rank0.pt ] ;;";
     expect(&Place::new(), COMPOSER, attempts, "1 from 0\n2 from a file\n");
 }
 
 #[test]
-fn a_file_that_lies_where_a_restore_puts_a_link_is_kept_aside() {
+fn a_file_in_the_place_of_a_restored_link_is_moved_aside() {
     let place = Place::new();
     let args = ["--checkpoint-store", &place.url()];
     run(&place, &args, COMPOSER, "1) save 4 ;;").output().expect_code(0);
     fs::remove_dir_all(place.local()).unwrap();
     fs::create_dir(place.local()).unwrap();
-    fs::write(place.local().join("latest-rank0.pt"), "somebody's").unwrap();
+    fs::write(place.local().join("latest-rank0.pt"), "foreign").unwrap();
     let done = run(&place, &args, COMPOSER, "1) ;;").output().expect_code(0);
     assert_eq!(done.out(), "1 from 4\n", "{}", done.err());
     let kept = fs::read_dir(place.local().join(".trainit/aside")).unwrap().next().unwrap().unwrap().path();
-    assert_eq!(fs::read(kept.join("latest-rank0.pt")).unwrap(), b"somebody's");
+    assert_eq!(fs::read(kept.join("latest-rank0.pt")).unwrap(), b"foreign");
 }

@@ -38,7 +38,8 @@ fn a_store_alone_is_enough_to_list_verify_and_prune_it() {
     let place = Place::new();
     place.save_and_push(1..=2);
     let url = place.url();
-    let run = |deed: &str| Trainit::new(["checkpoint", deed, "--checkpoint-store", &url]).output().expect_code(0).out();
+    let run =
+        |action: &str| Trainit::new(["checkpoint", action, "--checkpoint-store", &url]).output().expect_code(0).out();
     assert!(run("list").contains("step-2") && !run("list").contains("LOCAL"), "{}", run("list"));
     assert!(run("verify").contains("2 of 2 commits are complete"), "{}", run("verify"));
     assert!(
@@ -49,12 +50,12 @@ fn a_store_alone_is_enough_to_list_verify_and_prune_it() {
 }
 
 #[test]
-fn a_store_that_is_not_there_is_reported_without_the_words_of_a_run() {
+fn a_missing_store_is_reported_in_terms_of_the_subcommand() {
     let place = Place::new();
     let (local, url) = (place.local(), format!("{}-mistyped", place.url()));
-    for deed in ["list", "verify", "prune", "pull"] {
-        let mut args = vec!["checkpoint", deed, "--checkpoint-store", &url];
-        if deed == "pull" {
+    for action in ["list", "verify", "prune", "pull"] {
+        let mut args = vec!["checkpoint", action, "--checkpoint-store", &url];
+        if action == "pull" {
             args.extend(["--checkpoint-dir", local.to_str().unwrap()]);
         }
         let done = Trainit::new(args).output().expect_code(204);
@@ -68,7 +69,7 @@ fn a_store_that_is_not_there_is_reported_without_the_words_of_a_run() {
 }
 
 #[test]
-fn one_mistake_is_one_complaint() {
+fn one_mistake_causes_one_message() {
     let dir = ["--checkpoint-dir", "/x"];
     for (args, word) in [
         (&["list", "--checkpoint-store", "s4://b/x"][..], "unknown scheme"),
@@ -86,7 +87,7 @@ fn one_mistake_is_one_complaint() {
 }
 
 #[test]
-fn an_empty_store_and_an_empty_directory_are_said_to_be_empty() {
+fn an_empty_store_and_an_empty_directory_are_reported_as_empty() {
     let place = Place::new();
     fs::create_dir(place.store()).unwrap();
     let text = place.checkpoint("list").output().expect_code(0).out();
@@ -100,7 +101,7 @@ fn an_empty_store_and_an_empty_directory_are_said_to_be_empty() {
 }
 
 #[test]
-fn a_missing_directory_is_a_mistake_alone_and_empty_with_a_store() {
+fn a_missing_directory_is_an_error_by_itself_and_counts_as_empty_with_a_store() {
     let place = Place::new();
     place.save(1);
     place.push();
@@ -122,21 +123,21 @@ fn each_action_ends_in_the_same_way_without_the_directory() {
     let place = Place::new();
     let (no_dir, store) = (place.path("no-dir"), place.store());
     place.save(1);
-    for (deed, without_store, without_dir, made) in [
+    for (action, without_store, without_dir, made) in [
         ("list", 204, 0, false),
         ("verify", 204, 0, false),
         ("prune", 204, 0, false),
         ("pull", 204, 0, true),
         ("push", 0, 125, false),
     ] {
-        let (in_there, at_both) = (|| place.checkpoint_in(deed, &no_dir), if deed == "push" { 125 } else { 204 });
+        let (in_there, at_both) = (|| place.checkpoint_in(action, &no_dir), if action == "push" { 125 } else { 204 });
         in_there().output().expect_code(at_both);
-        assert!(!store.exists() && !no_dir.exists(), "{deed}");
-        place.checkpoint(deed).output().expect_code(without_store);
-        assert_eq!(store.exists(), deed == "push");
+        assert!(!store.exists() && !no_dir.exists(), "{action}");
+        place.checkpoint(action).output().expect_code(without_store);
+        assert_eq!(store.exists(), action == "push");
         place.push();
         in_there().output().expect_code(without_dir);
-        assert_eq!(no_dir.exists(), made, "{deed}");
+        assert_eq!(no_dir.exists(), made, "{action}");
         fs::remove_dir_all(&store).unwrap();
         let _ = fs::remove_dir_all(&no_dir);
     }
@@ -154,7 +155,7 @@ fn a_file_where_a_directory_should_be_is_named() {
 }
 
 #[test]
-fn verify_names_every_file_that_is_no_good_and_list_those_whose_size_tells() {
+fn verify_names_every_bad_file_and_list_names_those_with_a_wrong_size() {
     let place = Place::new();
     place.save(1);
     place.push();
@@ -183,7 +184,7 @@ fn verify_names_every_file_that_is_no_good_and_list_those_whose_size_tells() {
 fn verify_continues_after_an_object_that_cannot_be_read() {
     let place = Place::new();
     place.save_and_push(1..=2);
-    // A directory of that name has a size in no listing and no bytes to read.
+    // A directory in the place of an object has no size in a listing and no bytes to read.
     let object = place.store().join("step-2/0000000002-000001/weights.bin");
     fs::remove_file(&object).unwrap();
     fs::create_dir(&object).unwrap();
@@ -210,7 +211,7 @@ fn files_in_the_newest_commit_are_not_pushed_again() {
 }
 
 #[test]
-fn nothing_to_push_makes_nothing_and_says_why() {
+fn a_push_without_a_checkpoint_creates_nothing_and_gives_the_reason() {
     let place = Place::new();
     let nowhere = place.path("nowhere");
     let done = place.checkpoint_in("push", &nowhere).output().expect_code(125);
@@ -223,7 +224,7 @@ fn nothing_to_push_makes_nothing_and_says_why() {
 }
 
 #[test]
-fn a_dry_run_that_a_subcommand_does_not_have_is_refused() {
+fn a_dry_run_of_a_subcommand_without_one_is_refused() {
     let place = Place::new();
     place.save(1);
     for action in ["push", "pull"] {
@@ -253,7 +254,7 @@ fn pull_names_the_files_that_it_moved_aside() {
 }
 
 #[test]
-fn prune_names_what_goes_and_counts_what_stays() {
+fn prune_names_deleted_commits_and_counts_the_kept_ones() {
     let place = Place::new();
     place.save_and_push(1..=3);
     let prune = |args: &[&str]| place.checkpoint("prune").args(["--keep-last", "1"]).args(args).output().expect_code(0);
@@ -272,7 +273,7 @@ fn prune_names_what_goes_and_counts_what_stays() {
 }
 
 #[test]
-fn prune_counts_what_was_written_half_and_a_dry_one_leaves_it() {
+fn prune_counts_half_written_files_and_a_dry_run_keeps_them() {
     let place = Place::new();
     place.save(1);
     place.push();
@@ -305,7 +306,7 @@ fn a_store_without_room_for_one_more_file_can_be_pruned() {
 }
 
 #[test]
-fn a_push_deletes_only_where_it_is_told_what_to_keep() {
+fn a_push_deletes_commits_only_with_a_retention_setting() {
     let place = Place::new();
     place.save_and_push(1..=5);
     assert_eq!(place.steps(), [5, 4, 3, 2, 1]);
@@ -335,6 +336,6 @@ fn the_newest_of_hundreds_of_checkpoints_is_found_quickly() {
     let list = Trainit::new(["checkpoint", "list", "--json", "--checkpoint-dir"]).args([place.local()]);
     let done = list.output().expect_code(0);
     assert_eq!(json_of(&done)["local"][0]["step"], 700, "{}", done.out());
-    // Comparing each with each takes twenty times as long as this does.
+    // Comparing each checkpoint with each other one would take twenty times as long.
     assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
 }

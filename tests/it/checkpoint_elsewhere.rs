@@ -1,4 +1,4 @@
-//! A checkpoint that is put back as it was: the modes of its directories.
+//! A restored checkpoint has the modes of its directories.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,7 +15,7 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 #[test]
-fn directories_come_back_with_their_modes() {
+fn directories_are_restored_with_their_modes() {
     let place = Place::new();
     place.save(1);
     let unit = place.local().join("step-1");

@@ -1,5 +1,5 @@
-//! trainit, its trainer or the store killed at every numbered point of a commit and of a restore, under `run`; a store
-//! that falls silent when time is short.
+//! trainit, its trainer or the store killed at every numbered point of a commit and of a restore, under `run`; and a
+//! store that hangs before a deadline.
 
 use std::fs;
 use std::path::Path;
@@ -28,13 +28,13 @@ fn run_with(place: &Place, dir: &Path, options: &[&str], script: &str) -> Traini
     place.env().iter().fold(trainit, |trainit, (name, value)| trainit.env(name, value))
 }
 
-/// A trainer that puts step 2 into place, which was saved outside, and waits to be let go.
+/// A trainer that moves step 2, which was saved elsewhere, into place, and waits for a signal file.
 const SAVES: &str =
     r#"mv "$D.saved/step-2" "$D/step-2"; echo "saved by $$"; until [ -e "$D.go" ]; do sleep 0.01; done"#;
 
 type Saved = std::collections::BTreeMap<String, Vec<u8>>;
 
-/// A place with step 1 committed (and step 0, which the next commit lets go), and what step 2 will be.
+/// A place with step 1 committed (and step 0, which the next commit deletes), and the files of step 2.
 fn one_committed(place: Place) -> (Place, [Saved; 2]) {
     place.save(0);
     place.push();
@@ -57,7 +57,7 @@ fn restores(place: &Place, step: usize, saved: &Saved, what: &str) {
 }
 
 #[test]
-fn trainit_killed_at_any_point_of_a_commit_the_next_run_resumes_from_the_newest_committed_one() {
+fn if_trainit_is_killed_at_any_point_of_a_commit_the_next_run_resumes_from_the_newest_commit() {
     for point in COMMIT_POINTS {
         let (place, saved) = one_committed(Place::new());
         let killed = run(&place, &place.local(), SAVES).env("TRAINIT_TEST_FAULT", point.to_string());
@@ -75,7 +75,7 @@ fn trainit_killed_at_any_point_of_a_commit_the_next_run_resumes_from_the_newest_
 }
 
 #[test]
-fn the_trainer_killed_at_any_point_of_a_commit_its_last_checkpoint_is_committed_all_the_same() {
+fn if_the_trainer_is_killed_at_any_point_of_a_commit_its_last_checkpoint_is_committed() {
     for point in COMMIT_POINTS {
         let (place, saved) = one_committed(Place::new());
         let going = run(&place, &place.local(), SAVES).env("TRAINIT_TEST_FAULT", format!("{point}:stop")).start();
@@ -88,7 +88,7 @@ fn the_trainer_killed_at_any_point_of_a_commit_its_last_checkpoint_is_committed_
     }
 }
 
-/// The bucket closes every connection until the run has requested something or has no more requests.
+/// The bucket closes every connection until the run has sent a request, or sends no more.
 fn dies_and_comes_back(bucket: &Bucket, going: &Running) {
     let (asked, was_asked) = std::sync::mpsc::channel();
     bucket.misbehave(move |_: &Request| {
@@ -102,7 +102,7 @@ fn dies_and_comes_back(bucket: &Bucket, going: &Running) {
 }
 
 #[test]
-fn the_store_gone_at_any_point_of_a_commit_and_back_again_it_is_committed() {
+fn a_commit_survives_an_outage_of_the_store_at_any_point() {
     for point in COMMIT_POINTS {
         let bucket = Bucket::start();
         let place = Place::with_store(&format!("gs://{NAME}/job"), bucket.as_google());
@@ -124,7 +124,7 @@ fn torn(there: &Path) {
 }
 
 #[test]
-fn trainit_killed_at_any_point_of_a_restore_starts_no_trainer_and_the_next_run_restores_bit_for_bit() {
+fn if_trainit_is_killed_at_any_point_of_a_restore_the_next_run_restores_bit_for_bit() {
     for point in RESTORE_POINTS {
         let place = Place::new();
         let saved = place.save(2);
@@ -142,7 +142,7 @@ fn trainit_killed_at_any_point_of_a_restore_starts_no_trainer_and_the_next_run_r
 }
 
 #[test]
-fn the_store_gone_at_any_point_of_a_restore_and_back_again_the_trainer_resumes_bit_for_bit() {
+fn a_restore_survives_an_outage_of_the_store_at_any_point() {
     for point in RESTORE_POINTS {
         let bucket = Bucket::start();
         let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
@@ -166,8 +166,8 @@ fn is_new(request: &Request) -> bool {
 }
 
 #[test]
-fn a_store_that_falls_silent_after_a_notice_costs_the_newest_checkpoint_and_never_the_deadline() {
-    // SIGTERM too, where the platform's grace is known.
+fn a_store_that_hangs_after_a_notice_loses_the_newest_checkpoint_but_never_delays_the_deadline() {
+    // The same for SIGTERM with a known grace.
     for (signal, notice) in [(libc::SIGUSR1, "USR1@8"), (libc::SIGTERM, "TERM@8")] {
         let bucket = Bucket::start();
         let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
@@ -207,7 +207,7 @@ fn a_store_that_never_answers_does_not_delay_a_stop_at_the_start() {
 }
 
 #[test]
-fn a_panic_in_the_thread_that_commits_ends_neither_the_job_nor_its_verdict() {
+fn a_panic_in_the_commit_thread_ends_neither_the_job_nor_its_verdict() {
     // The last fault point is after the manifest, when the commit exists.
     for (point, newest) in [(2, 1), (4, 1), (COMMITTED, 2)] {
         let (place, saved) = one_committed(Place::new());
@@ -224,7 +224,7 @@ fn a_panic_in_the_thread_that_commits_ends_neither_the_job_nor_its_verdict() {
 }
 
 #[test]
-fn after_a_panic_in_the_thread_that_commits_a_stop_still_reaches_the_trainer() {
+fn after_a_panic_in_the_commit_thread_a_stop_still_reaches_the_trainer() {
     let (place, _) = one_committed(Place::new());
     let script = format!("trap 'echo heard; exit 0' TERM; {SAVES}");
     let going = run(&place, &place.local(), &script).env("TRAINIT_TEST_FAULT", "2:panic").start();
@@ -234,7 +234,7 @@ fn after_a_panic_in_the_thread_that_commits_a_stop_still_reaches_the_trainer() {
 }
 
 #[test]
-fn a_panic_of_a_command_itself_is_an_exit_code_and_no_abort() {
+fn a_panic_of_a_subcommand_is_an_exit_code_and_not_an_abort() {
     let (place, _) = one_committed(Place::new());
     save_in(&place.local(), 2);
     place.checkpoint("push").env("TRAINIT_TEST_FAULT", "2:panic").output().expect_code(125);

@@ -1,5 +1,5 @@
-//! A newer run of the job takes over the store: the older one notices it during any operation, and does not change what
-//! the newer one leaves.
+//! A newer run of the job takes over the store: the older one notices it during any operation, and changes nothing of
+//! the newer run.
 
 use std::fs;
 
@@ -45,7 +45,7 @@ fn gave_way(place: &Place, older: Running) -> Finished {
 }
 
 #[test]
-fn a_run_with_nothing_new_to_commit_hears_at_its_end_that_it_was_taken_over_and_leaves_the_newer_model_alone() {
+fn a_run_without_a_new_commit_notices_at_its_end_that_it_was_replaced_and_keeps_the_newer_model() {
     let place = Place::new();
     place.save(100);
     place.push();
@@ -59,14 +59,14 @@ fn a_run_with_nothing_new_to_commit_hears_at_its_end_that_it_was_taken_over_and_
 }
 
 #[test]
-fn a_push_beside_a_run_that_keeps_the_store_is_refused_unless_it_is_to_take_it_over() {
+fn a_push_to_the_store_of_a_running_job_is_refused_without_take_over() {
     let place = Place::new();
     let go = pipe(&place, "go");
     let run = rarely_looking(&place, "checkpoints", &format!("echo ready; read _ < {go}")).start();
     run.after_line("ready");
     place.save(100);
-    let told = place.checkpoint("push").output().expect_code(1).err();
-    assert!(told.contains(&format!("pid {}", run.pid())) && told.contains("--take-over"), "{told}");
+    let refusal = place.checkpoint("push").output().expect_code(1).err();
+    assert!(refusal.contains(&format!("pid {}", run.pid())) && refusal.contains("--take-over"), "{refusal}");
     assert_eq!(place.commits().len(), 0);
     let elsewhere = format!("file://{}", place.path("another store").display());
     place.checkpoint("push").args(["--checkpoint-store", &elsewhere]).output().expect_code(0);
@@ -78,7 +78,7 @@ fn a_push_beside_a_run_that_keeps_the_store_is_refused_unless_it_is_to_take_it_o
 }
 
 #[test]
-fn a_run_that_is_taken_over_after_its_last_commit_leaves_the_newer_model_alone() {
+fn a_run_that_is_replaced_after_its_last_commit_keeps_the_newer_model() {
     let place = Place::new();
     place.save(99);
     place.push();
@@ -93,7 +93,7 @@ fn a_run_that_is_taken_over_after_its_last_commit_leaves_the_newer_model_alone()
 }
 
 #[test]
-fn a_run_that_was_taken_over_starts_no_other_attempt_beside_the_newer_one() {
+fn a_replaced_run_starts_no_further_attempt() {
     let place = Place::new();
     place.save(100);
     place.push();
@@ -106,7 +106,7 @@ fn a_run_that_was_taken_over_starts_no_other_attempt_beside_the_newer_one() {
 }
 
 #[test]
-fn a_trainer_that_saves_nothing_any_more_is_stopped_too_when_a_newer_run_takes_over() {
+fn a_trainer_that_no_longer_saves_is_also_stopped_when_a_newer_run_takes_over() {
     for saved in [0, 1] {
         let place = Place::new();
         (0..saved).for_each(|_| drop(place.save(1)));
@@ -133,7 +133,7 @@ fn a_committed_run_does_not_fail_if_the_store_is_gone_at_the_end() {
 }
 
 #[test]
-fn where_a_store_lets_two_claim_one_number_the_one_whose_claim_was_written_over_gives_way_and_touches_nothing() {
+fn if_two_runs_claim_one_number_the_run_whose_claim_was_overwritten_stops_and_changes_nothing() {
     let place = Place::new();
     let go = pipe(&place, "go");
     let save = "mkdir $TRAINIT_CHECKPOINT_DIR/step-100; echo 1 > $TRAINIT_CHECKPOINT_DIR/step-100/weights.bin";
@@ -149,7 +149,7 @@ fn where_a_store_lets_two_claim_one_number_the_one_whose_claim_was_written_over_
 }
 
 #[test]
-fn a_run_in_the_command_of_one_that_keeps_the_same_checkpoints_leaves_them_and_the_model_to_that_one() {
+fn a_run_nested_in_a_run_with_the_same_checkpoints_leaves_them_and_the_model_to_the_outer_run() {
     let place = Place::new();
     place.save(100);
     place.push();
@@ -157,7 +157,7 @@ fn a_run_in_the_command_of_one_that_keeps_the_same_checkpoints_leaves_them_and_t
     let script = "[ \"$TRAINIT_RESUME_STEP\" = 100 ] || exit 2; mkdir $TRAINIT_CHECKPOINT_DIR/step-500; \
                   echo 1 > $TRAINIT_CHECKPOINT_DIR/step-500/weights.bin; mkdir \"$TRAINIT_MODEL_DIR\"; \
                   echo mine > \"$TRAINIT_MODEL_DIR/saved_model.pb\"";
-    // A third one is as far below the keeper.
+    // A third run is nested below the first one, too.
     let done = Trainit::new(["run", "--", trainit, "run", "--", trainit, "run", "--", "sh", "-c", script])
         .env("TRAINIT_CHECKPOINT_STORE", place.url())
         .env("TRAINIT_CHECKPOINT_DIR", place.path("checkpoints").to_str().unwrap())

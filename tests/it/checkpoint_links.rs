@@ -1,4 +1,4 @@
-//! Symbolic links in a checkpoint: inside it they are links, out of it they are followed where that was asked for.
+//! Symbolic links in a checkpoint: links inside it stay links, and links out of it are followed on request.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -28,9 +28,9 @@ const FOLLOW: [&str; 1] = ["--follow-symlinks"];
 fn targets_of_links_out_of_the_checkpoint_are_copied_with_follow_symlinks() {
     let place = linked();
     let done = place.checkpoint("push").output().expect_code(0);
-    let told =
+    let omitted =
         "step-2/frozen.bin is NOT committed: a symbolic link that leaves the checkpoint directory; --follow-symlinks";
-    assert!(done.err().contains(told) && done.err().contains("step-2/tokens is NOT"), "{}", done.err());
+    assert!(done.err().contains(omitted) && done.err().contains("step-2/tokens is NOT"), "{}", done.err());
     place.checkpoint("push").args(FOLLOW).output().expect_code(0);
     let there = place.pull_afresh("elsewhere").join("step-2");
     for name in ["frozen.bin", "tokens/vocabulary.txt"] {
@@ -90,7 +90,7 @@ fn files_copied_through_links_are_neither_pushed_nor_fetched_again() {
     fs::write(place.path("base/frozen.bin"), vec![8; 100_000]).unwrap();
     assert!(place.checkpoint("push").args(FOLLOW).output().expect_code(0).out().starts_with("committed step-2"));
     fs::write(place.path("base/frozen.bin"), vec![9; 100_000]).unwrap();
-    // As on another machine: a file that is written after a push in its own place is newer.
+    // As on another machine: a file that is written after a push is newer.
     fs::remove_dir_all(place.local().join(".trainit")).unwrap();
     place.checkpoint("pull").args(FOLLOW).output().expect_code(0);
     let now = place.local().join("step-2/frozen.bin");
@@ -99,7 +99,7 @@ fn files_copied_through_links_are_neither_pushed_nor_fetched_again() {
 }
 
 #[test]
-fn a_link_to_nothing_and_one_that_leads_back_are_left_out_by_name() {
+fn a_dangling_link_and_a_circular_link_are_omitted_and_named() {
     for target in ["/nowhere/at/all", "../../around"] {
         let place = Place::new();
         place.save(1);
@@ -112,7 +112,7 @@ fn a_link_to_nothing_and_one_that_leads_back_are_left_out_by_name() {
 }
 
 #[test]
-fn a_file_at_the_end_of_a_link_is_held_and_watched_like_any_other() {
+fn the_target_of_a_link_is_pinned_and_watched_like_any_other_file() {
     let place = linked();
     let frozen = place.path("base/frozen.bin");
     let push = place.checkpoint("push").args(FOLLOW).env("TRAINIT_TEST_FAULT", "3:stop").start();

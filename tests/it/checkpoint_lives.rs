@@ -1,5 +1,5 @@
-//! The checkpoint from which a run resumes: the local one or the store's, after machines changed, runs went back, and
-//! crashes left nothing whole.
+//! The checkpoint from which a run resumes: the local one or the store's, after a change of machines, a fallback, or a
+//! crash without a whole checkpoint.
 
 use std::fs;
 
@@ -39,7 +39,7 @@ fn a_newer_local_checkpoint_of_the_same_machine_is_kept_and_committed() {
 }
 
 #[test]
-fn nodes_that_share_a_directory_each_know_what_is_theirs_in_it() {
+fn nodes_that_share_a_directory_distinguish_their_own_checkpoints() {
     let place = Place::new();
     let node = |rank: &str, script: &str| {
         let args = ["--nnodes", "2", "--leader", "127.0.0.1:1", "--node-rank", rank];
@@ -61,14 +61,14 @@ fn a_checkpoint_of_another_job_is_not_resumed() {
 }
 
 #[test]
-fn a_machine_that_comes_back_after_another_went_on_takes_the_others_checkpoint() {
+fn a_returning_machine_resumes_from_the_newer_checkpoint_of_another_machine() {
     let place = Place::new();
     run(&place, &[], &saves(10)).expect_code(0);
     fs::rename(place.local(), place.path("first machine")).unwrap();
     run(&place, &[], &saves(15)).expect_code(0);
     fs::remove_dir_all(place.local()).unwrap();
     fs::rename(place.path("first machine"), place.local()).unwrap();
-    // Never committed: the first machine lost its store before it could.
+    // Never committed, because the first machine lost its store before.
     fs::write(place.local().join("ckpt-20.json"), "{}").unwrap();
     let done = run(&place, &[], &saves(16)).expect_code(0);
     resumed(&place, &done, 15);
@@ -78,7 +78,7 @@ fn a_machine_that_comes_back_after_another_went_on_takes_the_others_checkpoint()
 }
 
 #[test]
-fn a_run_that_goes_back_on_purpose_continues_from_there() {
+fn a_run_that_resumes_from_an_older_step_on_request_continues_from_there() {
     let place = Place::new();
     for step in [10, 20, 30] {
         run(&place, &[], &saves(step)).expect_code(0);
@@ -91,7 +91,7 @@ fn a_run_that_goes_back_on_purpose_continues_from_there() {
 }
 
 #[test]
-fn a_run_from_scratch_ignores_what_is_there_and_its_own_checkpoints_count() {
+fn a_run_from_scratch_ignores_older_checkpoints_and_uses_its_own() {
     let place = Place::new();
     run(&place, &[], &saves(50)).expect_code(0);
     let done = run(&place, &["--restore", "none"], &saves(5)).expect_code(0);
@@ -101,7 +101,7 @@ fn a_run_from_scratch_ignores_what_is_there_and_its_own_checkpoints_count() {
 }
 
 #[test]
-fn a_restart_in_a_run_from_scratch_does_not_wake_an_older_runs_commit() {
+fn a_restart_in_a_run_from_scratch_does_not_restore_an_older_runs_commit() {
     let place = Place::new();
     run(&place, &[], &saves(50)).expect_code(0);
     let script = r#"echo "from ${TRAINIT_RESUME_FROM:-scratch}"; [ "$TRAINIT_ATTEMPT" = 1 ] && exit 9; exit 0"#;
@@ -110,7 +110,7 @@ fn a_restart_in_a_run_from_scratch_does_not_wake_an_older_runs_commit() {
 }
 
 #[test]
-fn after_a_crash_that_left_nothing_complete_the_commit_is_fetched_again() {
+fn after_a_crash_without_a_complete_checkpoint_the_commit_is_fetched_again() {
     let place = Place::new();
     let store = place.store();
     let script = format!(
@@ -167,7 +167,7 @@ fn a_torn_restore_left_by_a_kill_is_never_resumed_from() {
 
 #[test]
 fn two_runs_at_once_leave_only_complete_checkpoints_in_any_schedule() {
-    // Each schedule stops the older run somewhere else, lets the newer one do all it does, and wakes the older one.
+    // Each schedule freezes the older run at another point, lets the newer run finish, and continues the older one.
     for point in [
         "2:stop",
         "3:stop",
@@ -201,7 +201,7 @@ fn two_runs_at_once_leave_only_complete_checkpoints_in_any_schedule() {
 }
 
 #[test]
-fn three_runs_of_which_one_sleeps_and_one_dies_leave_a_whole_newest_checkpoint() {
+fn three_runs_with_one_frozen_and_one_killed_leave_a_whole_newest_checkpoint() {
     for sleeps_at in [2, 4, 7, 8] {
         for dies_at in 1..=12 {
             let what = format!("one sleeps at {sleeps_at}, one dies at {dies_at}");
@@ -229,13 +229,13 @@ fn three_runs_of_which_one_sleeps_and_one_dies_leave_a_whole_newest_checkpoint()
     }
 }
 
-/// Where the store has the one file of a step that the run of this attempt committed first.
+/// The path in the store of a step's only file, which the run of this attempt committed first.
 fn data(place: &Place, attempt: u32, step: u64) -> String {
     place.store().join(format!("ckpt-{step}.json/{attempt:010}-000001/ckpt-{step}.json")).display().to_string()
 }
 
 #[test]
-fn a_restart_whose_newest_commit_is_no_good_any_more_goes_on_from_the_one_before_it() {
+fn a_restart_with_a_damaged_newest_commit_resumes_from_the_previous_one() {
     let place = Place::new();
     for step in [10, 20] {
         run(&place, &[], &saves(step)).expect_code(0);
@@ -251,7 +251,7 @@ fn a_restart_whose_newest_commit_is_no_good_any_more_goes_on_from_the_one_before
 }
 
 #[test]
-fn a_restart_for_which_no_commit_is_complete_is_204_and_never_from_scratch() {
+fn a_restart_without_a_complete_commit_is_204_and_never_from_scratch() {
     let place = Place::new();
     run(&place, &[], &saves(10)).expect_code(0);
     let script = format!(
@@ -263,7 +263,7 @@ fn a_restart_for_which_no_commit_is_complete_is_204_and_never_from_scratch() {
 }
 
 #[test]
-fn a_store_that_is_gone_is_not_created_on_the_disk_below() {
+fn an_unmounted_store_is_not_created_on_the_disk_below() {
     let place = Place::new();
     let (store, away) = (place.store(), place.path("away"));
     let script = format!(
@@ -281,7 +281,7 @@ fn a_store_that_is_gone_is_not_created_on_the_disk_below() {
 }
 
 #[test]
-fn a_claim_that_a_rule_of_the_bucket_deleted_is_made_again() {
+fn a_claim_that_a_lifecycle_rule_deleted_is_made_again() {
     let place = Place::new();
     let script = format!(
         r#"echo {{}} >"$D/ckpt-10.json"
@@ -295,7 +295,7 @@ fn a_claim_that_a_rule_of_the_bucket_deleted_is_made_again() {
 }
 
 #[test]
-fn a_number_that_was_used_is_not_used_again_although_its_claim_is_gone() {
+fn a_used_attempt_number_is_not_reused_although_its_claim_is_gone() {
     let place = Place::new();
     for step in [10, 20] {
         run(&place, &[], &saves(step)).expect_code(0);
@@ -319,7 +319,7 @@ fn a_checkpoint_pulled_by_hand_and_trained_further_is_resumed() {
 }
 
 #[test]
-fn a_file_that_is_open_for_writing_is_not_committed_however_short_the_settling() {
+fn a_file_that_is_open_for_writing_is_not_committed_for_any_settling_time() {
     let place = Place::new();
     let script = format!(
         r#"exec 3>"$D/ckpt-10.json"; echo {{}} >&3; sleep 0.5; ls {}/.trainit/commits 2>/dev/null; echo looked"#,
@@ -331,7 +331,7 @@ fn a_file_that_is_open_for_writing_is_not_committed_however_short_the_settling()
 }
 
 #[test]
-fn nothing_old_is_deleted_on_the_way_out() {
+fn old_commits_are_not_deleted_during_a_stop() {
     let place = Place::new();
     let script = format!(
         r#"trap 'echo {{}} >"$D/ckpt-20.json"; exit 0' TERM; echo {{}} >"$D/ckpt-10.json"
@@ -339,7 +339,7 @@ fn nothing_old_is_deleted_on_the_way_out() {
            kill -TERM $PPID; while :; do sleep 0.01; done"#,
         place.store().display()
     );
-    // Long enough that no look while the command leaves commits the second one.
+    // Long enough that no scan during the exit of the command commits the second checkpoint.
     let done = run(&place, &["--keep-last", "1", "--settle", "2s"], &script).expect_code(143);
     assert_eq!(place.steps(), [20, 10], "{}", done.err());
     run(&place, &["--keep-last", "1"], &saves(30)).expect_code(0);
@@ -347,7 +347,7 @@ fn nothing_old_is_deleted_on_the_way_out() {
 }
 
 #[test]
-fn a_checkpoint_written_by_a_clock_that_was_set_back_is_committed_all_the_same() {
+fn a_checkpoint_written_after_the_clock_was_set_back_is_committed() {
     let place = Place::new();
     let store = place.store();
     let script = format!(
@@ -364,7 +364,7 @@ fn a_checkpoint_written_by_a_clock_that_was_set_back_is_committed_all_the_same()
 }
 
 #[test]
-fn a_restart_finds_the_pointer_at_the_checkpoint_it_goes_on_from_whatever_the_crash_left_there() {
+fn after_any_crash_the_pointer_names_the_checkpoint_that_the_restart_resumes_from() {
     const TRACKER: &str = "latest_checkpointed_iteration.txt";
     for (has_store, left) in [
         (true, "printf 20 >$D/TRACKER"),

@@ -37,7 +37,7 @@ fn a_pipe_or_a_socket_among_the_files_does_not_block_and_its_checkpoint_is_incom
 }
 
 #[test]
-fn a_pipe_under_the_name_of_a_claim_keeps_no_push_waiting() {
+fn a_pipe_with_the_name_of_a_claim_does_not_block_a_push() {
     let place = Place::new();
     place.save(1);
     fs::create_dir_all(place.store().join(".trainit/attempts")).unwrap();
@@ -48,10 +48,10 @@ fn a_pipe_under_the_name_of_a_claim_keeps_no_push_waiting() {
 }
 
 #[test]
-fn a_checkpoint_that_the_trainer_wrote_and_that_may_not_be_read_is_204() {
+fn a_trainers_checkpoint_without_read_permission_is_204() {
     let (name, whole, locked) = ("w.bin", "w", "/w.bin");
     let place = Place::new();
-    // Root may read everything, and a place of root's is none to be written by others.
+    // Root may read everything, and other users may not write to a place of root.
     if fs::metadata(place.local()).unwrap().uid() != 0 {
         return;
     }
@@ -65,8 +65,8 @@ fn a_checkpoint_that_the_trainer_wrote_and_that_may_not_be_read_is_204() {
     );
     let local = place.local();
     let args = ["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()];
-    let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
-    let run = Trainit::through(&nobody, [&args[..], &["--settle", "0", "--mirror-interval", "20ms"]].concat());
+    let as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    let run = Trainit::through(&as_nobody, [&args[..], &["--settle", "0", "--mirror-interval", "20ms"]].concat());
     let run = run.args(["--", "sh", "-c", &script]).env("D", &local).env("S", place.store()).env("W", whole);
     let done = run.output().expect_code(204);
     let last = done.err().lines().last().unwrap_or_default().to_owned();
@@ -76,7 +76,7 @@ fn a_checkpoint_that_the_trainer_wrote_and_that_may_not_be_read_is_204() {
     assert_eq!(place.steps(), [1], "{name}");
     let by_hand =
         ["checkpoint", "push", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()];
-    let pushed = Trainit::through(&nobody, by_hand).output().expect_code(204).err();
+    let pushed = Trainit::through(&as_nobody, by_hand).output().expect_code(204).err();
     let last = pushed.lines().last().unwrap_or_default();
     assert!(last.contains("step-2") && last.contains("Permission denied"), "{name}: {pushed}");
     fs::set_permissions(local.join("step-2"), fs::Permissions::from_mode(0o755)).unwrap();

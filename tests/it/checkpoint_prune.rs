@@ -10,7 +10,7 @@ fn prune(place: &Place, args: &[&str]) -> String {
 }
 
 #[test]
-fn a_prune_by_hand_spares_the_commit_that_the_newest_ones_run_resumed_from() {
+fn a_manual_prune_keeps_the_commit_that_the_newest_run_resumed_from() {
     let place = Place::new();
     let run = |step: u64| {
         let dir = place.local();
@@ -29,7 +29,7 @@ fn a_prune_by_hand_spares_the_commit_that_the_newest_ones_run_resumed_from() {
 }
 
 #[test]
-fn data_of_no_commit_is_found_where_the_claims_are_gone() {
+fn orphaned_data_is_found_after_the_claims_are_gone() {
     let place = Place::new();
     place.save_and_push(1..=2);
     let (older, newest) = ("step-1/0000000001-000002", "step-2/0000000002-000002");
@@ -45,7 +45,7 @@ fn data_of_no_commit_is_found_where_the_claims_are_gone() {
 }
 
 #[test]
-fn a_poisoned_commit_is_called_so_and_is_none_of_those_that_are_kept() {
+fn a_poisoned_commit_is_named_and_does_not_count_as_kept() {
     let place = Place::new();
     place.save_and_push(1..=3);
     fs::create_dir_all(place.store().join(".trainit/bad")).unwrap();
@@ -57,7 +57,7 @@ fn a_poisoned_commit_is_called_so_and_is_none_of_those_that_are_kept() {
 }
 
 #[test]
-fn a_dry_prune_says_of_data_that_loses_its_commit_what_the_real_one_does() {
+fn a_dry_prune_reports_the_same_orphaned_data_as_a_real_one() {
     let place = Place::new();
     place.save_and_push(1..=3);
     let store = place.store();
@@ -66,7 +66,7 @@ fn a_dry_prune_says_of_data_that_loses_its_commit_what_the_real_one_does() {
         fs::read_dir(store.join(".trainit/commits")).unwrap().map(|entry| entry.unwrap().path()).min().unwrap();
     fs::write(oldest, "{").unwrap();
     fs::write(store.join("step-2/0000000002-000001/left.bin"), "of a save that was cut off").unwrap();
-    fs::write(store.join("notes.txt"), "nobody's business").unwrap();
+    fs::write(store.join("notes.txt"), "a foreign file").unwrap();
     let args = ["--keep-last", "1", "--orphan-age", "0s"];
     let dry = prune(&place, &[&args[..], &["--dry-run"]].concat());
     let real = prune(&place, &args);

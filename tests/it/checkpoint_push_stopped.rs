@@ -12,7 +12,7 @@ fn is_second_part(request: &Request) -> bool {
 }
 
 #[test]
-fn a_push_that_is_stopped_takes_back_what_it_sent_and_leaves_with_the_signals_code() {
+fn a_stopped_push_removes_its_objects_and_exits_with_the_signals_code() {
     for (name, signal, code) in [("TERM", libc::SIGTERM, 143), ("INT", libc::SIGINT, 130)] {
         let bucket = Bucket::start();
         let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
@@ -23,7 +23,7 @@ fn a_push_that_is_stopped_takes_back_what_it_sent_and_leaves_with_the_signals_co
         let local = place.local().display().to_string();
         let push =
             ["checkpoint", "push", "--checkpoint-store", &place.url(), "--checkpoint-dir", &local, "--settle", "0"];
-        // However the tests were started, the signal is not ignored.
+        // The signal must not be ignored, however the tests were started.
         let defaults = format!("--default-signal={name}");
         let push = Trainit::through(&["env", &defaults], push);
         let push = place.env().iter().fold(push, |push, (name, value)| push.env(name, value)).start();
@@ -72,7 +72,7 @@ fn objects_whose_put_was_not_confirmed_are_removed_too() {
 }
 
 #[test]
-fn a_push_that_is_stopped_as_it_names_its_commit_deletes_nothing_of_it() {
+fn a_push_that_is_stopped_while_it_writes_the_manifest_deletes_nothing() {
     let bucket = Bucket::start();
     let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
     place.save(1);

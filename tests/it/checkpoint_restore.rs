@@ -1,4 +1,4 @@
-//! Restores: the content of the checkpoint directory after a pull, for any content of the store and any disturbance.
+//! Restores: the content of the checkpoint directory after a pull, for any content of the store and any fault.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,14 +14,14 @@ use crate::support::{Trainit, stopped};
 const RESTORE_POINTS: std::ops::RangeInclusive<u32> = 19..=29;
 
 #[test]
-fn killed_at_any_point_of_a_restore_the_next_one_completes_it_and_nothing_local_is_lost() {
+fn after_a_kill_at_any_point_of_a_restore_the_next_one_completes_it_without_local_losses() {
     for point in RESTORE_POINTS {
         let place = Place::new();
         let saved = place.save(2);
         place.push();
         let other = place.path("other");
         fs::create_dir_all(other.join("step-2")).unwrap();
-        fs::write(other.join("step-2/weights.bin"), "torn, but somebody's").unwrap();
+        fs::write(other.join("step-2/weights.bin"), "torn, but foreign").unwrap();
         let pull = place.checkpoint_in("pull", &other).env("TRAINIT_TEST_FAULT", point.to_string());
         pull.output().expect_code(137);
         place.checkpoint_in("pull", &other).output().expect_code(0);
@@ -30,7 +30,7 @@ fn killed_at_any_point_of_a_restore_the_next_one_completes_it_and_nothing_local_
         let aside: Vec<PathBuf> =
             fs::read_dir(other.join(".trainit/aside")).unwrap().map(|e| e.unwrap().path()).collect();
         let kept = aside.iter().filter_map(|a| fs::read_to_string(a.join("step-2/weights.bin")).ok());
-        assert!(kept.collect::<Vec<_>>().contains(&"torn, but somebody's".to_owned()), "killed at point {point}");
+        assert!(kept.collect::<Vec<_>>().contains(&"torn, but foreign".to_owned()), "killed at point {point}");
     }
 }
 
@@ -60,9 +60,9 @@ fn a_restore_that_is_requested_without_a_checkpoint_directory_starts_nothing() {
     }
 }
 
-/// What retention of a run that is being taken over from may do meanwhile.
+/// The effects that the retention of a replaced run may have in the meantime.
 #[test]
-fn a_commit_that_vanishes_while_it_is_looked_at_gives_way_to_a_newer_one_not_to_an_older() {
+fn if_a_commit_disappears_during_its_check_a_newer_one_is_restored() {
     for is_half_gone in [true, false] {
         let place = Place::new();
         place.save(1);
@@ -90,7 +90,7 @@ fn a_commit_that_vanishes_while_it_is_looked_at_gives_way_to_a_newer_one_not_to_
 }
 
 #[test]
-fn a_torn_newest_commit_is_skipped_for_the_next_older_one_with_the_reason() {
+fn a_torn_newest_commit_is_skipped_for_the_previous_one_with_the_reason() {
     type Damage = fn(&Place);
     let damages: [(&str, Damage); 5] = [
         ("missing from the store", |p| {
@@ -134,7 +134,7 @@ fn a_torn_newest_commit_is_skipped_for_the_next_older_one_with_the_reason() {
 }
 
 #[test]
-fn with_no_commit_left_that_can_be_restored_nothing_starts_from_scratch() {
+fn without_a_restorable_commit_nothing_starts_from_scratch() {
     let place = Place::new();
     place.save(1);
     place.push();
@@ -146,7 +146,7 @@ fn with_no_commit_left_that_can_be_restored_nothing_starts_from_scratch() {
 }
 
 #[test]
-fn a_required_checkpoint_that_is_not_there_is_204() {
+fn a_missing_required_checkpoint_is_204() {
     let place = Place::new();
     place.save(4);
     place.push();
@@ -228,7 +228,7 @@ fn a_link_planted_in_the_checkpoint_directory_is_not_followed() {
 }
 
 #[test]
-fn tensorflows_state_file_comes_back_as_it_was_saved() {
+fn tensorflows_state_file_is_restored_unchanged() {
     let place = Place::new();
     let index = |text: &str| [text.as_bytes(), &0xdb47_7524_8b80_fb57_u64.to_le_bytes()].concat();
     for step in [10, 20] {
@@ -250,7 +250,7 @@ fn tensorflows_state_file_comes_back_as_it_was_saved() {
 }
 
 #[test]
-fn the_largest_attempt_and_sequence_is_the_newest_not_the_largest_step() {
+fn the_newest_commit_has_the_largest_attempt_and_sequence_not_the_largest_step() {
     let place = Place::new();
     place.save(40);
     place.push();
@@ -275,9 +275,9 @@ fn existing_files_are_left_unchanged() {
 }
 
 #[test]
-fn a_file_that_need_not_be_fetched_gets_the_time_of_the_commit_so_that_the_marker_stays_the_youngest() {
+fn a_reused_file_gets_its_committed_time_so_that_the_marker_stays_the_youngest() {
     let place = Place::new();
-    let marked = |deed: &str, dir: &Path| place.checkpoint_in(deed, dir).args(["--marker", "DONE"]);
+    let marked = |action: &str, dir: &Path| place.checkpoint_in(action, dir).args(["--marker", "DONE"]);
     place.save(1);
     fs::write(place.local().join("step-1/DONE"), "").unwrap();
     marked("push", &place.local()).output().expect_code(0);

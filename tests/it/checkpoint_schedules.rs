@@ -1,7 +1,7 @@
-//! Several runs of one job against one store, in one process, their steps interleaved as a seed says: between any two
-//! waits of one, another may do anything, be killed, or begin; trainers delete and rewrite what is being committed, and
-//! people pull and prune meanwhile. What must hold whatever the schedule is checked after each turn.
-//! `TRAINIT_SCHEDULES=1000` for more of them, `TRAINIT_SCHEDULE_SEED=N` for that one alone.
+//! Several runs of one job against one store, in one process. A seed interleaves their steps: between any two waits of
+//! one run, another run may act, be killed, or begin. Trainers delete and rewrite files that are being committed, and
+//! users pull and prune. Invariants are checked after each turn. `TRAINIT_SCHEDULES=1000` runs more schedules,
+//! `TRAINIT_SCHEDULE_SEED=N` only this one.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,14 +26,14 @@ use trainit::supervisor::checkpoints::mirror::{Mirror, Resume};
 
 /// Runs of one job in a schedule.
 const LIVES: u32 = 4;
-/// Checkpoints that each tries to commit.
+/// Checkpoints that each run tries to commit.
 const SAVES: u64 = 3;
 /// The trainers write while there are commits, so two looks must agree.
 const SETTLE: Duration = Duration::from_millis(1);
 /// How often a trainer repeats a save that it damaged itself during the commit.
 const SPOILT: u32 = 3;
 
-/// xorshift: the same on every machine.
+/// xorshift, which gives the same numbers on every machine.
 struct Dice(u64);
 
 impl Dice {
@@ -52,7 +52,7 @@ struct Book {
     committed: BTreeMap<Stamp, String>,
     /// The highest attempt that was claimed so far.
     claimed: u64,
-    /// Every object ever seen, by path: inode, size, and whether it is still there.
+    /// Every object ever seen, by path: inode, size, and whether it still exists.
     objects: BTreeMap<PathBuf, (u64, u64, bool)>,
 }
 
@@ -61,7 +61,7 @@ impl Book {
         self.committed.last_key_value().map(|(stamp, _)| stamp.clone())
     }
 
-    /// What was restored is what was saved.
+    /// Checks that the restored content was saved.
     fn check(&self, resume: &Resume, who: &str) {
         let mark = mark_of(&resume.from);
         if let Some(committed) = resume.commit.as_ref().and_then(|stamp| self.committed.get(stamp)) {
@@ -87,7 +87,7 @@ fn config(dir: &Path, store: &Path, kept: Kept, claim: bool) -> Config {
     }
 }
 
-/// Two files that only this save has, and one that all have, which is sent once.
+/// Two files that belong to this save only, and one that all saves share, which is sent once.
 fn save(dir: &Path, step: u64, mark: &str) {
     let unit = dir.join(format!("step-{step}"));
     fs::create_dir_all(&unit).unwrap();
@@ -103,7 +103,7 @@ fn text(mark: &str) -> String {
     format!("{mark} {}", "x".repeat(300))
 }
 
-/// The one mark that all files of a unit have.
+/// The mark of a unit, which all its files share.
 fn mark_of(unit: &Path) -> String {
     let marks = ["a.bin", "b.bin"].map(|name| {
         let text = fs::read_to_string(unit.join(name)).unwrap_or_else(|e| panic!("{} {name}: {e}", unit.display()));
@@ -122,7 +122,7 @@ fn spoil(unit: &Path, mark: &str, rewrites: bool) {
     }
 }
 
-/// Which save it is that was just acknowledged; `None` if it has gone again.
+/// The mark of the save that was just acknowledged; `None` if it was deleted again.
 fn mark_in_store(store: &Path, step: u64, stamp: &Stamp) -> Option<String> {
     let unit = store.join(format!("step-{step}/{stamp}"));
     let is_there = ["a.bin", "b.bin"].iter().all(|name| unit.join(name).exists());
@@ -157,7 +157,7 @@ async fn life(book: Rc<RefCell<Book>>, number: u32, dir: PathBuf, store: PathBuf
         );
     }
     if dice.below(6) == 0 {
-        // The trainer fails from it.
+        // The trainer fails from this commit.
         let older = mirror.fall_back().await.unwrap_or_else(|error| panic!("attempt {attempt}: {error}"));
         resume = older.or(resume);
     }
@@ -172,11 +172,11 @@ async fn life(book: Rc<RefCell<Book>>, number: u32, dir: PathBuf, store: PathBuf
         for time in 0.. {
             save(&dir, step, &mark);
             if dice.below(3) == 0 {
-                // Frameworks keep the last few.
+                // Frameworks keep the last few checkpoints.
                 let _ = fs::remove_dir_all(dir.join(format!("step-{}", step - 1)));
             }
             let overtaken = book.borrow().claimed > attempt;
-            // When this many pieces are in the store; at most three.
+            // The number of files in the store at that time; at most three.
             let (when, rewrites) = (if time < SPOILT { dice.below(9) } else { u64::MAX }, dice.below(2) == 0);
             let (unit, pieces) = (dir.join(format!("step-{step}")), Cell::new(0));
             let progress = |_, _| {
@@ -199,7 +199,7 @@ async fn life(book: Rc<RefCell<Book>>, number: u32, dir: PathBuf, store: PathBuf
                     assert!(by.number > attempt);
                     return;
                 }
-                // As above: it was deleted before a look, and the previous one is in the store.
+                // As above: the checkpoint was deleted before a scan, and the previous one is in the store.
                 Outcome::Changed { .. } | Outcome::Empty | Outcome::Waiting { .. } | Outcome::UpToDate { .. }
                     if time < SPOILT => {}
                 other => panic!("attempt {attempt}: {other:?}"),
@@ -208,12 +208,12 @@ async fn life(book: Rc<RefCell<Book>>, number: u32, dir: PathBuf, store: PathBuf
     }
 }
 
-/// A person pulls into a directory of their own, or prunes.
+/// A user pulls into another directory, or prunes.
 async fn by_hand(book: Rc<RefCell<Book>>, dir: PathBuf, store: PathBuf, kept: Kept, prunes: bool) {
     let newest = book.borrow().newest();
     let mut mirror = Mirror::open(config(&dir, &store, kept, false)).await.unwrap();
     if prunes {
-        // It may fail, because a run prunes at the same time. It must never delete too much.
+        // The command may fail, because a run prunes at the same time. It must never delete too much.
         let _ = mirror.prune(false).await;
         return;
     }
@@ -226,7 +226,7 @@ async fn by_hand(book: Rc<RefCell<Book>>, dir: PathBuf, store: PathBuf, kept: Ke
     }
 }
 
-/// Hears that a life may go on.
+/// The waker of a run.
 #[derive(Default)]
 struct Ready {
     is: AtomicBool,
@@ -249,7 +249,7 @@ struct Running {
 }
 
 impl Running {
-    /// Lets it go on to its next wait. True when it has ended.
+    /// Runs it up to its next wait. True if it has ended.
     async fn turn(&mut self) -> bool {
         poll_fn(|context| {
             *self.ready.scheduler.lock().unwrap() = Some(context.waker().clone());
@@ -308,7 +308,7 @@ async fn schedule(seed: u64) {
     let mut hands = 0;
     while begun < LIVES || !running.is_empty() {
         if begun < LIVES && (running.is_empty() || dice.below(6) == 0) {
-            // On another machine, or on one where a run has ended.
+            // On another machine, or on one whose run has ended.
             let fresh = place.path().join(format!("machine-{begun}"));
             let at = dice.below(free.len() as u64 + 1) as usize;
             let dir = if at < free.len() { free.remove(at) } else { fresh };
@@ -343,9 +343,9 @@ async fn schedule(seed: u64) {
     life(Rc::clone(&book), LIVES, last, store.clone(), kept, dice).await;
     check_store(&mut book.borrow_mut(), &store);
     let reader = Mirror::open(config(&place.path().join("reader"), &store, kept, false)).await.unwrap();
-    let told = Cell::new((0, 0));
-    let judged = reader.verified(&|done, all| told.set((done, all))).await.unwrap();
-    assert_eq!(told.get().0, told.get().1, "every byte is reported");
+    let reported = Cell::new((0, 0));
+    let judged = reader.verified(&|done, all| reported.set((done, all))).await.unwrap();
+    assert_eq!(reported.get().0, reported.get().1, "every byte is reported");
     assert!(judged.iter().all(|j| j.problems.is_empty()), "{judged:?}");
     assert_eq!(judged[0].manifest.as_ref().map(|m| m.stamp()).as_ref(), book.borrow().committed.keys().last());
 }
@@ -361,16 +361,16 @@ fn a_save_without_time_left_does_not_count_as_committed() {
         let outcome = mirror.commit(&Ask::at_rest(), &|_, _| {}).await;
         assert!(matches!(outcome, Outcome::Committed { step: Some(1), .. }), "{outcome:?}");
         save(&dir, 2, "second");
-        // Over before it has settled.
+        // The time is over before the checkpoint has settled.
         let (settle, limit) = (Duration::from_secs(60), Duration::from_millis(50));
         let outcome = mirror.commit(&Ask::running(settle, Some(limit)), &|_, _| {}).await;
         assert!(matches!(outcome, Outcome::Waiting { .. } | Outcome::OutOfTime { .. }), "{outcome:?}");
     });
 }
 
-/// A machine with one run is frozen after so many turns of a commit, with what the run has asked of the disk undone; the
-/// commit shares a file with the one before. A newer run takes over and commits, and the older ones are pruned. Then the
-/// first goes on. True if it was frozen before its commit was through.
+/// Freezes a machine with one run after this number of turns of a commit, while its disk operations are pending. The
+/// commit shares a file with the previous one. A newer run takes over and commits, and the older commits are pruned.
+/// Then the first run continues. True if it was frozen before its commit was complete.
 async fn freeze_in_a_commit(turns: usize) -> bool {
     let place = tempfile::tempdir().unwrap();
     let at = |name: &str| place.path().join(name);
@@ -403,7 +403,7 @@ async fn freeze_in_a_commit(turns: usize) -> bool {
     save(&at("new"), 3, "new-3");
     let outcome = new.commit(&Ask::at_rest(), &|_, _| {}).await;
     assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
-    // It spares the one that it came from; people do not.
+    // A run keeps the commit that it resumed from; a manual prune does not.
     let person = Mirror::open(config(&at("person"), &at("store"), kept, false)).await.unwrap();
     person.prune(false).await.unwrap();
     drop(thaw);
@@ -419,7 +419,7 @@ async fn freeze_in_a_commit(turns: usize) -> bool {
 }
 
 #[test]
-fn a_run_that_is_frozen_anywhere_in_a_commit_while_a_newer_one_commits_leaves_no_torn_commit() {
+fn a_run_frozen_anywhere_in_a_commit_while_a_newer_one_commits_leaves_no_torn_commit() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let frozen = (0..).take_while(|turns| runtime.block_on(freeze_in_a_commit(*turns))).count();
     assert!(frozen > 10, "only {frozen} places");
@@ -442,8 +442,8 @@ fn commit_four(place: &Place) {
 }
 
 #[test]
-fn a_prune_that_is_killed_anywhere_leaves_no_commit_without_a_file_that_it_shares_with_another() {
-    // After each manifest, and after each of the seven files that only commits have which go.
+fn a_prune_killed_anywhere_leaves_every_commit_with_its_shared_files() {
+    // After each manifest, and after each of the seven files that belong only to deleted commits.
     let manifests = (1..=3).map(|time| (10, time));
     for (point, time) in manifests.chain((1..=7).map(|time| (11, time))) {
         let place = Place::new();

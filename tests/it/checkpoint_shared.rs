@@ -1,4 +1,4 @@
-//! Several processes in one checkpoint directory: on a network file system that is ordinary.
+//! Several processes in one checkpoint directory, which is common on a network file system.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -46,7 +46,7 @@ fn committed(side_by_side: bool) -> Place {
 }
 
 #[test]
-fn a_restore_beside_another_that_has_put_nothing_in_place_yet_leaves_it_what_it_fetched() {
+fn a_concurrent_restore_keeps_the_fetched_files_of_one_that_has_not_placed_any() {
     for (side_by_side, point) in [(false, 20), (false, 21), (false, 22), (true, 20), (true, 21), (true, 22)] {
         let what = format!("side by side {side_by_side}, point {point}");
         let place = committed(side_by_side);
@@ -64,7 +64,7 @@ fn a_restore_beside_another_that_has_put_nothing_in_place_yet_leaves_it_what_it_
 }
 
 #[test]
-fn a_restore_that_begins_while_another_puts_things_in_place_waits_for_it_and_uses_them() {
+fn a_restore_that_starts_while_another_places_files_waits_and_uses_them() {
     for (side_by_side, point) in [false, true].into_iter().flat_map(|kind| (23..=29).map(move |at| (kind, at))) {
         // Nothing conflicts, so nothing is cleared.
         if point == 24 {
@@ -84,7 +84,7 @@ fn a_restore_that_begins_while_another_puts_things_in_place_waits_for_it_and_use
 }
 
 #[test]
-fn a_node_whose_corner_of_the_store_is_empty_takes_nothing_from_one_that_restores() {
+fn a_node_with_an_empty_part_of_the_store_takes_nothing_from_a_restoring_node() {
     let place = committed(false);
     let there = place.path("there");
     let first = stopped_pull(&place, &there, 22);
@@ -105,7 +105,7 @@ fn leftovers_of_killed_restores_are_removed_and_files_of_running_ones_are_kept()
     let alive = names(&tmp);
     place.checkpoint_in("pull", &there).env("TRAINIT_TEST_FAULT", "22").output().expect_code(137);
     assert_eq!(names(&tmp).len(), 2);
-    // On other machines, where no lock may be seen: one touched just now, one long ago.
+    // On other machines, whose locks are not visible: one touched just now, one long ago.
     let elsewhere = |name: &str, ago: u64| {
         fs::create_dir_all(tmp.join(name).join("files")).unwrap();
         let lock = fs::File::create(tmp.join(name).join("lock")).unwrap();
@@ -133,7 +133,7 @@ fn files_that_are_removed_before_the_restore_is_reported_are_restored_again() {
 }
 
 #[test]
-fn a_commit_to_another_store_takes_no_pins_away() {
+fn a_commit_to_another_store_removes_no_pins() {
     let place = Place::new();
     let saved = place.save(2);
     let push = place.checkpoint("push").env("TRAINIT_TEST_FAULT", "3:stop").start();
@@ -149,7 +149,7 @@ fn a_commit_to_another_store_takes_no_pins_away() {
 }
 
 #[test]
-fn a_restore_that_may_not_move_a_checkpoint_names_it_and_leaves_it_to_be_resumed_from() {
+fn a_restore_without_permission_to_move_a_checkpoint_names_it_and_leaves_it() {
     let place = committed(false);
     if fs::metadata(place.local()).unwrap().uid() != 0 {
         return;
@@ -161,8 +161,8 @@ fn a_restore_that_may_not_move_a_checkpoint_names_it_and_leaves_it_to_be_resumed
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
     let as_other_user = |args: &[&str]| {
-        let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
-        Trainit::through(&nobody, args.iter().chain(&["--checkpoint-dir", there.to_str().unwrap()])).output()
+        let as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+        Trainit::through(&as_nobody, args.iter().chain(&["--checkpoint-dir", there.to_str().unwrap()])).output()
     };
     let done = as_other_user(&["checkpoint", "pull", "--checkpoint-store", &place.url()]).expect_code(125);
     assert!(

@@ -29,7 +29,7 @@ fn paths(place: &Place) -> Vec<String> {
 }
 
 #[test]
-fn a_commit_has_the_newest_of_each_known_root_and_everything_else_as_it_is() {
+fn a_commit_has_the_newest_unit_of_each_known_root_and_all_other_files() {
     let place = Place::new();
     for (root, step) in [("actor", 10), ("actor", 20), ("critic", 20)] {
         save(&place, root, step);
@@ -55,7 +55,7 @@ fn a_commit_has_the_newest_of_each_known_root_and_everything_else_as_it_is() {
 }
 
 #[test]
-fn a_part_that_is_not_ready_keeps_what_the_last_commit_had_of_it() {
+fn a_part_that_is_not_ready_is_carried_over_from_the_last_commit() {
     let place = Place::new();
     for root in ["actor", "critic"] {
         save(&place, root, 10);
@@ -74,7 +74,7 @@ fn a_part_that_is_not_ready_keeps_what_the_last_commit_had_of_it() {
 }
 
 #[test]
-fn logs_and_temporary_files_are_left_out_and_the_flags_say_more() {
+fn logs_and_temporary_files_are_excluded_and_flags_change_that() {
     let place = Place::new();
     for path in ["weights.bin", "train.log", "weights.bin.tmp", "wandb/run.bin", "samples/a.png", "events.tfevents.1"] {
         write(&place, path, "x");
@@ -87,7 +87,7 @@ fn logs_and_temporary_files_are_left_out_and_the_flags_say_more() {
 }
 
 #[test]
-fn a_format_can_be_named_and_the_tree_takes_everything() {
+fn a_format_can_be_chosen_and_the_tree_format_takes_everything() {
     let place = Place::new();
     for step in [10, 20] {
         save(&place, "run", step);
@@ -140,17 +140,17 @@ fn each_path_is_reported_with_the_rule_that_decides_about_it() {
 }
 
 #[test]
-fn the_first_commit_of_a_run_tells_what_it_takes() {
+fn the_first_commit_of_a_run_logs_its_content() {
     let place = Place::new();
     let dir = place.local();
     let script = r#"mkdir "$0/step-1"; for n in 1 2 3 4; do head -c ${n}000 /dev/zero >"$0/step-1/w$n.bin"; done"#;
     let run = ["run", "--settle", "0", "--checkpoint-dir", dir.to_str().unwrap(), "--checkpoint-store", &place.url()];
     let done = Trainit::new(run).args(["--", "sh", "-c", script, dir.to_str().unwrap()]).output().expect_code(0);
     let err = done.err();
-    let told: Vec<&str> = err.lines().filter(|line| line.contains("the first commit takes")).collect();
-    assert_eq!(told.len(), 1, "{err}");
+    let lines: Vec<&str> = err.lines().filter(|line| line.contains("the first commit takes")).collect();
+    assert_eq!(lines.len(), 1, "{err}");
     for part in ["4 files, 10000 bytes", "step-1/w4.bin (4000 bytes), step-1/w3.bin", "step-1/w2.bin"] {
-        assert!(told[0].contains(part), "{part}: {}", told[0]);
+        assert!(lines[0].contains(part), "{part}: {}", lines[0]);
     }
 }
 
@@ -173,7 +173,7 @@ fn files_torn_by_a_death_are_kept_and_the_committed_version_is_restored() {
 }
 
 #[test]
-fn nothing_that_was_written_last_is_called_safe_where_it_is_left_out() {
+fn an_excluded_newest_file_is_never_reported_as_safe() {
     let place = Place::new();
     let dir = place.local();
     let script = r#"echo '{}' >"$0/a.json"; printf '{"cut": ' >"$0/b.json""#;

@@ -1,4 +1,4 @@
-//! Commits: the content of the store after a push with disturbances.
+//! Commits: the content of the store after a push, with faults.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -33,7 +33,7 @@ fn pull_returns_the_pushed_bytes_modes_times_links_and_empty_directories() {
 }
 
 #[test]
-fn a_manifest_says_what_the_contract_says() {
+fn a_manifest_has_the_fields_of_the_contract() {
     let place = Place::new();
     place.save(7);
     place.checkpoint("push").env("CLOUD_ML_JOB_ID", "job-1").output().expect_code(0);
@@ -53,7 +53,7 @@ fn a_manifest_says_what_the_contract_says() {
 }
 
 #[test]
-fn killed_at_any_point_of_a_commit_the_newest_committed_one_is_restored() {
+fn after_a_kill_at_any_point_of_a_commit_the_newest_commit_is_restored() {
     for point in COMMIT_POINTS {
         let place = Place::new();
         let first = place.save(1);
@@ -128,7 +128,7 @@ fn a_commit_that_slips_past_the_fence_sorts_below_the_newer_runs() {
 }
 
 #[test]
-fn a_file_that_changes_during_the_copy_drops_the_commit_and_the_next_one_takes_it() {
+fn a_file_that_changes_during_the_copy_moves_to_the_next_commit() {
     let place = Place::new();
     place.save(1);
     let push = place.push_stopped_at("4:stop");
@@ -163,7 +163,7 @@ fn a_file_that_is_written_during_the_copy_and_given_its_old_time_again_drops_the
 }
 
 #[test]
-fn a_file_that_comes_into_the_checkpoint_during_the_copy_drops_the_commit() {
+fn a_file_that_is_added_during_the_copy_drops_the_commit() {
     let place = Place::new();
     place.save(1);
     let push = place.push_stopped_at("5:stop");
@@ -175,7 +175,7 @@ fn a_file_that_comes_into_the_checkpoint_during_the_copy_drops_the_commit() {
 }
 
 #[test]
-fn a_framework_that_deletes_its_checkpoint_during_the_copy_cannot_pull_it_away() {
+fn a_checkpoint_that_the_framework_deletes_during_the_copy_is_still_committed() {
     let place = Place::new();
     let saved = place.save(1);
     let push = place.push_stopped_at("3:stop");
@@ -215,7 +215,7 @@ fn a_name_that_is_not_utf8_is_refused_by_name() {
     fs::write(odd, "1").unwrap();
     let done = place.checkpoint("push").output().expect_code(1);
     assert!(done.err().contains(r"step-1/x\xff: its name is not UTF-8"), "{}", done.err());
-    // The directory also contains a file with the name under which the other is put.
+    // The directory also contains a file with the name that the other file is listed under.
     fs::write(place.local().join("step-1").join(r"x\xff"), "1").unwrap();
     let done = place.checkpoint("push").output().expect_code(1);
     assert!(done.err().contains("not UTF-8"), "{}", done.err());
@@ -248,7 +248,7 @@ fn an_older_commit_is_not_deleted_while_the_newer_ones_are_torn() {
 }
 
 #[test]
-fn a_dry_prune_only_says_what_it_would_delete() {
+fn a_dry_prune_only_reports_what_it_would_delete() {
     let place = Place::new();
     place.save_and_push(1..=3);
     let prune = || place.checkpoint("prune").args(["--keep-last", "1"]);
@@ -309,7 +309,7 @@ fn ten_thousand_small_files_are_committed_and_restored() {
 }
 
 #[test]
-fn holes_cost_neither_time_nor_disk_on_the_way_back() {
+fn holes_cost_neither_time_nor_disk_in_a_restore() {
     let place = Place::new();
     let file = fs::File::create(place.local().join("step-1.bin")).unwrap();
     file.set_len(200 << 20).unwrap();
@@ -351,7 +351,8 @@ fn data_of_no_commit_is_pruned_when_it_is_a_day_old_and_no_other_stores_data_eve
     let others = place.store().join("node-00001/step-1/0000000001-000001");
     fs::create_dir_all(&others).unwrap();
     fs::write(others.join("w"), "1").unwrap();
-    // A node claims its attempt before it has data, here on another disk, where only a lookup by name finds it.
+    // A node claims its attempt before it has data. Here its store is on another disk, where only a lookup by name
+    // finds it.
     fs::create_dir_all(place.path("claims/attempts")).unwrap();
     fs::write(place.path("claims/attempts/0000000001.json"), "{}").unwrap();
     symlink(place.path("claims"), place.store().join("node-00001/.trainit")).unwrap();
@@ -380,7 +381,7 @@ fn data_of_no_commit_is_pruned_when_it_is_a_day_old_and_no_other_stores_data_eve
 }
 
 #[test]
-fn a_checkpoint_that_is_called_as_a_nodes_corner_is_let_go_of_as_any_other() {
+fn a_checkpoint_with_the_name_of_a_nodes_store_is_deleted_like_any_other() {
     let place = Place::new();
     for step in 1..=3 {
         let unit = place.local().join(format!("node-00001/checkpoint-{step}"));
@@ -395,7 +396,7 @@ fn a_checkpoint_that_is_called_as_a_nodes_corner_is_let_go_of_as_any_other() {
 }
 
 #[test]
-fn names_that_are_not_ours_are_no_hindrance_and_stay() {
+fn foreign_names_cause_no_failure_and_stay() {
     let place = Place::new();
     let saved = place.save(1);
     place.push();
@@ -407,8 +408,8 @@ fn names_that_are_not_ours_are_no_hindrance_and_stay() {
         }
     }
     fs::write(place.store().join(OsStr::from_bytes(b".trainit/commits/\xff")), "").unwrap();
-    for deed in ["push", "list", "verify"] {
-        place.checkpoint(deed).output().expect_code(0);
+    for action in ["push", "list", "verify"] {
+        place.checkpoint(action).output().expect_code(0);
     }
     place.checkpoint("prune").args(["--orphan-age", "0s"]).output().expect_code(0);
     assert_eq!(tree(&place.pull_afresh("elsewhere").join("step-1")), saved);
@@ -430,7 +431,7 @@ fn young_data_without_a_commit_is_deleted_on_request_and_committed_data_never() 
 }
 
 #[test]
-fn a_list_shows_the_local_checkpoints_too_each_with_what_it_lacks() {
+fn a_list_shows_the_local_checkpoints_with_their_missing_files() {
     let place = Place::new();
     place.save(1);
     fs::write(place.local().join("step-2.npy"), b"\x93NUMPY\x01\0\x76\0{'descr': '<f4'").unwrap();

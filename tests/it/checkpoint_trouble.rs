@@ -7,13 +7,21 @@ use crate::support::checkpoints::{Place, tree};
 use crate::support::{Trainit, stopped};
 
 /// Runs trainit with a small tmpfs at a path, in a separate mount namespace.
-fn with_tmpfs(place: &Place, deed: &str, at: &std::path::Path, size: &str) -> Trainit {
+fn with_tmpfs(place: &Place, action: &str, at: &std::path::Path, size: &str) -> Trainit {
     fs::create_dir_all(at).unwrap();
     let script = "mount -t tmpfs -o size=$1 tmpfs \"$2\" && shift 2 && exec \"$@\"";
     let prefix = ["unshare", "-rm", "sh", "-c", script, "sh", size, at.to_str().unwrap()];
     let (local, url) = (place.local(), place.url());
-    let args =
-        ["checkpoint", deed, "--checkpoint-store", &url, "--checkpoint-dir", local.to_str().unwrap(), "--settle", "0"];
+    let args = [
+        "checkpoint",
+        action,
+        "--checkpoint-store",
+        &url,
+        "--checkpoint-dir",
+        local.to_str().unwrap(),
+        "--settle",
+        "0",
+    ];
     Trainit::through(&prefix, args)
 }
 
@@ -28,7 +36,7 @@ fn a_full_store_is_204_in_one_line_and_nothing_committed_is_lost() {
 }
 
 #[test]
-fn where_a_store_has_no_room_for_one_more_what_is_not_to_be_kept_makes_room() {
+fn in_a_full_store_expendable_commits_are_deleted_to_make_room() {
     let place = Place::new();
     fs::create_dir_all(place.store()).unwrap();
     let from = place.path("from");
@@ -118,7 +126,7 @@ fn a_disk_too_full_for_the_restore_is_204_before_anything_is_written() {
 }
 
 #[test]
-fn a_mount_at_the_very_path_of_a_checkpoint_is_named_as_what_is_in_the_way() {
+fn a_mount_at_the_path_of_a_checkpoint_is_named_as_the_obstacle() {
     let place = Place::new();
     place.save_and_push(1..=1);
     fs::remove_dir_all(place.local()).unwrap();
@@ -142,7 +150,7 @@ fn an_incomplete_checkpoint_needs_no_space() {
 }
 
 #[test]
-fn a_disk_that_fills_up_during_the_restore_is_204_in_one_line_and_what_was_written_is_gone() {
+fn a_disk_that_fills_up_during_the_restore_is_204_in_one_line_and_partial_files_are_removed() {
     // Many small files need more blocks than bytes, and each needs an inode.
     for size in ["600k", "8m,nr_inodes=60"] {
         let place = Place::new();
@@ -207,11 +215,19 @@ fn the_longest_and_deepest_names_are_committed_and_restored() {
     place.checkpoint("verify").output().expect_code(0);
 }
 
-/// Runs as a user that owns no file there.
-fn as_other_user(place: &Place, deed: &str) -> Trainit {
+/// Runs as a user who owns no file of the place.
+fn as_other_user(place: &Place, action: &str) -> Trainit {
     let (local, url) = (place.local(), place.url());
-    let args =
-        ["checkpoint", deed, "--checkpoint-store", &url, "--checkpoint-dir", local.to_str().unwrap(), "--settle", "0"];
+    let args = [
+        "checkpoint",
+        action,
+        "--checkpoint-store",
+        &url,
+        "--checkpoint-dir",
+        local.to_str().unwrap(),
+        "--settle",
+        "0",
+    ];
     Trainit::through(&["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"], args)
 }
 
@@ -227,7 +243,7 @@ fn open_to_all(place: &Place) {
 }
 
 #[test]
-fn without_the_right_to_pin_a_checkpoint_is_committed_and_one_deleted_meanwhile_is_not() {
+fn without_hard_links_a_checkpoint_is_committed_unless_it_is_deleted_during_the_copy() {
     if !is_root(&Place::new()) {
         return;
     }
@@ -301,9 +317,9 @@ fn a_directory_that_can_only_be_read_can_be_pushed_and_a_run_that_would_restore_
 }
 
 #[test]
-fn unreadable_files_beside_the_checkpoints_do_not_hinder_a_start_and_unreadable_commits_do() {
+fn unreadable_files_do_not_prevent_a_start_but_unreadable_commits_do() {
     let Some(place) = pushed_by_other_user() else { return };
-    // As at the root of a disk.
+    // For example at the root of a disk.
     fs::create_dir(place.store().join("lost+found")).unwrap();
     fs::set_permissions(place.store().join("lost+found"), fs::Permissions::from_mode(0o700)).unwrap();
     as_other_user(&place, "prune").output().expect_code(0);
@@ -314,7 +330,7 @@ fn unreadable_files_beside_the_checkpoints_do_not_hinder_a_start_and_unreadable_
 }
 
 #[test]
-fn nothing_starts_from_scratch_where_something_lies_in_the_place_of_the_commits() {
+fn nothing_starts_from_scratch_if_another_file_is_in_the_place_of_the_commits() {
     for is_link in [false, true] {
         let place = Place::new();
         place.save(1);
@@ -329,8 +345,8 @@ fn nothing_starts_from_scratch_where_something_lies_in_the_place_of_the_commits(
         let run = ["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()];
         let done = Trainit::new(run).args(["--", "echo", "from scratch"]).output().expect_code(204);
         assert!(done.out().is_empty() && done.err().contains("/.trainit/commits: it is a file or"), "{}", done.err());
-        for deed in ["list", "prune"] {
-            let done = place.checkpoint(deed).output().expect_code(204);
+        for action in ["list", "prune"] {
+            let done = place.checkpoint(action).output().expect_code(204);
             assert!(done.err().contains("/.trainit/commits: it is a file or"), "{}", done.err());
         }
     }
@@ -356,10 +372,10 @@ fn with_too_few_descriptors_it_fails_in_one_line_and_nothing_is_lost() {
         ];
         let script = format!("ulimit -n {limit}; exec \"$@\"");
         let done = Trainit::through(&["sh", "-c", &script, "sh"], args).output();
-        // Committed, but no descriptor free to take the pins away: said, and no failure.
+        // Committed, but there is no free descriptor to remove the pins: that is logged and is not a failure.
         let only_pins_stayed = done.code() == 0 && done.err().contains("cannot remove .trainit/pin");
-        let told = usize::from(done.code() != 0 || only_pins_stayed);
-        assert_eq!(done.err().lines().count(), told, "limit {limit}: {}", done.err());
+        let expected_lines = usize::from(done.code() != 0 || only_pins_stayed);
+        assert_eq!(done.err().lines().count(), expected_lines, "limit {limit}: {}", done.err());
         assert!(done.code() == 0 || done.err().contains("raise the limit on open files"), "{limit}: {}", done.err());
         assert!(place.steps().contains(&1), "limit {limit}: {}", done.err());
         assert_eq!(place.steps()[0] == 2, done.code() == 0, "limit {limit}");
@@ -403,21 +419,21 @@ fn control_characters_in_a_name_are_not_printed() {
     let name = "step-10\u{1b}[31m\nx.bin";
     fs::write(place.local().join(name), "x").unwrap();
     place.push();
-    for deed in ["list", "verify", "pull", "explain"] {
-        let done = place.checkpoint(deed).output().expect_code(0);
+    for action in ["list", "verify", "pull", "explain"] {
+        let done = place.checkpoint(action).output().expect_code(0);
         let text = done.out().to_owned() + &done.err();
-        assert!(!text.contains('\u{1b}'), "{deed}: {text:?}");
-        assert!(deed != "explain" || text.contains("step-10\u{fffd}[31m\\nx.bin"), "{text:?}");
+        assert!(!text.contains('\u{1b}'), "{action}: {text:?}");
+        assert!(action != "explain" || text.contains("step-10\u{fffd}[31m\\nx.bin"), "{text:?}");
     }
 }
 
 #[test]
-fn a_checkpoint_that_never_settles_causes_one_warning_with_the_way_out() {
+fn a_checkpoint_that_never_settles_causes_one_warning_with_advice() {
     const RENAMED: &str = r#"save() { echo "w $1" >"$D/tmp"; mv "$D/tmp" "$D/model.pt"; }"#;
     const IN_PLACE: &str = r#"save() { echo "w $1" >"$D/model.pt"; }"#;
     let nothing = "this run has committed nothing yet";
     let runs = [(RENAMED, "model.pt", nothing), (IN_PLACE, "model.pt", nothing)];
-    let runs = runs.map(|(save, unit, stands)| {
+    let runs = runs.map(|(save, unit, expected)| {
         let place = Place::new();
         let script = format!("trap exit TERM\n{save}\nn=1; while save $n; do n=$((n + 1)); sleep 0.02; done");
         let running = Trainit::new(["run", "--mirror-interval", "20ms", "--settle", "300ms", "--checkpoint-dir"])
@@ -426,14 +442,14 @@ fn a_checkpoint_that_never_settles_causes_one_warning_with_the_way_out() {
             .env("D", place.local())
             .env("STORE", place.store())
             .start();
-        (place, running, unit, stands)
+        (place, running, unit, expected)
     });
-    for (place, running, unit, stands) in runs {
+    for (place, running, unit, expected) in runs {
         let line = running.after_log("checkpoint_passed_over");
-        for part in [unit, "for 10 looks", stands, "--checkpoint-exclude"] {
+        for part in [unit, "for 10 looks", expected, "--checkpoint-exclude"] {
             assert!(line.contains(part), "{part}: {line}");
         }
-        // The last one is committed as ever.
+        // The last checkpoint is committed as usual.
         let before = fs::read_dir(place.store().join(".trainit/commits")).map_or(0, Iterator::count);
         let done = running.stop().expect_code(143);
         assert_eq!(done.err().matches("checkpoint_passed_over").count(), 1, "{}", done.err());

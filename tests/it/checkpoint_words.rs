@@ -8,7 +8,7 @@ use crate::support::Trainit;
 use crate::support::checkpoints::Place;
 
 #[test]
-fn a_name_that_could_move_the_cursor_is_shown_without_that() {
+fn a_name_with_control_characters_is_shown_escaped() {
     let place = Place::new();
     let (empty, store) = (place.path("a\u{1b}[2Jb"), place.path("s\u{1b}[2Jt"));
     for dir in [&empty, &store] {
@@ -22,19 +22,19 @@ fn a_name_that_could_move_the_cursor_is_shown_without_that() {
 }
 
 #[test]
-fn the_platforms_place_for_checkpoints_is_the_store_without_a_directory_too() {
+fn the_platforms_checkpoint_address_is_the_store_also_without_a_directory() {
     let place = Place::new();
     place.save(1);
     place.push();
-    for deed in ["list", "verify", "prune"] {
-        Trainit::new(["checkpoint", deed]).env("AIP_CHECKPOINT_DIR", place.url()).output().expect_code(0);
+    for action in ["list", "verify", "prune"] {
+        Trainit::new(["checkpoint", action]).env("AIP_CHECKPOINT_DIR", place.url()).output().expect_code(0);
     }
     let list = Trainit::new(["checkpoint", "list"]).env("AIP_CHECKPOINT_DIR", place.store()).output().expect_code(0);
     assert!(list.out().contains("step-1"), "{}", list.out());
 }
 
 #[test]
-fn a_pull_that_cannot_be_done_does_not_speak_as_if_a_run_were_to_start() {
+fn the_error_of_a_pull_does_not_mention_the_start_of_a_run() {
     let place = Place::new();
     fs::create_dir(place.store()).unwrap();
     let pull = |dir: &Path, args: &[&str], code: i32| {
@@ -57,7 +57,7 @@ fn a_pull_that_cannot_be_done_does_not_speak_as_if_a_run_were_to_start() {
 }
 
 #[test]
-fn a_checkpoint_without_a_step_is_none_of_step_0() {
+fn a_checkpoint_without_a_step_is_not_shown_as_step_0() {
     let place = Place::new();
     let unit = place.local().join("ckpt_2024_06_30");
     fs::create_dir(&unit).unwrap();
@@ -72,7 +72,7 @@ fn a_checkpoint_without_a_step_is_none_of_step_0() {
 }
 
 #[test]
-fn a_store_that_is_to_be_made_within_the_directory_is_refused_before_there_is_anything_to_push() {
+fn a_new_store_inside_the_checkpoint_directory_is_refused_before_the_first_push() {
     let place = Place::new();
     let local = place.local().display().to_string();
     let url = format!("file://{local}/store");

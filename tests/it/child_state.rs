@@ -1,4 +1,4 @@
-//! The command starts in the state that a direct exec would have left it in, wherever trainit runs.
+//! The command starts in the same state as after a direct exec, in any environment.
 
 #![expect(unsafe_code, reason = "what runs between fork and exec to give the starter an odd state")]
 
@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use crate::support::{Trainit, binary, first_child};
 
-/// An odd state to be started in.
+/// An unusual initial state.
 #[derive(Clone, Copy, Debug)]
 struct Oddity {
     blocked: u64,
@@ -17,7 +17,7 @@ struct Oddity {
     closed: [bool; 3],
 }
 
-/// Prints everything of /proc/self that a direct exec would show, less what names the process itself.
+/// Prints the values in /proc/self that a direct exec would show, without those that identify the process.
 const LOOK: &str = r#"exec 9>"$LOOK_OUT"; grep -E '^(Sig(Blk|Ign|Cgt)|Umask|NoNewPrivs|Seccomp|Cap)' /proc/self/status >&9
 cat /proc/self/limits /proc/self/oom_score_adj >&9; pwd >&9; env | grep -v TRAINIT_ | sort >&9
 for fd in /proc/self/fd/*; do n=${fd##*/}; [ $n = 9 ] || [ -h $fd ] && echo "fd $n" ; done | sort >&9"#;
@@ -66,7 +66,7 @@ fn look(oddity: Oddity, through_trainit: bool) -> String {
 }
 
 #[test]
-fn mask_dispositions_umask_limits_descriptors_directory_and_environment_are_a_direct_execs() {
+fn the_command_inherits_the_same_state_as_from_a_direct_exec() {
     let mut random = 0x9E37_79B9_7F4A_7C15_u64;
     let mut next = || {
         random ^= random << 13;
@@ -74,7 +74,7 @@ fn mask_dispositions_umask_limits_descriptors_directory_and_environment_are_a_di
         random ^= random << 17;
         random
     };
-    // CHLD must stay default for the shell that looks; 32 and 33 are the C library's.
+    // CHLD must stay default for the shell that reads them; 32 and 33 belong to the C library.
     let fixed = !(1u64 << 16 | 1 << 31 | 1 << 32);
     for round in 0..40 {
         let oddity = Oddity {
@@ -89,7 +89,7 @@ fn mask_dispositions_umask_limits_descriptors_directory_and_environment_are_a_di
 }
 
 #[test]
-fn an_ignored_sigchld_loses_no_exit_code_and_reaches_the_command_as_it_was() {
+fn an_ignored_sigchld_loses_no_exit_code_and_stays_ignored_in_the_command() {
     let oddity = Oddity { blocked: 0, ignored: 1 << 16, umask: 0o22, files: 256, closed: [false; 3] };
     let run = |args: &[&str]| {
         let mut command = Command::new(binary());
@@ -97,7 +97,7 @@ fn an_ignored_sigchld_loses_no_exit_code_and_reaches_the_command_as_it_was() {
         start_in(oddity, command)
     };
     assert_eq!(run(&["sh", "-c", "exit 9"]).status.code(), Some(9));
-    // A shell would make it default again for itself.
+    // A shell would reset it to the default.
     let output = run(&["grep", "SigIgn", "/proc/self/status"]);
     let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     let ignored = u64::from_str_radix(text.trim_start_matches("SigIgn:").trim(), 16).unwrap();
@@ -105,7 +105,7 @@ fn an_ignored_sigchld_loses_no_exit_code_and_reaches_the_command_as_it_was() {
 }
 
 #[test]
-fn sigpipe_is_what_it_was() {
+fn the_disposition_of_sigpipe_is_unchanged() {
     for ignored in [0, 1u64 << 12] {
         let oddity = Oddity { blocked: 0, ignored, umask: 0o22, files: 256, closed: [false; 3] };
         assert_eq!(look(oddity, true), look(oddity, false));
@@ -120,14 +120,14 @@ fn it_works_with_every_standard_descriptor_closed_and_no_dev() {
 }
 
 #[test]
-fn every_command_holds_closed_standard_descriptors_so_that_no_file_of_its_own_becomes_one() {
+fn every_subcommand_fills_closed_standard_descriptors_so_that_no_file_becomes_one() {
     let fake = crate::support::fake_nvml::FakeNvml::new(&["nvmlInit_v2 hang"]);
     let script = "exec \"$0\" \"$@\" <&- >&- 2>&-";
     let trainit = Trainit::through(&["sh", "-c", script], ["gpus", "--gpu-timeout", "60s"]);
     let library = fake.dir_of_library().join("libnvidia-ml.so.1");
     let running = trainit.env("TRAINIT_NVML_LIBRARY", library).env("FAKE_NVML", fake.path("scenario")).start();
     let leads_to = |fd: &str| std::fs::read_link(format!("/proc/{}/fd/{fd}", running.pid())).unwrap_or_default();
-    // The probe has been started, and all that the command opens is open.
+    // The probe has started, and the command has opened all its files.
     crate::support::eventually("the driver is asked", || fake.path("state").exists());
     assert_eq!(["0", "1", "2"].map(leads_to), ["/", "/", "/"].map(std::path::PathBuf::from));
 }
@@ -139,7 +139,7 @@ fn it_works_without_any_environment() {
 }
 
 #[test]
-fn without_proc_the_tree_is_stopped_all_the_same_as_pid_1() {
+fn without_proc_the_tree_is_still_stopped_as_pid_1() {
     let script = "mount -t tmpfs none /proc && exec \"$0\" \"$@\"";
     let command = "setsid sh -c 'trap \"echo drained; exit\" TERM; echo ready; while :; do sleep 0.01; done' & \
                    trap 'exit 4' TERM; while :; do sleep 0.01; done";

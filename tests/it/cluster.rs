@@ -80,7 +80,7 @@ fn leader_text(leader: &Value) -> Value {
     }
 }
 
-/// What differs between the case's expectation and an environment.
+/// The differences between the case's expectation and an environment.
 fn complaints_about(case: &Case, env: &BTreeMap<String, String>) -> Vec<String> {
     let expect = &case.0["expect"];
     let mut wrong = Vec::new();
@@ -112,7 +112,7 @@ fn complaints_about(case: &Case, env: &BTreeMap<String, String>) -> Vec<String> 
 }
 
 #[test]
-fn the_model_of_every_golden_case_is_the_contracts() {
+fn the_model_of_every_golden_case_matches_the_contract() {
     let mut wrong = Vec::new();
     for case in cases() {
         let (code, object) = inspected(&case);
@@ -196,7 +196,7 @@ fn the_child_of_every_golden_case_gets_what_inspect_shows() {
 }
 
 #[test]
-fn a_variable_that_no_program_could_be_started_with_is_left_out() {
+fn a_variable_that_is_too_long_for_exec_is_omitted() {
     let run = |own: Option<&str>| {
         let run = Trainit::run(["sh", "-c", "echo rank $RANK of $WORLD_SIZE; printenv TF_CONFIG"])
             .env("SLURM_JOB_ID", "7")
@@ -219,7 +219,7 @@ fn a_variable_that_no_program_could_be_started_with_is_left_out() {
 }
 
 #[test]
-fn a_file_of_sagemakers_that_cannot_be_read_starts_nothing() {
+fn an_unreadable_file_of_sagemaker_starts_nothing() {
     const FILE: &str = "/opt/ml/input/config/resourceconfig.json";
     let written = format!("echo '{{\"hosts\":[\"a\",\"b\"],\"current_host\":\"b\"}}' >{FILE}; chmod 600 {FILE}");
     let of_a_user = "exec setpriv --reuid 65534 --clear-groups";

@@ -49,7 +49,7 @@ fn named(name: &str, value: impl ToString) -> (String, String) {
     (name.to_owned(), value.to_string())
 }
 
-/// Holds for every outcome whatever the input was.
+/// Properties of every outcome, for any input.
 fn check(outcome: &Result<Resolved, ClusterError>) {
     match outcome {
         Err(error) => {
@@ -75,7 +75,7 @@ fn check(outcome: &Result<Resolved, ClusterError>) {
     }
 }
 
-/// Values that are nearly right, where chance alone would never come near.
+/// Nearly correct values, which random text would never produce.
 fn near_value() -> impl Strategy<Value = String> {
     prop_oneof![
         any::<String>(),
@@ -147,7 +147,7 @@ fn near_json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// A cluster by the numbers, and the document of each of its replicas under the names of one platform.
+/// The numbers of a cluster's replicas, and the document of each replica in the names of one platform.
 #[derive(Debug, Clone)]
 struct Made {
     chief: bool,
@@ -159,7 +159,7 @@ struct Made {
 fn made() -> impl Strategy<Value = Made> {
     (any::<bool>(), 0u32..12, 0u32..4, 0u32..2)
         .prop_map(|(chief, workers, ps, evaluators)| Made { chief, workers, ps, evaluators })
-        .prop_filter("somebody trains", |made| made.chief || made.workers > 0)
+        .prop_filter("a replica trains", |made| made.chief || made.workers > 0)
 }
 
 impl Made {
@@ -264,7 +264,7 @@ proptest! {
     }
 
     #[test]
-    fn each_rank_is_there_once_over_the_replicas_of_a_tf_config(made in made(), nproc in prop::option::of(1u32..5)) {
+    fn each_rank_occurs_once_over_the_replicas_of_a_tf_config(made in made(), nproc in prop::option::of(1u32..5)) {
         let options = ClusterOptions { nproc: nproc.map(Nproc::Count), ..ClusterOptions::default() };
         let replicas = made.documents(["chief", "worker", "ps", "evaluator"]).into_iter().map(|(host, document)| {
             (host, resolved(&[named("TF_CONFIG", document)], None, &options).unwrap())
@@ -273,7 +273,7 @@ proptest! {
     }
 
     #[test]
-    fn each_rank_is_there_once_over_the_replicas_of_a_vertex_job(made in made(), nproc in prop::option::of(1u32..5)) {
+    fn each_rank_occurs_once_over_the_replicas_of_a_vertex_job(made in made(), nproc in prop::option::of(1u32..5)) {
         let made = Made { chief: true, ..made };
         let options = ClusterOptions { nproc: nproc.map(Nproc::Count), ..ClusterOptions::default() };
         let names = ["workerpool0", "workerpool1", "workerpool2", "workerpool3"];
@@ -284,7 +284,7 @@ proptest! {
     }
 
     #[test]
-    fn every_pool_gets_its_ranks_when_all_are_asked_for(made in made()) {
+    fn every_pool_gets_ranks_with_rank_all_pools(made in made()) {
         let made = Made { chief: true, ..made };
         let options = ClusterOptions { rank_all_pools: true, ..ClusterOptions::default() };
         let names = ["workerpool0", "workerpool1", "workerpool2", "workerpool3"];
@@ -318,7 +318,7 @@ proptest! {
     }
 
     #[test]
-    fn the_own_tf_config_of_a_replica_reads_back_as_the_same_place(made in made()) {
+    fn the_tf_config_of_a_replica_reads_back_as_the_same_place(made in made()) {
         let made = Made { chief: true, ..made };
         let names = ["workerpool0", "workerpool1", "workerpool2", "workerpool3"];
         for (_, document) in made.documents(names) {

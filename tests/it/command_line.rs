@@ -35,7 +35,7 @@ fn help_and_version_are_words_as_well_as_flags() {
 }
 
 #[test]
-fn everything_that_is_wrong_with_a_start_is_reported_in_one_go() {
+fn all_mistakes_of_a_start_are_reported_together() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("config.toml");
     std::fs::write(&file, "stop-grace = \"soon\"\nnodes = 3\n").unwrap();
@@ -68,7 +68,7 @@ fn everything_that_is_wrong_with_a_start_is_reported_in_one_go() {
 }
 
 #[test]
-fn a_setting_that_needs_an_unreadable_setting_is_no_second_mistake() {
+fn a_setting_that_depends_on_an_invalid_setting_is_not_a_second_mistake() {
     let store = ["run", "--checkpoint-store", "file:///s"];
     let lacking = Trainit::new([&store[..], &["--", "true"]].concat()).output().expect_code(125);
     assert!(lacking.err().contains("needs --checkpoint-dir"), "{}", lacking.err());
@@ -81,7 +81,7 @@ fn a_setting_that_needs_an_unreadable_setting_is_no_second_mistake() {
 }
 
 #[test]
-fn a_malformed_cluster_hides_no_wrong_setting_and_the_other_way_round() {
+fn a_malformed_cluster_and_a_wrong_setting_are_both_reported() {
     let done =
         Trainit::new(["run", "--stop-grace", "x", "--", "true"]).env("PET_NNODES", "2").env("PET_NODE_RANK", "1");
     let said = done.output().expect_code(125).err();
@@ -89,7 +89,7 @@ fn a_malformed_cluster_hides_no_wrong_setting_and_the_other_way_round() {
 }
 
 #[test]
-fn an_unknown_flag_is_refused_and_not_taken_for_the_nearest_one() {
+fn an_unknown_flag_is_refused_and_not_replaced_by_the_nearest_one() {
     let dir = tempfile::tempdir().unwrap();
     for args in [["--verdict-fil", "verdict.json"].as_slice(), &["--verdict-fil=verdict.json"]] {
         let run = Trainit::new(["run"]).args(args).args(["--", "touch", "started"]).dir(dir.path());
@@ -100,7 +100,7 @@ fn an_unknown_flag_is_refused_and_not_taken_for_the_nearest_one() {
 }
 
 #[test]
-fn the_first_mistakes_of_a_newcomer_are_one_line_with_the_way_out() {
+fn common_first_mistakes_are_one_line_with_advice() {
     let cases: [(&[&str], &str); 15] = [
         (&["--", "true", "x"], "no subcommand given; to start a command: trainit run -- true x\n"),
         (&["runn", "--", "true"], "did you mean run?"),
@@ -171,7 +171,7 @@ fn a_setting_without_effect_causes_a_warning_and_the_run_starts() {
 }
 
 #[test]
-fn a_variable_that_nothing_reads_is_named_along_with_what_is_wrong() {
+fn an_unused_variable_is_named_together_with_the_mistakes() {
     for args in [&["run", "--", "true"][..], &["inspect"], &["env"]] {
         let run = Trainit::new(args).env("TRAINIT_CHEKPOINT_DIR", "/c").env("TRAINIT_NNODES", "two");
         let done = run.output().expect_code(125);

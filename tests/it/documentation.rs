@@ -1,4 +1,4 @@
-//! What the pages say is so: every command line, flag, variable and link in README, docs and Dockerfiles.
+//! The pages are correct: every command line, flag, variable and link in README, docs and Dockerfiles.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -70,7 +70,7 @@ fn every_command_line_in_the_documentation_is_understood() {
             Err(Refusal::Shown(_)) => continue,
             Err(Refusal::Wrong(why)) => panic!("{place}: {line}: {why:?}"),
         };
-        // `inspect` reads every setting of `run` and starts nothing; what a shell would put in is not known here.
+        // `inspect` reads every setting of `run` and starts nothing; the values of shell variables are unknown here.
         if parsed.command == "run" {
             let flags =
                 parsed.flags.iter().flat_map(|(name, values)| values.iter().map(move |v| format!("--{name}={v}")));
@@ -111,16 +111,16 @@ const OTHERS: &[&str] = &[
 ];
 
 #[test]
-fn a_script_that_takes_the_variables_as_it_is_told_to_ends_where_the_cluster_is_malformed() {
+fn a_script_that_evaluates_trainit_env_as_documented_stops_at_a_malformed_cluster() {
     let takes = |text: String| text.lines().filter(|line| line.contains("$(trainit env)")).map(str::to_owned).collect();
     let shown =
         |page: String| code(&text(&page)).into_iter().filter(|(language, _)| language == "sh").map(|(_, it)| it);
-    let mut told: Vec<String> = pages().into_iter().flat_map(shown).flat_map::<Vec<_>, _>(takes).collect();
+    let mut found: Vec<String> = pages().into_iter().flat_map(shown).flat_map::<Vec<_>, _>(takes).collect();
     let help: Vec<String> = takes(Trainit::new(["--help"]).output().expect_code(0).out());
-    told.extend(help.iter().map(|line| line.split_once(": ").unwrap().1.to_owned()));
-    assert!(told.len() >= 3, "{told:?}");
+    found.extend(help.iter().map(|line| line.split_once(": ").unwrap().1.to_owned()));
+    assert!(found.len() >= 3, "{found:?}");
     let path = format!("{}:/usr/bin:/bin", binary().parent().unwrap().display());
-    for (line, begin) in told.iter().flat_map(|line| ["", "set -e\n"].map(|begin| (line, begin))) {
+    for (line, begin) in found.iter().flat_map(|line| ["", "set -e\n"].map(|begin| (line, begin))) {
         let mut shell = Command::new("sh");
         shell
             .args(["-c", &format!("{begin}{line}\necho went on")])
@@ -133,7 +133,7 @@ fn a_script_that_takes_the_variables_as_it_is_told_to_ends_where_the_cluster_is_
 }
 
 #[test]
-fn every_flag_that_a_page_names_is_there() {
+fn every_flag_that_a_page_names_exists() {
     let flag = Regex::new("^--([a-z][a-z0-9-]*)").unwrap();
     let mut seen = BTreeSet::new();
     for page in pages() {
@@ -178,7 +178,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_link_leads_somewhere_and_every_page_is_linked() {
+fn every_link_has_a_target_and_every_page_is_linked() {
     let link = Regex::new(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)").unwrap();
     let others = ["ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md"].map(str::to_owned);
     let mut linked = BTreeSet::new();
@@ -202,7 +202,7 @@ fn every_link_leads_somewhere_and_every_page_is_linked() {
 }
 
 #[test]
-fn every_layout_and_preemption_source_has_its_word_where_people_look_for_it() {
+fn every_layout_and_preemption_source_is_documented() {
     let page = text("docs/checkpoints.md");
     LAYOUTS.iter().for_each(|layout| assert!(page.contains(&format!("`{}`", layout.name)), "{}", layout.name));
     let words: Vec<&str> = ["auto", "off"].into_iter().chain(SOURCES.iter().map(|source| source.name)).collect();
@@ -228,8 +228,8 @@ fn the_page_on_the_cluster_names_every_platform_framework_and_variable() {
             for (name, value) in platform {
                 env = env.env(name, value);
             }
-            let told: BTreeMap<String, serde_json::Value> = serde_json::from_str(&env.output().out()).unwrap();
-            seen.extend(told.into_keys());
+            let found: BTreeMap<String, serde_json::Value> = serde_json::from_str(&env.output().out()).unwrap();
+            seen.extend(found.into_keys());
         }
     }
     seen.iter().for_each(|name| named(name));

@@ -1,5 +1,5 @@
-//! Commits that the first versions wrote, from before a commit was a snapshot: they are listed, proven and restored. The
-//! stores in `tests/golden/commits` were written by the binary of that time.
+//! Commits of the first versions, in which a commit was not yet a snapshot: they are listed, verified and restored. The
+//! stores in `tests/golden/commits` were written by a binary of that time.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,15 +32,15 @@ fn store(name: &str) -> (tempfile::TempDir, String, PathBuf) {
 #[track_caller]
 fn restored(name: &str) -> BTreeMap<String, Vec<u8>> {
     let (_place, url, to) = store(name);
-    let deed = |deed: &str| {
-        Trainit::new(["checkpoint", deed, "--checkpoint-store", &url, "--checkpoint-dir", to.to_str().unwrap()])
+    let action = |action: &str| {
+        Trainit::new(["checkpoint", action, "--checkpoint-store", &url, "--checkpoint-dir", to.to_str().unwrap()])
             .output()
     };
-    let verified = deed("verify").expect_code(0);
+    let verified = action("verify").expect_code(0);
     assert!(verified.out().contains("complete, every byte was read and checked"), "{}", verified.out());
-    deed("pull").expect_code(0);
+    action("pull").expect_code(0);
     let found = tree(&to).into_iter().filter(|(path, _)| !path.ends_with('/')).collect();
-    let again = deed("pull").expect_code(0);
+    let again = action("pull").expect_code(0);
     assert!(again.out().contains("stays") || again.out().contains("already in place"), "{}", again.out());
     found
 }
@@ -50,7 +50,7 @@ fn names(files: &BTreeMap<String, Vec<u8>>) -> Vec<&str> {
 }
 
 #[test]
-fn a_directory_comes_back_with_the_pointer_that_names_it() {
+fn a_directory_is_restored_with_the_pointer_that_names_it() {
     let files = restored("directory");
     let expected = [
         "global_step20/mp_rank_00_model_states.pt",
@@ -62,7 +62,7 @@ fn a_directory_comes_back_with_the_pointer_that_names_it() {
 }
 
 #[test]
-fn a_file_comes_back_under_its_other_name_as_well() {
+fn a_file_is_restored_under_both_names() {
     let files = restored("file");
     assert_eq!(names(&files), ["epoch=1-step=50.ckpt", "last.ckpt"]);
     let content = |name: &str| files[name].iter().position(|byte| *byte == b'P').map(|at| files[name][at..].to_vec());
@@ -70,19 +70,19 @@ fn a_file_comes_back_under_its_other_name_as_well() {
 }
 
 #[test]
-fn files_of_one_prefix_come_back_with_their_state_file() {
+fn files_of_one_prefix_are_restored_with_their_state_file() {
     assert_eq!(names(&restored("prefix")), ["checkpoint", "ckpt-5.data-00000-of-00001", "ckpt-5.index"]);
 }
 
 #[test]
-fn small_files_come_back_out_of_their_archives() {
+fn small_files_are_restored_from_their_archives() {
     let files = restored("archive");
     assert_eq!(files.len(), 1001);
     assert!(files["step-7/0042.bin"].ends_with(b"weights 42\n"));
 }
 
 #[test]
-fn a_run_goes_on_from_one_and_commits_the_next_beside_it() {
+fn a_run_resumes_from_an_earlier_commit_and_adds_the_next_one() {
     let (_place, url, to) = store("directory");
     let script = "echo $TRAINIT_RESUME_FROM $TRAINIT_RESUME_STEP; cp -r $TRAINIT_RESUME_FROM $TRAINIT_CHECKPOINT_DIR/global_step30; \
                   printf global_step30 > $TRAINIT_CHECKPOINT_DIR/latest";

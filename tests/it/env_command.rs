@@ -1,4 +1,4 @@
-//! `trainit env`: the derived variables in forms that scripts take.
+//! `trainit env`: the derived variables in forms for scripts.
 
 use std::process::Command;
 
@@ -20,7 +20,7 @@ fn after_eval(shell: &str, env: &[(&str, &str)], show: &str) -> Vec<String> {
 
 #[test]
 fn quotes_dollars_and_newlines_survive_eval_in_every_shell() {
-    // A raw newline cannot stand in a JSON string, but it can stand between members.
+    // A raw newline is not allowed in a JSON string, but is allowed between members.
     let given = MASTER.replace(",\"job\"", ",\n\"job\"");
     let expected = Trainit::new(["env", "--format", "json"]).env("TF_CONFIG", &given).output().expect_code(0);
     let expected: Value = serde_json::from_slice(&expected.stdout).unwrap();
@@ -136,12 +136,16 @@ fn an_explicit_value_wins_over_what_is_inherited_with_one_warning() {
 #[test]
 fn a_tf_config_that_explicit_values_contradict_is_left_with_a_warning() {
     let config = r#"{"cluster":{"worker":["a:2222","b:2222"]},"task":{"type":"worker","index":1}}"#;
-    let told = |rank: &str| {
+    let warnings = |rank: &str| {
         let env = Trainit::new(["env", "--node-rank", rank]).env("TF_CONFIG", config);
         env.output().expect_code(0).err()
     };
-    assert!(told("0").contains("TF_CONFIG is unchanged") && told("0").contains("--node-rank"), "{}", told("0"));
-    assert_eq!(told("1"), "");
+    assert!(
+        warnings("0").contains("TF_CONFIG is unchanged") && warnings("0").contains("--node-rank"),
+        "{}",
+        warnings("0")
+    );
+    assert_eq!(warnings("1"), "");
 }
 
 #[test]

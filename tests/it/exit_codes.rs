@@ -111,7 +111,7 @@ fn no_command_and_bad_settings_are_125_with_every_mistake_named() {
 }
 
 #[test]
-fn an_empty_path_is_a_mistake_and_an_empty_variable_none() {
+fn an_empty_path_is_a_mistake_and_an_empty_variable_is_not() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("config.toml");
     fs::write(&file, "verdict-file = \"\"\n").unwrap();
@@ -132,14 +132,14 @@ fn an_empty_path_is_a_mistake_and_an_empty_variable_none() {
 }
 
 #[test]
-fn a_demand_of_zero_starts_where_there_is_no_gpu() {
+fn a_demand_of_zero_gpus_starts_without_a_gpu() {
     for demand in [["--require-gpus", "0"], ["--min-gpu-memory", "0"]] {
         Trainit::new(["run"]).args(demand).args(["--", "true"]).output().expect_code(0);
     }
 }
 
 #[test]
-fn remapping_is_the_last_word() {
+fn exit_codes_are_remapped_last() {
     let done = Trainit::new(["run", "--remap-exit", "3:0", "--", "sh", "-c", "exit 3"]).output().expect_code(0);
     let verdict = done.verdict();
     assert_eq!((verdict["exit_code"].as_i64(), verdict["child_code"].as_i64()), (Some(0), Some(3)));
@@ -203,7 +203,7 @@ fn the_verdict_has_every_key_and_goes_to_the_file_too() {
 }
 
 #[test]
-fn the_folder_of_a_verdict_file_is_made() {
+fn the_folder_of_a_verdict_file_is_created() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("out/of/it.json");
     let done = Trainit::run(["true"]).env("TRAINIT_VERDICT_FILE", &path).output().expect_code(0);
@@ -218,7 +218,7 @@ fn a_verdict_file_that_cannot_be_written_is_a_warning_and_changes_no_code() {
 }
 
 #[test]
-fn a_verdict_file_that_is_the_log_is_written_on_and_not_emptied() {
+fn a_verdict_file_that_is_the_log_is_appended_to() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("job.log");
     for name in ["/dev/stdout", "/dev/stderr", path.to_str().unwrap()] {

@@ -33,7 +33,7 @@ fn a_full_dev_shm_is_named_at_the_first_death_by_sigbus_and_at_any_failure() {
 }
 
 #[test]
-fn a_signal_that_was_passed_on_and_killed_the_trainer_is_said_to_have_come_from_outside() {
+fn a_forwarded_signal_that_killed_the_trainer_is_reported_as_from_outside() {
     let slurm = [("SLURM_JOB_ID", "7"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1"), ("SLURM_STEP_ID", "0")];
     let slurm =
         [&slurm[..], &[("SLURM_STEP_NODELIST", "node1"), ("SLURM_NNODES", "1"), ("SLURM_NODEID", "0")]].concat();
@@ -86,8 +86,8 @@ fn no_secret_of_a_command_line_is_in_log_or_verdict() {
     ] {
         let flags = ["run", "--log-level", "debug", "--verdict-file", verdict.to_str().unwrap(), "--"];
         let done = Trainit::new(flags).args(command).output();
-        let told = done.err() + &done.out() + &fs::read_to_string(&verdict).unwrap();
-        assert!(told.contains("not_started") && !told.contains("hunter2"), "{told}");
+        let output = done.err() + &done.out() + &fs::read_to_string(&verdict).unwrap();
+        assert!(output.contains("not_started") && !output.contains("hunter2"), "{output}");
     }
 }
 
@@ -113,7 +113,7 @@ fn refuse(call: libc::c_long) -> std::io::Result<()> {
     let mut filter =
         [load, jump(call as u32), give(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32), give(libc::SECCOMP_RET_ALLOW)];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: integers, and a filter that is alive for the call.
+    // SAFETY: integers, and a filter that lives for the call.
     let done = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
             && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0

@@ -31,7 +31,7 @@ impl Place {
         for (name, bytes) in [("a.bin", bytes(3 << 20)), ("sub/deep/b.txt", b"b".to_vec()), ("sub/empty", Vec::new())] {
             place.bucket.place(&format!("data/{name}"), &bytes);
         }
-        // What consoles make for a folder.
+        // The object that web consoles create for a folder.
         place.bucket.place("data/", b"");
         place
     }
@@ -74,7 +74,7 @@ impl Place {
         keys
     }
 
-    /// It did not start, this is the code, and one line says so.
+    /// Checks that nothing was started, that this is the code, and that one line explains it.
     #[track_caller]
     fn expect_refused(&self, done: Finished, code: i32, words: &[&str]) {
         let done = done.expect_code(code);
@@ -212,7 +212,7 @@ fn names_that_would_leave_the_directory_are_refused() {
 }
 
 #[test]
-fn an_answer_that_is_cut_short_or_damaged_is_asked_for_again_and_never_put_in_place() {
+fn a_truncated_or_damaged_answer_is_requested_again_and_never_used() {
     for fault in [|| Fault::Short, || Fault::Half, || Fault::Flip] {
         let place = Place::new();
         place.bucket.misbehave(move |r| r.key.ends_with("a.bin").then(fault));
@@ -325,7 +325,7 @@ fn a_restart_does_not_fetch_again() {
 }
 
 #[test]
-fn two_that_fetch_into_one_directory_do_not_meet() {
+fn two_fetches_into_one_directory_do_not_interfere() {
     let place = Place::new();
     let (go_on, word) = channel::<()>();
     let word = Mutex::new(word);

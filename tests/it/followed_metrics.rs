@@ -1,4 +1,4 @@
-//! `run --tensorboard-dir` and `run --metric-file`: metrics out of the files that an unmodified trainer writes.
+//! `run --tensorboard-dir` and `run --metric-file`: metrics from the files that an unmodified trainer writes.
 
 use std::fs;
 use std::io::Write;
@@ -33,7 +33,7 @@ impl Place {
         run.env("CLOUD_ML_HP_METRIC_FILE", self.at("metrics")).env("TRAINIT_LOG_FORMAT", "json")
     }
 
-    /// A trainer that stays until it is let go; the test writes in its place.
+    /// A trainer that waits for a signal file; the test writes the files for it.
     fn waiting(&self, args: &[&str]) -> Running {
         let running = self.trainer(args, "echo started; while [ ! -e over ]; do sleep 0.01; done").start();
         running.after_line("started");
@@ -60,7 +60,7 @@ impl Place {
         lines.iter().filter(|l| l.get(tag).is_some()).map(|l| (text(l, tag), text(l, "global_step"))).collect()
     }
 
-    /// Waits until a tag was reported so often.
+    /// Waits until a tag was reported this number of times.
     fn after_reports(&self, tag: &str, count: usize) {
         eventually("the metric is reported while the trainer runs", || self.reports(tag).len() >= count);
     }
@@ -116,7 +116,7 @@ fn tags_are_chosen_by_name_or_glob_and_renamed() {
 }
 
 #[test]
-fn event_files_are_read_while_they_are_written_each_record_once() {
+fn event_files_are_read_while_they_are_written_and_each_record_once() {
     let place = Place::new();
     let running = place.waiting(&["--tensorboard-dir", "logs"]);
     let file = place.at("logs/run/events.out.tfevents.1");
@@ -136,11 +136,11 @@ fn event_files_are_read_while_they_are_written_each_record_once() {
 }
 
 #[test]
-fn a_damaged_record_is_left_out_with_one_warning() {
+fn a_damaged_record_is_omitted_with_one_warning() {
     let place = Place::new();
     let mut damaged = TENSORS.to_vec();
     let end = damaged.len();
-    // Within the data of the last record but one, and of the last.
+    // Within the data of the last two records.
     (damaged[end - 30], damaged[end - 90]) = (!damaged[end - 30], !damaged[end - 90]);
     // Other mistakes are reported, too.
     damaged.extend([7; 12]);
@@ -157,7 +157,7 @@ fn a_damaged_record_is_left_out_with_one_warning() {
 }
 
 #[test]
-fn a_file_that_is_damaged_throughout_costs_one_warning_and_no_memory() {
+fn a_completely_damaged_file_causes_one_warning_and_uses_no_memory() {
     let place = Place::new();
     let running = place.waiting(&["--metric-file", "log"]);
     let most = || {
@@ -169,7 +169,7 @@ fn a_file_that_is_damaged_throughout_costs_one_warning_and_no_memory() {
     append(&place.at("log"), "{\n".repeat(500_000));
     append(&place.at("log"), "loss=1 step=1\n");
     place.after_reports("loss", 1);
-    // The kernel counts roughly.
+    // The kernel's count is approximate.
     let more = most().saturating_sub(before);
     assert!(more < 16 << 10, "{more} KiB");
     warns(&place.finish(running), "a line of log is skipped", 1);
@@ -191,7 +191,7 @@ fn metrics_from_before_the_run_are_not_reported() {
 }
 
 #[test]
-fn a_file_of_records_is_followed_as_it_appears_grows_is_emptied_and_is_renamed() {
+fn a_file_of_records_is_followed_when_it_appears_grows_is_emptied_or_is_renamed() {
     let place = Place::new();
     let running = place.waiting(&["--metric-file", "out/log.jsonl"]);
     let log = place.at("out/log.jsonl");
@@ -237,7 +237,7 @@ fn unreadable_records_are_reported_once_for_each_reason() {
 }
 
 #[test]
-fn a_table_has_its_names_in_its_header_also_where_that_was_there_before_the_run_or_comes_again() {
+fn the_header_of_a_table_may_be_older_than_the_run_or_repeated() {
     let place = Place::new();
     place.golden("old.csv", b"epoch,val_acc\n1,0.5\n");
     let script = "printf '2,0.75\\nepoch,loss,val_acc\\n3,\"0.25\",\\n4,,0.875\\n' >>old.csv";
@@ -249,7 +249,7 @@ fn a_table_has_its_names_in_its_header_also_where_that_was_there_before_the_run_
 }
 
 #[test]
-fn a_table_that_is_rewritten_with_one_more_column_reports_no_row_twice() {
+fn a_table_rewritten_with_one_more_column_reports_no_row_twice() {
     let place = Place::new();
     let running = place.waiting(&["--metric-file", "metrics.csv"]);
     fs::write(place.at("metrics.csv"), "step,loss\n1,0.5\n2,0.25\n").unwrap();
@@ -261,7 +261,7 @@ fn a_table_that_is_rewritten_with_one_more_column_reports_no_row_twice() {
 }
 
 #[test]
-fn a_progress_bar_in_a_file_is_read_as_it_is_in_the_output() {
+fn a_progress_bar_is_read_the_same_in_a_file_as_in_the_output() {
     let place = Place::new();
     let bar = "printf '50%%|# | 5/10 [00:01<00:01, 5.0it/s, step=5, loss=0.5]\\r99%%|##| 9/10 [00:02<00:00, step=9, loss=nan]' >log";
     let done = place.trainer(&["--metric-file", "log"], bar).output().expect_code(0);
@@ -270,7 +270,7 @@ fn a_progress_bar_in_a_file_is_read_as_it_is_in_the_output() {
 }
 
 #[test]
-fn the_last_warning_says_what_was_seen_in_the_files() {
+fn the_last_warning_describes_the_content_of_the_files() {
     let place = Place::new();
     place.golden("events", TENSORBOARDX);
     let said = |args: &[&str], script: &str| place.trainer(args, script).output().expect_code(0);
@@ -329,7 +329,7 @@ fn the_file_that_is_reported_to_is_not_followed() {
     assert!(done.out().is_empty() && done.err().contains("is the file that trainit writes"), "{}", done.err());
 }
 
-/// The thread that looks at the files.
+/// The thread that follows the files.
 fn following(running: &Running) -> Option<i32> {
     let tasks = fs::read_dir(format!("/proc/{}/task", running.pid())).unwrap();
     let mut tasks = tasks.map(|task| task.unwrap().path());
@@ -338,7 +338,7 @@ fn following(running: &Running) -> Option<i32> {
 }
 
 #[test]
-fn a_run_answers_while_the_last_of_a_file_cannot_be_read_and_waits_for_it() {
+fn a_run_reports_its_status_while_it_waits_for_the_end_of_an_unreadable_file() {
     let place = Place::new();
     let script = "echo socket=$TRAINIT_SOCKET; while [ ! -e over ]; do sleep 0.01; done; echo loss=0.5 >log; exit 7";
     let running = place.trainer(&["--metric-file", "log"], script).start();
@@ -373,7 +373,7 @@ fn a_save_on_a_stop_is_committed_although_a_metric_file_cannot_be_read() {
 }
 
 #[test]
-fn a_name_of_the_step_that_nothing_had_is_warned_of_at_the_end() {
+fn an_unused_name_of_the_step_causes_a_warning_at_the_end() {
     for (name, warnings) in [("iteration", 1), ("iter", 0)] {
         let place = Place::new();
         let args = ["--metric-file", "log", "--metric-step", name];
@@ -384,7 +384,7 @@ fn a_name_of_the_step_that_nothing_had_is_warned_of_at_the_end() {
 }
 
 #[test]
-fn nothing_looks_at_files_where_that_is_not_asked_for() {
+fn files_are_not_followed_without_a_setting() {
     let place = Place::new();
     let threads = |args: &[&str]| {
         let running = place.waiting(args);

@@ -1,4 +1,4 @@
-//! What root opens in places where a less privileged user may write: a link of that user is never followed.
+//! Files that root opens in places where a less privileged user may write: a link of that user is never followed.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
@@ -12,7 +12,7 @@ use crate::support::{Finished, Trainit, binary, is_root, shared_dir};
 /// The user that the trainer became.
 const TRAINER: &str = "65534";
 
-/// A directory of root with a file that only root may read, and one of the trainer's.
+/// A directory of root with a file that only root may read, and a directory of the trainer.
 struct Place {
     dir: TempDir,
 }
@@ -35,7 +35,7 @@ impl Place {
         self.dir.path().join(name)
     }
 
-    /// As the trainer's user.
+    /// Runs a script as the trainer's user.
     fn trainer(&self, script: &str) {
         let ids = ["--reuid", TRAINER, "--regid", TRAINER, "--clear-groups"];
         let mut command = Command::new("setpriv");
@@ -55,7 +55,7 @@ impl Place {
 }
 
 #[test]
-fn a_metrics_file_that_the_trainer_made_a_link_is_neither_written_nor_trimmed() {
+fn a_metrics_file_that_is_a_link_of_the_trainer_is_neither_written_nor_trimmed() {
     let Some(place) = Place::new() else { return };
     place.trainer("ln -s ../precious theirs/soft; ln -s .. theirs/way");
     fs::hard_link(place.at("precious"), place.at("theirs/hard")).unwrap();
@@ -74,7 +74,7 @@ fn a_metrics_file_that_the_trainer_made_a_link_is_neither_written_nor_trimmed() 
 }
 
 #[test]
-fn a_run_reports_to_no_link_of_the_trainers_and_goes_on() {
+fn a_run_refuses_a_link_of_the_trainer_for_reports_and_continues() {
     let Some(place) = Place::new() else { return };
     place.trainer("ln -s ../precious theirs/soft");
     let run =
@@ -86,7 +86,7 @@ fn a_run_reports_to_no_link_of_the_trainers_and_goes_on() {
 }
 
 #[test]
-fn a_verdict_overwrites_nothing_through_a_link_of_the_trainers() {
+fn a_verdict_is_not_written_through_a_link_of_the_trainer() {
     let Some(place) = Place::new() else { return };
     fs::hard_link(place.at("precious"), place.at("theirs/hard")).unwrap();
     let link = "setpriv --reuid 65534 --regid 65534 --clear-groups ln -s ../precious theirs/soft";
@@ -101,7 +101,7 @@ fn a_verdict_overwrites_nothing_through_a_link_of_the_trainers() {
 }
 
 #[test]
-fn files_that_are_followed_for_metrics_are_not_read_through_links_of_the_trainers() {
+fn metric_files_are_not_read_through_links_of_the_trainer() {
     let Some(place) = Place::new() else { return };
     const EVENTS: &str = "out.tfevents.1";
     fs::write(place.at(EVENTS), include_bytes!("../golden/tensorboard/tensorboardX.tfevents")).unwrap();
@@ -124,7 +124,7 @@ fn files_that_are_followed_for_metrics_are_not_read_through_links_of_the_trainer
 }
 
 #[test]
-fn a_checkpoint_directory_is_not_reached_through_a_link_of_the_trainers() {
+fn a_checkpoint_directory_is_not_opened_through_a_link_of_the_trainer() {
     let Some(place) = Place::new() else { return };
     fs::create_dir(place.at("real")).unwrap();
     place.trainer("ln -s ../real theirs/checkpoints");
@@ -137,7 +137,7 @@ fn a_checkpoint_directory_is_not_reached_through_a_link_of_the_trainers() {
 }
 
 #[test]
-fn links_of_root_go_on_working_everywhere() {
+fn links_of_root_are_followed_everywhere() {
     let Some(place) = Place::new() else { return };
     for name in ["metrics", "verdict", "loss.jsonl"] {
         symlink(place.at(name), place.at("theirs").join(name)).unwrap();
@@ -153,13 +153,13 @@ fn links_of_root_go_on_working_everywhere() {
 }
 
 #[test]
-fn directories_that_another_user_made_beforehand_do_not_leave_root_without_one() {
+fn root_gets_a_run_directory_although_another_user_took_the_names() {
     if !is_root() {
         eprintln!("skipped: needs root for a PID namespace");
         return;
     }
-    // Every name that a run directory of this PID had before its name was random.
-    // A place that holds the program itself cannot be covered.
+    // Every predictable name that a run directory of this PID could have. A directory that contains the program itself
+    // cannot be covered by a mount.
     let premade = "for place in /dev/shm /tmp /run; do case $0 in $place/*) continue;; esac; mount -t tmpfs -o mode=1777 none $place; \
                    setpriv --reuid 65534 --regid 65534 --clear-groups \
                    sh -c \"cd $place; mkdir trainit-0-1; for n in \\$(seq 64); do mkdir trainit-0-1.\\$n; done\"; done; \
@@ -173,7 +173,7 @@ fn directories_that_another_user_made_beforehand_do_not_leave_root_without_one()
 }
 
 #[test]
-fn a_store_is_neither_read_nor_written_through_a_link_of_the_trainers() {
+fn a_store_is_neither_read_nor_written_through_a_link_of_the_trainer() {
     let Some(place) = Place::new() else { return };
     place.trainer("ln -s .. theirs/way");
     let store = format!("file://{}", place.at("theirs/way/store").display());

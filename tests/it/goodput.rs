@@ -18,7 +18,7 @@ fn verdict(done: &Finished) -> Value {
 }
 
 #[test]
-fn a_restarted_run_tells_what_the_first_step_and_the_repeated_steps_took() {
+fn a_restarted_run_reports_the_time_of_the_first_step_and_of_repeated_steps() {
     let dir = tempfile::tempdir().unwrap();
     let script = "
         sleep 0.4; echo step 1 loss 0.5; sleep 0.3

@@ -1,4 +1,4 @@
-//! `--require-gpus`, and GPUs that are known by their device nodes alone.
+//! `--require-gpus`, and GPUs that are known only by their device nodes.
 
 use serde_json::{Value, json};
 
@@ -47,7 +47,7 @@ fn gpus_without_nvml_are_counted_by_their_device_nodes() {
 }
 
 #[test]
-fn a_hanging_nvml_leaves_the_device_nodes_to_count() {
+fn with_a_hanging_nvml_the_device_nodes_are_counted() {
     if !is_root() {
         eprintln!("skipped: needs root for a /dev of its own");
         return;
@@ -115,7 +115,7 @@ fn an_unmet_demand_is_125_before_anything_starts_and_says_what_was_found() {
 }
 
 #[test]
-fn a_demand_that_only_a_broken_gpu_leaves_unmet_is_202_and_names_it() {
+fn a_demand_unmet_only_because_of_a_broken_gpu_is_202_and_names_it() {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     for (line, why) in [
         ("gpu0.recovery 1", "the driver asks for recovery action 1, GPU reset"),
@@ -134,7 +134,7 @@ fn a_demand_that_only_a_broken_gpu_leaves_unmet_is_202_and_names_it() {
 }
 
 #[test]
-fn instances_of_a_gpu_are_counted_as_nproc_counts_them_and_their_memory_is_not_known() {
+fn mig_instances_are_counted_as_for_nproc_and_their_memory_is_unknown() {
     let fake = FakeNvml::new(&["gpus 1", "gpu0.mig 1"]);
     let run = |flags: &[&str]| {
         let args = [&["run", "--nproc", "gpu"], flags, &["--", "echo", "ran"]].concat();
@@ -146,7 +146,7 @@ fn instances_of_a_gpu_are_counted_as_nproc_counts_them_and_their_memory_is_not_k
 }
 
 #[test]
-fn a_demand_that_is_met_tells_the_command_nvmls_count() {
+fn with_a_met_demand_the_command_gets_nvmls_count() {
     let fake = FakeNvml::new(&[]);
     let run = ["run", "--require-gpus", "any", "--min-driver", "550", "--", "sh", "-c", "echo gpus=$TRAINIT_GPU_COUNT"];
     let done = fake.trainit(&run).output().expect_code(0);
@@ -197,7 +197,7 @@ fn a_demand_on_a_driver_that_fails_is_202_with_device_nodes_and_without() {
 }
 
 #[test]
-fn a_demand_where_device_nodes_are_without_their_driver_is_202_and_without_nodes_125() {
+fn a_demand_is_202_with_device_nodes_but_no_driver_and_125_without_nodes() {
     if has_gpus() {
         return;
     }
@@ -214,7 +214,7 @@ fn a_demand_where_device_nodes_are_without_their_driver_is_202_and_without_nodes
 }
 
 #[test]
-fn a_demand_on_a_driver_that_does_not_answer_counts_the_device_nodes_and_says_so() {
+fn a_demand_with_a_silent_driver_counts_the_device_nodes_and_says_so() {
     if !is_root() {
         return;
     }
@@ -277,7 +277,7 @@ fn a_gpu_that_shares_the_machines_memory_meets_a_demand_on_its_size() {
 }
 
 #[test]
-fn gpus_whose_fabric_is_not_set_up_are_not_counted_and_another_machine_may_have_some() {
+fn gpus_without_a_configured_fabric_do_not_count_and_the_job_can_be_retried_elsewhere() {
     for driver in [Driver::Current, Driver::Old] {
         for (line, code) in [("gpu1.fabric 1", 202), ("gpu1.fabric 2", 202), ("gpu1.fabric 3", 0), ("gpus 2", 0)] {
             let fake = FakeNvml::of(driver, &[line]);

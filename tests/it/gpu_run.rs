@@ -55,13 +55,13 @@ fn an_xid_is_logged_when_it_occurs_and_again_as_the_cause_of_the_trainers_death(
     running.signal(libc::SIGUSR1);
     let done = running.finish().expect_code(7);
     let log = done.err();
-    let told: Vec<_> = log.lines().filter(|line| line.contains("XID 31, MMU fault")).collect();
-    assert_eq!(told.len(), 2, "{log}");
-    assert!(told[1].contains("XID 31, MMU fault; it is taken as the cause of the command's end"), "{}", told[1]);
+    let lines: Vec<_> = log.lines().filter(|line| line.contains("XID 31, MMU fault")).collect();
+    assert_eq!(lines.len(), 2, "{log}");
+    assert!(lines[1].contains("XID 31, MMU fault; it is taken as the cause of the command's end"), "{}", lines[1]);
 }
 
 #[test]
-fn an_event_channel_that_fails_is_one_warning_in_a_job_and_no_reason_to_leave() {
+fn a_failed_event_channel_is_one_warning_in_a_job_and_not_a_reason_to_leave() {
     let fake = FakeNvml::new(&["nvmlEventSetWait_v2 return 999"]);
     let flags = ["--max-restarts", "1", "--restart-backoff", "1ms"];
     let running = run(&fake, &flags, &format!("trap 'exit 9' USR1; echo ready-$TRAINIT_ATTEMPT; {LOOP}")).start();
@@ -75,7 +75,7 @@ fn an_event_channel_that_fails_is_one_warning_in_a_job_and_no_reason_to_leave() 
 }
 
 #[test]
-fn a_gpu_that_is_gone_at_a_restart_is_noticed_at_once() {
+fn a_gpu_that_is_missing_at_a_restart_is_noticed_at_once() {
     let fake = FakeNvml::new(&[]);
     let flags = ["--max-restarts", "1", "--restart-backoff", "1ms", "--gpu-interval", "60s"];
     let script = format!("trap 'exit 9' USR1; echo ready-$TRAINIT_ATTEMPT; {LOOP}");
@@ -99,7 +99,7 @@ fn gpu_problems_at_the_start_are_reported() {
 }
 
 #[test]
-fn a_trainer_that_dies_beside_a_gpu_that_was_lost_from_the_start_is_not_restarted_here() {
+fn a_trainer_that_dies_with_a_gpu_lost_from_the_start_is_not_restarted_here() {
     for call in ["nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID"] {
         let fake = FakeNvml::new(&[&format!("{call}@1 return 15")]);
         let flags = ["--max-restarts", "3", "--restart-backoff", "1ms"];
@@ -116,7 +116,7 @@ fn a_trainer_that_dies_beside_a_gpu_that_was_lost_from_the_start_is_not_restarte
 }
 
 #[test]
-fn an_xid_without_its_gpu_is_warned_of_and_counted_and_stops_nothing() {
+fn an_xid_without_a_gpu_causes_a_warning_and_a_count_and_stops_nothing() {
     let fake = FakeNvml::new(&[]);
     let running = run(&fake, &[], &format!("trap 'exit 0' USR1; echo ready; {LOOP}")).start();
     running.after_line("ready");
@@ -130,7 +130,7 @@ fn an_xid_without_its_gpu_is_warned_of_and_counted_and_stops_nothing() {
 }
 
 #[test]
-fn an_xid_of_the_program_does_not_touch_a_trainer_that_lives() {
+fn an_xid_caused_by_the_program_does_not_stop_a_live_trainer() {
     let fake = FakeNvml::new(&[]);
     let script = format!("trap 'exit 0' USR1; echo ready; {LOOP}");
     let running = run(&fake, &[], &script).start();
@@ -143,7 +143,7 @@ fn an_xid_of_the_program_does_not_touch_a_trainer_that_lives() {
 }
 
 #[test]
-fn a_hanging_driver_is_one_warning_and_neither_signals_nor_the_end_wait_for_it() {
+fn a_hanging_driver_is_one_warning_and_delays_neither_signals_nor_the_end() {
     let fake = FakeNvml::new(&["nvmlInit_v2 hang"]);
     let script = format!("trap 'exit 7' USR1; echo ready; {LOOP}");
     let running = run(&fake, &[], &script).start();
@@ -157,7 +157,7 @@ fn a_hanging_driver_is_one_warning_and_neither_signals_nor_the_end_wait_for_it()
 }
 
 #[test]
-fn a_stop_while_gpus_that_are_demanded_are_looked_for_is_the_end_at_once() {
+fn a_stop_during_the_discovery_of_required_gpus_ends_at_once() {
     for (flags, signal, code, reason) in [
         (["--require-gpus", "2"], libc::SIGTERM, 143, "stopped"),
         (["--nproc", "gpu"], libc::SIGTERM, 143, "stopped"),
@@ -178,7 +178,7 @@ fn a_stop_while_gpus_that_are_demanded_are_looked_for_is_the_end_at_once() {
     }
 }
 
-/// In the start, in the n-th query, in the wait for events; hanging or dying.
+/// At the start, in the n-th query, in the wait for events; hanging or crashing.
 const WAYS: [&str; 8] = [
     "nvmlInit_v2 hang",
     "nvmlInit_v2 segv",
@@ -191,7 +191,7 @@ const WAYS: [&str; 8] = [
 ];
 
 #[test]
-fn a_driver_that_hangs_or_crashes_anywhere_is_one_warning_and_the_telemetry_comes_back() {
+fn a_driver_that_hangs_or_crashes_anywhere_is_one_warning_and_readings_resume() {
     std::thread::scope(|scope| {
         for way in WAYS {
             scope.spawn(move || {
@@ -199,7 +199,7 @@ fn a_driver_that_hangs_or_crashes_anywhere_is_one_warning_and_the_telemetry_come
                 let running = run(&fake, &[], &format!("trap 'exit 7' USR1; echo ready; {LOOP}")).start();
                 running.after_line("ready");
                 running.after_log("the state of the GPUs is unknown");
-                // More than one probe fails before the driver is well again.
+                // More than one probe fails before the driver recovers.
                 let probes = |fake: &FakeNvml| {
                     let mut pids: Vec<i32> = fake.calls().into_iter().map(|(pid, _)| pid).collect();
                     pids.dedup();
@@ -248,7 +248,7 @@ fn an_unknown_error_of_the_driver_never_ends_a_job_by_itself() {
 }
 
 #[test]
-fn the_probe_does_not_keep_the_tree_from_being_empty_and_is_there_again_after_a_restart() {
+fn the_probe_does_not_count_for_the_tree_and_runs_again_after_a_restart() {
     let fake = FakeNvml::new(&[]);
     let flags = ["--max-restarts", "1", "--restart-backoff", "1ms"];
     let script = format!("trap 'exit 9' USR1; trap 'exit 0' USR2; echo ready-$TRAINIT_ATTEMPT; {LOOP}");
@@ -264,7 +264,7 @@ fn the_probe_does_not_keep_the_tree_from_being_empty_and_is_there_again_after_a_
 }
 
 #[test]
-fn neither_a_restart_nor_the_end_waits_for_a_probe_that_nothing_ends() {
+fn neither_a_restart_nor_the_end_waits_for_an_unkillable_probe() {
     let fake = FakeNvml::new(&["nvmlInit_v2 hang"]);
     let args =
         ["run", "--max-restarts", "1", "--restart-backoff", "1ms", "--stop-grace", "40s", "--gpu-timeout", "50s"];
@@ -285,7 +285,7 @@ fn neither_a_restart_nor_the_end_waits_for_a_probe_that_nothing_ends() {
 }
 
 #[test]
-fn a_note_of_a_programs_fault_names_the_watch_that_ends_a_trainer_that_hangs_of_it() {
+fn a_note_about_a_program_fault_names_hang_timeout() {
     let fake = FakeNvml::new(&[]);
     let running = run(&fake, &[], &format!("trap 'exit 0' TERM; echo ready; {LOOP}")).start();
     running.after_line("ready");

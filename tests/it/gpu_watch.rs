@@ -1,5 +1,5 @@
-//! The watch over a running job's GPUs: a real probe process under a loop like the supervisor's, a driver that changes its
-//! mind while it runs.
+//! The watch over a running job's GPUs: a real probe process in a loop like the supervisor's, with a driver that changes
+//! while it runs.
 
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use trainit::rules::process::exit::End;
 use trainit::rules::process::signal::Signal;
 use trainit::supervisor::gpu::watch::GpuWatch;
 
-/// A watch with its loop. The probe is reaped by its own pid, as these tests share a process.
+/// A watch with its loop. The probe is reaped by its own pid, because these tests share a process.
 struct Loop {
     clock: Clock,
     watch: GpuWatch,
-    /// Everything that was heard.
+    /// All events so far.
     events: Vec<GpuEvent>,
 }
 
@@ -37,7 +37,7 @@ impl Loop {
         Loop { clock: Clock::start(), watch, events: Vec::new() }
     }
 
-    /// Turns until the condition holds for what was heard.
+    /// Runs the loop until the condition holds for the events so far.
     #[track_caller]
     fn until<T>(&mut self, what: &str, mut found: impl FnMut(&[GpuEvent]) -> Option<T>) -> T {
         loop {
@@ -131,7 +131,7 @@ fn the_gpus_are_found_and_sampled_again_and_again() {
 }
 
 #[test]
-fn an_xid_is_heard_at_once_with_its_class_and_the_gpus_uuid() {
+fn an_xid_is_reported_at_once_with_its_class_and_the_gpus_uuid() {
     let fake = FakeNvml::new(&[]);
     let mut turns = Loop::new(&fake, 60_000);
     turns.until_found();
@@ -143,7 +143,7 @@ fn an_xid_is_heard_at_once_with_its_class_and_the_gpus_uuid() {
 }
 
 #[test]
-fn an_event_is_heard_from_a_driver_that_has_only_the_first_event_wait() {
+fn an_event_of_a_driver_with_only_the_first_event_wait_is_reported() {
     let fake = FakeNvml::of(Driver::Ancient, &[]);
     let mut turns = Loop::new(&fake, 60_000);
     turns.until_found();
@@ -169,7 +169,7 @@ fn an_application_error_restarts_once_and_the_second_death_leaves() {
 }
 
 #[test]
-fn a_recovery_action_that_changes_is_read_and_obeyed() {
+fn a_changed_recovery_action_is_read_and_applied() {
     let fake = FakeNvml::new(&["gpu0.recovery 0"]);
     let mut turns = Loop::new(&fake, 60_000);
     turns.until_found();
@@ -216,7 +216,7 @@ fn a_driver_that_counts_without_end_or_never_waits_does_not_keep_the_watch_busy(
 }
 
 #[test]
-fn an_event_channel_that_fails_is_reported_once_and_blames_no_gpu_that_answers() {
+fn a_failed_event_channel_is_reported_once_and_blames_no_responding_gpu() {
     for line in [
         "nvmlEventSetWait_v2 return 999",
         "nvmlEventSetWait_v2 return 2",
@@ -239,7 +239,7 @@ fn an_event_channel_that_fails_is_reported_once_and_blames_no_gpu_that_answers()
 }
 
 #[test]
-fn a_loss_that_the_wait_for_events_tells_is_a_reason_to_leave_and_the_gpu_is_named_where_it_can_be() {
+fn a_loss_found_by_the_wait_for_events_is_a_reason_to_leave_and_names_the_gpu_if_known() {
     for code in [15, 16] {
         let fake = FakeNvml::new(&[]);
         let mut turns = Loop::new(&fake, 50);
@@ -247,7 +247,7 @@ fn a_loss_that_the_wait_for_events_tells_is_a_reason_to_leave_and_the_gpu_is_nam
         fake.play(&[&format!("nvmlEventSetWait_v2 return {code}")]);
         assert_eq!(turns.until_finding("does not say which").class, Class::Leave);
     }
-    // The next round of samples is far away: the wait asks for one.
+    // The next round of samples is far away, so the wait requests one.
     let fake = FakeNvml::new(&[]);
     let mut turns = Loop::new(&fake, 600_000);
     turns.until_found();
@@ -257,7 +257,7 @@ fn a_loss_that_the_wait_for_events_tells_is_a_reason_to_leave_and_the_gpu_is_nam
 }
 
 #[test]
-fn devices_that_were_taken_are_found_by_the_wait_that_fails() {
+fn removed_devices_are_found_by_the_failing_wait() {
     let fake = FakeNvml::new(&[]);
     let mut turns = Loop::new(&fake, 600_000);
     turns.until_found();
@@ -308,7 +308,7 @@ fn an_unknown_error_after_a_good_start_leaves_when_the_trainer_dies() {
 }
 
 #[test]
-fn a_watch_that_hangs_is_killed_warned_of_once_and_replaced() {
+fn a_hanging_watch_is_killed_reported_once_and_replaced() {
     let fake = FakeNvml::new(&[]);
     let mut turns = Loop::new(&fake, 50);
     turns.until_found();
@@ -325,7 +325,7 @@ fn a_watch_that_hangs_is_killed_warned_of_once_and_replaced() {
 }
 
 #[test]
-fn a_driver_that_crashes_while_watched_makes_blind_and_nothing_else() {
+fn a_driver_that_crashes_during_the_watch_only_ends_the_readings() {
     for (action, signal) in [("segv", "SIGSEGV"), ("abort", "SIGABRT")] {
         let fake = FakeNvml::new(&[]);
         let mut turns = Loop::new(&fake, 50);

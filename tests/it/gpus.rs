@@ -1,5 +1,5 @@
-//! `trainit gpus` against a driver that is well, old, odd, lost, hanging or crashing. The library is a fake; the dlopen,
-//! the process and its death are real.
+//! `trainit gpus` with a driver that is healthy, old, unusual, lost, hanging or crashing. The library is a fake; the
+//! dlopen, the process and its death are real.
 
 use std::time::{Duration, Instant};
 
@@ -56,7 +56,7 @@ fn the_library_is_found_by_the_loader_s_own_search_too() {
 }
 
 #[test]
-fn the_toolkits_stub_is_never_taken() {
+fn the_toolkits_stub_is_never_used() {
     if has_gpus() {
         return;
     }
@@ -70,7 +70,7 @@ fn the_toolkits_stub_is_never_taken() {
 }
 
 #[test]
-fn a_machine_without_nvidia_is_no_problem_and_exit_0() {
+fn a_machine_without_nvidia_is_not_a_problem_and_exits_with_0() {
     if has_gpus() {
         return;
     }
@@ -80,7 +80,7 @@ fn a_machine_without_nvidia_is_no_problem_and_exit_0() {
 }
 
 #[test]
-fn why_no_gpu_is_found_is_said_in_the_same_line() {
+fn the_reason_for_finding_no_gpu_is_on_the_same_line() {
     if has_gpus() {
         return;
     }
@@ -111,7 +111,7 @@ fn a_named_library_that_is_missing_is_a_problem() {
 }
 
 #[test]
-fn a_driver_without_gpus_is_no_problem() {
+fn a_driver_without_gpus_is_not_a_problem() {
     if has_gpus() {
         return;
     }
@@ -125,7 +125,7 @@ fn a_hang_in_any_call_is_cut_off_at_the_deadline_and_named() {
     healthy.gpus();
     let calls = healthy.calls();
     assert!(calls.len() > 20, "{calls:?}");
-    // The first, the last and some between; each is another place in the probe.
+    // The first call, the last one and some between; each is at another place in the probe.
     for number in [1, 2, 4, 5, 6, calls.len() / 2, calls.len()] {
         let fake = FakeNvml::new(&[&format!("call-{number} hang")]);
         let started = Instant::now();
@@ -175,7 +175,7 @@ fn every_refusal_of_nvml_is_a_problem_with_its_meaning() {
 }
 
 #[test]
-fn one_fields_failure_nulls_that_field_only() {
+fn a_failed_field_is_null_and_no_other_field() {
     let codes = [3, 4, 13, 17, 999, 4711];
     let fields = [
         ("nvmlDeviceGetName", "name"),
@@ -196,14 +196,14 @@ fn one_fields_failure_nulls_that_field_only() {
 }
 
 #[test]
-fn a_lost_gpu_that_the_driver_finds_while_it_says_its_version_is_that_gpus_matter() {
+fn a_lost_gpu_found_during_the_version_query_does_not_affect_other_gpus() {
     let object = FakeNvml::new(&["nvmlSystemGetDriverVersion return 15"]).gpus();
     assert_eq!((&object["driver_version"], &object["problem"]), (&Value::Null, &Value::Null));
     assert_eq!((&object["cuda_version"], &object["gpus"][1]["health"]), (&json!("12.4"), &json!("ok")));
 }
 
 #[test]
-fn an_old_driver_without_the_new_memory_call_still_tells_its_memory() {
+fn an_old_driver_without_the_new_memory_call_still_reports_memory() {
     let object = FakeNvml::of(Driver::Old, &[]).gpus();
     assert_eq!(object["gpus"][0]["memory_total_bytes"], 16_u64 << 30);
     assert_eq!(object["gpus"][0]["memory_used_bytes"], 1 << 30);
@@ -214,7 +214,7 @@ fn an_old_driver_without_the_new_memory_call_still_tells_its_memory() {
 }
 
 #[test]
-fn garbage_in_a_name_is_made_readable_and_harms_nothing() {
+fn garbage_in_a_name_is_made_readable() {
     let no_nul = "ff".repeat(96);
     let escape = format!("gpu1.name-hex {}00", "1b5b324a0a41");
     let fake = FakeNvml::new(&[&format!("gpu0.name-hex {no_nul}"), &escape]);
@@ -226,7 +226,7 @@ fn garbage_in_a_name_is_made_readable_and_harms_nothing() {
 }
 
 #[test]
-fn a_lost_gpu_is_bad_and_the_other_is_well() {
+fn a_lost_gpu_is_bad_and_the_other_is_healthy() {
     for (function, code) in [("nvmlDeviceGetHandleByIndex_v2", 15), ("nvmlDeviceGetTemperature", 16)] {
         let object = FakeNvml::new(&[&format!("{function}@1 return {code}")]).gpus();
         assert_eq!(object["gpus"][0]["health"], "ok", "{object}");
@@ -243,7 +243,7 @@ fn the_drivers_own_verdict_is_in_the_health() {
 }
 
 #[test]
-fn a_slow_driver_is_not_a_hanging_one() {
+fn a_slow_driver_is_not_treated_as_hanging() {
     let fake = FakeNvml::new(&["nvmlInit_v2 sleep 400", "nvmlDeviceGetName sleep 300"]);
     let done = fake.trainit(&["gpus", "--json", "--gpu-timeout", "2s"]).output().expect_code(0);
     assert_eq!(object(&done)["problem"], Value::Null);
@@ -320,7 +320,7 @@ fn cuda_visible_devices_is_joined_by_uuid() {
 }
 
 #[test]
-fn the_probe_as_a_program_of_its_own_says_the_same() {
+fn the_probe_as_a_separate_program_reports_the_same() {
     let fake = FakeNvml::new(&[]);
     let own = env!("CARGO_BIN_EXE_trainit-gpu-probe");
     let done = fake.trainit(&["gpus", "--json"]).env("TRAINIT_GPU_PROBE", own).output().expect_code(0);
@@ -331,7 +331,7 @@ fn the_probe_as_a_program_of_its_own_says_the_same() {
 }
 
 #[test]
-fn a_probe_program_that_is_no_probe_is_a_problem_not_a_hang() {
+fn a_program_that_is_not_a_probe_is_a_problem_and_not_a_hang() {
     let ask = |program: &str| {
         let args = ["gpus", "--json", "--gpu-timeout", "300ms"];
         let done = Trainit::new(args).env("TRAINIT_GPU_PROBE", program).output().expect_code(0);
@@ -375,7 +375,7 @@ fn watch_shows_the_gpus_again_from_one_probe_and_xids_at_once() {
 }
 
 #[test]
-fn watch_says_that_nothing_is_known_and_when_it_is_known_again() {
+fn watch_reports_when_readings_stop_and_when_they_resume() {
     let fake = FakeNvml::new(&[]);
     let args = ["gpus", "--watch", "--json", "--gpu-interval", "50ms", "--gpu-timeout", "300ms"];
     let running = fake.trainit(&args).start();

@@ -8,7 +8,7 @@ fn watched(timeout: &str, more: &[&str], script: &str) -> Trainit {
 }
 
 #[test]
-fn a_silent_trainer_is_ended_as_hung_with_what_it_waits_in_on_the_log() {
+fn a_silent_trainer_is_ended_as_hung_and_the_log_shows_where_it_waits() {
     let done = watched("300ms", &[], "sleep 1000 & exec sleep 1001").output().expect_code(201);
     let verdict = done.verdict();
     assert_eq!((verdict["reason"].as_str(), verdict["child_signal"].as_i64()), (Some("hung"), Some(6)));
@@ -21,7 +21,7 @@ fn a_silent_trainer_is_ended_as_hung_with_what_it_waits_in_on_the_log() {
 }
 
 #[test]
-fn a_process_that_survives_sigabrt_is_not_said_to_have_had_the_stop_grace() {
+fn a_process_that_survives_sigabrt_is_not_reported_as_killed_after_the_stop_grace() {
     let script = "trap '' ABRT; while :; do sleep 1000; done";
     let done = watched("300ms", &["--stop-grace", "1h"], script).output().expect_code(201);
     assert!(done.err().contains("SIGABRT did not end all processes"), "{}", done.err());
@@ -37,7 +37,7 @@ fn a_hung_attempt_is_restarted_while_the_budget_lasts() {
 }
 
 #[test]
-fn output_is_life_and_comes_through_untouched() {
+fn output_is_a_sign_of_life_and_passes_through_unchanged() {
     let script = "for i in 1 2 3 4 5 6 7 8; do echo $i; echo e$i >&2; sleep 0.25; done; printf end";
     let done = watched("1500ms", &[], script).output().expect_code(0);
     assert_eq!(done.out(), "1\n2\n3\n4\n5\n6\n7\n8\nend");
@@ -45,14 +45,14 @@ fn output_is_life_and_comes_through_untouched() {
 }
 
 #[test]
-fn once_a_trainer_beats_its_chatter_keeps_it_alive_no_more() {
+fn after_the_first_heartbeat_output_no_longer_counts() {
     let script = "echo '{\"step\": 3}' > $TRAINIT_HEARTBEAT_FILE; while :; do echo busy; sleep 0.01; done";
     let done = watched("400ms", &[], script).output().expect_code(201);
     assert!(done.verdict()["detail"].as_str().unwrap().contains("no heartbeat"), "{}", done.err());
 }
 
 #[test]
-fn a_trainer_that_beats_lives_and_a_new_attempt_begins_without_a_beat() {
+fn a_trainer_with_heartbeats_is_not_hung_and_a_new_attempt_starts_without_one() {
     let script = "[ -e $TRAINIT_HEARTBEAT_FILE ] && exit 9; \
                   for i in 1 2 3 4 5 6; do touch $TRAINIT_HEARTBEAT_FILE; sleep 0.25; done; [ $TRAINIT_ATTEMPT = 2 ]";
     let more = ["--max-restarts", "1", "--restart-backoff", "1ms"];
@@ -61,7 +61,7 @@ fn a_trainer_that_beats_lives_and_a_new_attempt_begins_without_a_beat() {
 }
 
 #[test]
-fn a_trainer_that_root_made_another_user_beats_too_and_reaches_nothing_else() {
+fn a_trainer_that_changed_its_user_can_write_the_heartbeat_and_nothing_else() {
     if !is_root() {
         eprintln!("skipped: needs root to become another user");
         return;
@@ -72,7 +72,7 @@ fn a_trainer_that_root_made_another_user_beats_too_and_reaches_nothing_else() {
                   cp /dev/null $TRAINIT_PREEMPTION_FILE && exit 6; \
                   ls ${TRAINIT_PREEMPTION_FILE%/*} ${TRAINIT_HEARTBEAT_FILE%/*} && exit 5; \
                   while :; do echo busy; sleep 0.01; done";
-    // A mask that is closed to others is no obstacle.
+    // A umask that excludes other users does not matter.
     let masked = ["sh", "-c", "umask 077; exec \"$0\" \"$@\""];
     let options = ["run", "--hang-timeout", "400ms", "--hang-startup", "0"];
     let more = ["--max-restarts", "1", "--restart-backoff", "1ms", "--"];
@@ -83,11 +83,11 @@ fn a_trainer_that_root_made_another_user_beats_too_and_reaches_nothing_else() {
 }
 
 #[test]
-fn a_trainer_that_a_signal_stopped_is_not_hung() {
+fn a_trainer_stopped_by_a_signal_is_not_hung() {
     let running = watched("300ms", &[], "echo $$; exec sleep 1000").start();
     let pid: i32 = running.after_line("").trim().parse().unwrap();
     send(pid, libc::SIGSTOP);
-    // Enough time passes: an attempt that starts now and is not stopped is found to hang.
+    // Enough time passes that an attempt which starts now and is not stopped would hang.
     watched("300ms", &[], "exec sleep 1000").output().expect_code(201);
     assert!(is_alive(pid), "{}", running.log_so_far());
     send(pid, libc::SIGCONT);
@@ -96,7 +96,7 @@ fn a_trainer_that_a_signal_stopped_is_not_hung() {
 }
 
 #[test]
-fn python_tracebacks_are_enabled_only_with_a_hang_timeout_and_without_an_own_setting() {
+fn python_tracebacks_are_enabled_only_with_a_hang_timeout_and_without_a_users_setting() {
     let script = "echo ${PYTHONFAULTHANDLER-unset}";
     assert_eq!(Trainit::run(["sh", "-c", script]).output().out(), "unset\n");
     assert_eq!(watched("1h", &[], script).output().out(), "1\n");
@@ -104,7 +104,7 @@ fn python_tracebacks_are_enabled_only_with_a_hang_timeout_and_without_an_own_set
 }
 
 #[test]
-fn without_proc_a_hung_trainer_is_aborted_all_the_same_and_it_is_said_what_is_not_seen() {
+fn without_proc_a_hung_trainer_is_still_aborted_and_the_missing_facts_are_logged() {
     let mounts = "mount -t tmpfs none /proc && exec \"$0\" \"$@\"";
     let hang = ["run", "--hang-timeout", "300ms", "--hang-startup", "0", "--", "sleep", "1000"];
     for pid1 in [true, false] {

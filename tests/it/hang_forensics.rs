@@ -1,4 +1,4 @@
-//! The dumps of PyTorch's flight recorder at a hang, with a shell in torch's place: it makes the pipe and reads it as torch does.
+//! The dumps of PyTorch's flight recorder at a hang, with a shell instead of torch: it creates the pipe and reads it like torch.
 
 use std::fs;
 
@@ -20,7 +20,7 @@ fn a_trainer_that_hangs_is_asked_for_its_dump_before_sigabrt() {
 }
 
 #[test]
-fn a_trainer_without_a_flight_recorder_is_ended_all_the_same_and_the_log_says_that_there_is_no_dump() {
+fn a_trainer_without_a_flight_recorder_is_still_ended_and_the_missing_dump_is_logged() {
     let place = tempfile::tempdir().unwrap();
     let options = ["--hang-forensics", place.path().to_str().unwrap(), "--", "sleep", "1000"];
     let done = Trainit::new(HANGS).args(options).output().expect_code(201);
@@ -28,7 +28,7 @@ fn a_trainer_without_a_flight_recorder_is_ended_all_the_same_and_the_log_says_th
 }
 
 #[test]
-fn the_variables_are_set_only_when_asked_for_and_the_users_own_stay() {
+fn the_variables_are_set_only_on_request_and_the_users_values_stay() {
     let script = "echo $TORCH_FR_BUFFER_SIZE $TORCH_NCCL_DUMP_ON_TIMEOUT $TORCH_NCCL_DEBUG_INFO_TEMP_FILE";
     let run = |options: &[&str]| Trainit::new(["run"]).args(options).args(["--", "sh", "-c", script]);
     assert_eq!(run(&[]).output().out(), "\n");

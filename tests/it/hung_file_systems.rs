@@ -1,5 +1,5 @@
-//! File systems that do not answer: signals are handled, a crashed trainer gets a verdict, and the log names the file
-//! system that does not.
+//! File systems that do not answer: signals are handled, a crashed trainer gets a verdict, and the log names the
+//! hanging file system.
 
 use std::fs;
 use std::sync::Mutex;
@@ -21,7 +21,7 @@ macro_rules! or_skip {
     };
 }
 
-/// A run in this place; each attempt ends with what `end-N` holds.
+/// A run in this place; each attempt ends with the code in `end-N`.
 fn run(place: &Place, args: &[&str]) -> Trainit {
     let (local, timing) =
         (place.local(), ["--settle", "0s", "--mirror-interval", "100ms", "--restart-backoff", "10ms"]);
@@ -51,7 +51,7 @@ fn times(done: &Finished, text: &str) -> usize {
     done.err().matches(text).count()
 }
 
-/// Whether one of its threads has this in this file of /proc.
+/// Whether this file of /proc has the text for one of its threads.
 fn any_thread(going: &Running, file: &str, is_it: impl Fn(&str) -> bool) -> bool {
     let tasks = fs::read_dir(format!("/proc/{}/task", going.pid())).unwrap().flatten();
     tasks.map(|task| fs::read_to_string(task.path().join(file))).any(|text| text.is_ok_and(|text| is_it(&text)))
@@ -62,7 +62,7 @@ fn is_at(going: &Running, thread: &str) -> bool {
 }
 
 #[test]
-fn a_stop_while_the_place_of_the_store_is_unknown_ends_the_run() {
+fn a_stop_while_the_path_of_the_store_hangs_ends_the_run() {
     let place = Place::new();
     fs::create_dir(place.store()).unwrap();
     let _hung = or_skip!(Hung::over(&place.store()));
@@ -103,7 +103,7 @@ fn a_peer_that_does_not_answer_at_the_start_is_named_and_a_stop_works() {
 }
 
 #[test]
-fn a_store_that_hangs_is_reported_and_a_crash_is_followed_by_an_attempt_from_local_files() {
+fn a_hanging_store_is_reported_and_a_crash_is_restarted_from_local_files() {
     let place = Place::new();
     let going = one_committed(&place, &["--max-restarts", "3", "--store-timeout", "2s"]);
     let hung = or_skip!(Hung::over(&place.store()));
@@ -119,7 +119,7 @@ fn a_store_that_hangs_is_reported_and_a_crash_is_followed_by_an_attempt_from_loc
 }
 
 #[test]
-fn a_checkpoint_directory_that_hangs_keeps_a_stop_no_longer_than_a_store_does() {
+fn a_hanging_checkpoint_directory_delays_a_stop_no_longer_than_a_hanging_store() {
     let place = Place::new();
     let going = one_committed(&place, &[]);
     let _hung = or_skip!(Hung::over(&place.local()));
@@ -135,7 +135,7 @@ fn a_checkpoint_directory_that_hangs_keeps_a_stop_no_longer_than_a_store_does() 
 }
 
 #[test]
-fn a_stop_during_the_last_commit_of_a_job_that_is_done_leaves_it_as_long_as_any_stop_does() {
+fn a_stop_during_the_last_commit_of_a_finished_job_has_the_usual_deadline() {
     let place = Place::new();
     let going = one_committed(&place, &[]);
     let _hung = or_skip!(Hung::over(&place.store()));
@@ -150,7 +150,7 @@ fn a_stop_during_the_last_commit_of_a_job_that_is_done_leaves_it_as_long_as_any_
 }
 
 #[test]
-fn a_store_that_can_be_read_and_takes_nothing_is_given_up() {
+fn a_store_that_can_be_read_but_not_written_is_given_up() {
     let place = Place::new();
     fs::create_dir(place.store()).unwrap();
     let frozen = or_skip!(Frozen::over(&place.store()));
@@ -160,14 +160,14 @@ fn a_store_that_can_be_read_and_takes_nothing_is_given_up() {
     going.after_log("its file system has not answered for 2 s; it is not committed");
     going.signal(libc::SIGTERM);
     going.after_log("\"verdict\"");
-    // No process ends while one of its threads is held there.
+    // No process can end while one of its threads is held.
     drop(ice);
     let done = going.finish().expect_code(204);
     assert_eq!(done.verdict()["committed_step"], 1, "{}", done.err());
 }
 
 #[test]
-fn a_notice_is_heard_while_a_checkpoint_comes_back_to_a_disk_that_froze() {
+fn a_notice_is_handled_during_a_restore_to_a_frozen_disk() {
     let bucket = Bucket::start();
     let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
     place.save(1);

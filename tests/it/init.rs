@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::init_signals::state_of;
 use crate::support::{Trainit, eventually, is_alive, send};
 
-/// Waits for SIGTERM in a way that hears it at once.
+/// Waits for SIGTERM without delay.
 const WAIT: &str = "while :; do sleep 1000 & wait $!; done";
 
 #[test]
@@ -47,7 +47,7 @@ fn descendants_that_called_setsid_get_sigterm_when_the_main_child_is_gone() {
 }
 
 #[test]
-fn a_background_process_that_needs_a_moment_gets_it() {
+fn a_background_process_gets_time_to_end() {
     let script = "sh -c 'trap \"sleep 0.5; echo saved; exit\" TERM; echo ready; while :; do sleep 0.01; done' & \
                   trap 'exit 5' TERM; while :; do sleep 0.01; done";
     let running = Trainit::run(["sh", "-c", script]).start();
@@ -87,8 +87,8 @@ fn no_process_gets_sigterm_twice() {
 }
 
 #[test]
-fn a_process_that_changes_its_group_at_sigterm_is_not_sent_another() {
-    // Its handler moves it to its own process group and it continues; trainit scans the tree repeatedly during that time.
+fn a_process_that_changes_its_group_at_sigterm_gets_no_second_one() {
+    // Its handler moves it to its own process group and continues. Meanwhile trainit scans the tree repeatedly.
     let script = "import os, signal, sys, time\n\
                   if os.fork():\n    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n    time.sleep(100)\n\
                   def handler(*_):\n    print('TERM', flush=True)\n    os.setsid() if os.getsid(0) != os.getpid() else 0\n\
@@ -101,7 +101,7 @@ fn a_process_that_changes_its_group_at_sigterm_is_not_sent_another() {
 }
 
 #[test]
-fn a_stopped_process_is_continued_to_hear_sigterm_and_no_other_is() {
+fn only_stopped_processes_are_continued_for_sigterm() {
     let child =
         "trap 'echo cont-$0' CONT; trap 'echo term-$0; exit' TERM; echo ready-$0-$$-; while :; do sleep 0.01; done";
     let child = child.replace('\'', "'\\''");
@@ -121,7 +121,7 @@ fn a_stopped_process_is_continued_to_hear_sigterm_and_no_other_is() {
 }
 
 #[test]
-fn with_target_group_the_whole_group_hears_it_at_once_and_once() {
+fn with_target_group_each_process_of_the_group_gets_sigterm_at_once_and_once() {
     let script = "sh -c 'trap \"echo child\" TERM; echo ready; while :; do sleep 0.01; done' & \
                   trap 'echo leader; sleep 0.3; exit 0' TERM; while :; do sleep 0.01; done";
     let running =
@@ -143,7 +143,7 @@ fn the_command_dies_with_a_trainit_that_is_not_pid_1() {
 }
 
 #[test]
-fn with_an_orphaned_signal_it_hears_of_its_own_parents_death() {
+fn with_an_orphaned_signal_trainit_gets_it_when_its_parent_dies() {
     let command = format!("trap 'echo heard; exit 3' TERM; echo ready; {WAIT}");
     let starter = "\"$0\" \"$@\" & read line";
     let mut trainit =
@@ -158,7 +158,8 @@ fn with_an_orphaned_signal_it_hears_of_its_own_parents_death() {
 
 #[test]
 fn every_signal_that_can_be_caught_reaches_the_command() {
-    // KILL and STOP cannot be caught, 32 and 33 are the C library's own, TERM begins the stop, CHLD means an ended child.
+    // KILL and STOP cannot be caught, 32 and 33 belong to the C library, TERM begins the stop, and CHLD means an ended
+    // child.
     let signals: Vec<i32> = (1..=64).filter(|s| ![9, 15, 17, 19, 32, 33].contains(s)).collect();
     // Uses sigwait instead of a shell's trap, because a shell cannot trap a signal that was ignored at its start (HUP under
     // nohup).
@@ -178,8 +179,8 @@ fn every_signal_that_can_be_caught_reaches_the_command() {
 
 #[test]
 fn the_signals_that_a_c_library_reserves_reach_the_command_too() {
-    // glibc keeps 32 and 33 for its threads, musl 34 too; sigfillset(3) leaves them out, and trainit would die of them.
-    // With a second thread (the output of several ranks needs one) they let them through again.
+    // glibc reserves 32 and 33 for its threads, musl also 34. sigfillset(3) omits them, so trainit would die of them.
+    // The libraries unblock them again when a second thread starts, for example for the output of several ranks.
     let processes = [["--nproc", "1"], ["--nproc", "2"]];
     for (signal, nproc) in (32..=34).flat_map(|signal| processes.map(|nproc| (signal, nproc))) {
         let mut trainit = Trainit::new(["run"]).args(nproc).args(["--", "sleep", "1000"]);
@@ -215,7 +216,7 @@ fn sigterm_before_anything_runs_is_not_lost() {
                 break inner;
             }
         };
-        // SAFETY: kill has no memory to get wrong.
+        // SAFETY: kill takes only integers.
         assert_eq!(unsafe { libc::kill(inner, libc::SIGTERM) }, 0);
         running.finish().expect_code(143);
     }
@@ -249,7 +250,7 @@ fn a_log_whose_reader_has_gone_does_not_end_the_command() {
     let mut trainit = Trainit::new(["run", "--log-level", "debug", "--", "sh", "-c", "read line; exit 5"]);
     let (stdin, go) = std::io::pipe().unwrap();
     let mut child = trainit.command().stdin(stdin).stderr(write).spawn().unwrap();
-    // Each signal is a line more for the log.
+    // Each signal causes a log line.
     send(child.id() as i32, libc::SIGCONT);
     drop((go, trainit));
     assert_eq!(child.wait().unwrap().code(), Some(5));
@@ -263,7 +264,7 @@ fn a_log_whose_reader_is_slow_does_not_delay_a_signal() {
     let mut child = trainit.command().stdout(Stdio::piped()).stderr(log_writer.try_clone().unwrap()).spawn().unwrap();
     let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
     assert_eq!(said.next().unwrap().unwrap(), "ready");
-    // The line about the start is out when trainit sleeps again; from here on there is no room for another.
+    // When trainit sleeps again, the line about the start was written. From here on there is no room for another line.
     eventually("trainit waits", || state_of(child.id() as i32) == 'S');
     let look = log_writer.try_clone().unwrap();
     let full = std::thread::spawn(move || log_writer.write_all(&[b'x'; 1 << 20]));

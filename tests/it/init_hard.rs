@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use crate::support::cgroup::Cgroup;
 use crate::support::{Finished, Trainit, assert_prompt, eventually, first_child, is_root, send};
 
-/// A file system on a loop device that can be frozen: a process that writes to it then sleeps and no signal ends that.
+/// A file system on a loop device that can be frozen: a process that writes to it sleeps, and no signal ends it.
 struct Freezer {
     dir: tempfile::TempDir,
 }
 
 impl Freezer {
-    /// `None` where this machine has no loop devices for us.
+    /// `None` if this machine has no loop devices.
     fn new() -> Option<Freezer> {
         let dir = tempfile::tempdir().unwrap();
         let script = "truncate -s 8M img && mkfs.ext4 -q img && mkdir fs && mount -o loop img fs";
@@ -42,7 +42,7 @@ impl Drop for Freezer {
 }
 
 #[test]
-fn a_process_that_survives_sigkill_is_named_and_left_within_the_limit() {
+fn a_process_that_survives_sigkill_is_named_and_left_behind_within_the_limit() {
     let Some(freezer) = Freezer::new() else {
         eprintln!("skipped: a process stuck in the kernel (no loop device here, or no mkfs.ext4)");
         return;
@@ -57,7 +57,7 @@ fn a_process_that_survives_sigkill_is_named_and_left_within_the_limit() {
     assert!(freezer.run("fsfreeze", "-f"));
     let child = first_child(running.pid()).unwrap();
     drop(go);
-    // A process that only waits for its program to be read is absent from some of the samples.
+    // A process that only waits for its program to be loaded is absent from some of the samples.
     let mut looks = 0;
     eventually("it is stuck", || {
         let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
@@ -72,7 +72,7 @@ fn a_process_that_survives_sigkill_is_named_and_left_within_the_limit() {
     assert!(done.verdict()["detail"].as_str().unwrap().contains("could not be ended"));
 }
 
-/// Lives on in a thread when its main thread has ended; /proc shows it as a zombie then.
+/// A process whose second thread lives after its main thread has ended; /proc shows it as a zombie.
 const HEADLESS: &str = "
 import ctypes, os, threading, time
 def live_on():
@@ -94,7 +94,7 @@ fn a_process_whose_main_thread_has_ended_is_stopped_like_any_other() {
     std::fs::write(&program, HEADLESS).unwrap();
     let program = program.to_str().unwrap();
     for how in ["setsid python3", "python3"] {
-        // It writes to a file: a pipe's reader would hear when it is gone. The attempt before has left one.
+        // It writes to a file, because the reader of a pipe would notice its end. An earlier attempt has left a file.
         let script = format!(
             "rm -f said; {how} {program} >said & while ! grep -q headless said 2>/dev/null; do sleep 0.01; done; exit 6"
         );
@@ -180,11 +180,11 @@ fn behind_tee(pid1: bool, log: &Path, command: &str) -> Finished {
 }
 
 #[test]
-fn a_tee_of_the_script_that_became_trainit_lives_through_restarts_and_gets_the_verdict() {
+fn a_tee_started_before_trainit_survives_restarts_and_gets_the_verdict() {
     for pid1 in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("log");
-        // An orphan of the attempt is ended all the same.
+        // An orphan of the attempt is ended, too.
         let command = "echo hello $TRAINIT_ATTEMPT; (setsid sleep 1000 &); [ $TRAINIT_ATTEMPT = 2 ] || exit 3";
         let done = behind_tee(pid1, &log, command).expect_code(0);
         let said = || std::fs::read_to_string(&log).unwrap();

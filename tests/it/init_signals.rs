@@ -1,4 +1,4 @@
-//! Signals that an init must not lose, invent or misread: its neighbours', the kernel's own, and those of job control.
+//! Signals that an init must not lose, invent or misread: those of its neighbours, of the kernel, and of job control.
 
 #![expect(unsafe_code, reason = "a fault is made with ptrace")]
 
@@ -9,7 +9,8 @@ fn status_of(pid: i32, field: &str) -> String {
     status.lines().find_map(|l| l.strip_prefix(field)?.strip_prefix(':')).unwrap_or_default().trim().to_owned()
 }
 
-/// The main thread's; stopped (`T`) it is when all of its threads are, as its parent hears of it then and not before.
+/// A field of the main thread's status. A process counts as stopped (`T`) when all of its threads are, because only
+/// then its parent is notified.
 pub(crate) fn state_of(pid: i32) -> char {
     let of = |path: String| {
         let stat = std::fs::read_to_string(path).unwrap_or_default();
@@ -25,7 +26,7 @@ fn pid_in(line: &str) -> i32 {
     line.split_whitespace().last().unwrap().parse().unwrap()
 }
 
-/// Another PID 1, which starts trainit and a process of its own, and reports at the end whether that process is unchanged.
+/// Another PID 1, which starts trainit and a second process, and reports at the end whether that process is unchanged.
 const POD: &str = r#"
 bash -c 'for s in TERM HUP INT CONT USR1; do trap "echo neighbour heard $s" $s; done; echo neighbour ready; while :; do sleep 0.01; done' &
 neighbour=$!
@@ -33,7 +34,7 @@ TREE=trainits "$0" "$@" &
 trap 'kill -TERM $!' USR2
 while wait $!; code=$?; [ $code -gt 128 ] && kill -0 $! 2>/dev/null; do :; done
 kill -0 $neighbour && echo neighbour lives
-grep -qzx TREE=trainits /proc/[0-9]*/environ 2>/dev/null && echo somebody is left
+grep -qzx TREE=trainits /proc/[0-9]*/environ 2>/dev/null && echo a process is left
 kill -KILL $neighbour
 exit $code"#;
 
@@ -52,14 +53,14 @@ fn in_a_shared_pid_namespace_it_stops_its_own_orphans_and_no_other_process() {
     let done = running.finish().expect_code(3);
     let out = done.out();
     assert!(out.contains("orphan drained") && out.contains("neighbour lives"), "{out}");
-    assert!(!out.contains("neighbour heard") && !out.contains("somebody is left"), "{out}");
+    assert!(!out.contains("neighbour heard") && !out.contains("a process is left"), "{out}");
 }
 
-/// Says which of HUP and CONT wait for the process: they are blocked from the start, so nothing that came is gone.
+/// Reports which of HUP and CONT are pending: they are blocked from the start, so none is lost.
 pub(crate) const LOOK: &str = "look() { while read -r name set; do case $name in SigPnd:|ShdPnd:) echo \"pending $1 $set\";; \
                                esac; done </proc/$BASHPID/status; }; ";
 
-/// No HUP (1) and no CONT (18) was pending in any of this many samples.
+/// Checks that no HUP (1) and no CONT (18) was pending in any of these samples.
 pub(crate) fn expect_no_hup_or_cont(text: &str, looks: usize) {
     let sets: Vec<&str> = text.lines().filter(|l| l.starts_with("pending ")).collect();
     assert_eq!(sets.len(), 2 * looks, "{text}");
@@ -90,7 +91,7 @@ fn the_command_and_its_orphans_get_no_hup_or_cont_that_was_not_sent() {
 
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn a_fault_of_its_own_ends_trainit_and_the_command_with_it() {
+fn a_crash_of_trainit_ends_the_command_too() {
     let running = Trainit::run(["bash", "-c", "echo pid $$; while :; do sleep 0.01; done"]).start();
     let command = pid_in(&running.after_line("pid "));
     eventually("trainit waits", || state_of(running.pid()) == 'S');
@@ -124,7 +125,7 @@ fn a_fault_signal_that_was_sent_is_passed_to_the_command() {
 }
 
 #[test]
-fn a_stop_from_a_terminal_stops_it_with_its_command_and_sigcont_wakes_both() {
+fn a_stop_from_a_terminal_stops_trainit_and_its_command_and_sigcont_continues_both() {
     for target in ["leader", "group"] {
         let script = "echo pid $$; trap 'echo woken' CONT; while :; do sleep 0.01; done";
         let running = Trainit::new(["run", "--signal-target", target, "--", "bash", "-c", script]).start();
@@ -144,7 +145,7 @@ fn a_stop_from_a_terminal_stops_it_with_its_command_and_sigcont_wakes_both() {
 }
 
 #[test]
-fn a_command_that_is_stopped_hears_the_end_at_once() {
+fn a_stopped_command_gets_sigterm_at_once() {
     for target in ["leader", "group"] {
         let script = "trap 'exit 4' TERM; echo pid $$; while :; do sleep 0.01; done";
         let run = ["run", "--stop-grace", "1h", "--signal-target", target, "--", "bash", "-c", script];
@@ -158,7 +159,7 @@ fn a_command_that_is_stopped_hears_the_end_at_once() {
 }
 
 #[test]
-fn a_command_that_handles_the_stop_keeps_trainit_going_unless_the_signal_alone_is_to_stop_it() {
+fn if_the_command_handles_the_stop_trainit_continues_unless_configured_to_stop_at_the_signal() {
     let script = "trap 'echo heard' TSTP; trap 'echo passed on' USR1; trap 'echo woken' CONT; echo pid $$; while :; do sleep 0.01; done";
     for (suspend, stops) in [("command", false), ("signal", true)] {
         let running = Trainit::new(["run", "--suspend", suspend, "--", "bash", "-c", script]).start();

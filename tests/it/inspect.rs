@@ -12,7 +12,7 @@ fn object(done: &Finished) -> Value {
 }
 
 #[test]
-fn the_object_has_the_keys_of_the_interface_and_no_cluster_sets_nothing() {
+fn the_object_has_the_documented_keys_and_without_a_cluster_nothing_is_set() {
     let done = Trainit::new(["inspect", "--json"]).output().expect_code(0);
     let object = object(&done);
     let keys: Vec<&str> = object.as_object().unwrap().keys().map(String::as_str).collect();
@@ -26,7 +26,7 @@ fn the_object_has_the_keys_of_the_interface_and_no_cluster_sets_nothing() {
 }
 
 #[test]
-fn every_setting_says_where_it_came_from() {
+fn every_setting_is_shown_with_its_origin() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("config.toml");
     std::fs::write(&config, "\nmax-restarts = 7\n").unwrap();
@@ -61,7 +61,7 @@ fn the_limits_are_those_of_this_process() {
 }
 
 #[test]
-fn people_read_the_same_in_one_block() {
+fn the_text_form_has_the_same_content_in_one_block() {
     let done = Trainit::new(["inspect"]).env("TF_CONFIG", TWO_WORKERS).env("MASTER_PORT", "1234").output();
     let text = done.expect_code(0).out();
     for line in ["platform      tf_config", "node rank     1 of 2", "leader        a:1234", "hosts         a, b"] {
@@ -79,7 +79,7 @@ fn a_bad_setting_is_an_error_object_and_125() {
 }
 
 #[test]
-fn the_explicit_values_complain_with_the_contracts_codes() {
+fn wrong_explicit_values_have_the_contracts_codes() {
     for (name, value, code) in [
         ("TRAINIT_NNODES", "many", "bad_cluster"),
         ("TRAINIT_NODE_RANK", "-1", "bad_task_index"),
@@ -94,20 +94,20 @@ fn the_explicit_values_complain_with_the_contracts_codes() {
 }
 
 #[test]
-fn a_platform_that_was_requested_and_is_not_there_says_all_that_it_needs() {
+fn a_requested_platform_that_is_missing_names_all_that_it_needs() {
     for (platform, given, needed) in [
         ("k8s_indexed", "JOB_COMPLETION_INDEX", "--nnodes"),
         ("slurm", "SLURM_JOB_ID", "SLURM_PROCID"),
         ("torch_env", "RANK", "WORLD_SIZE"),
     ] {
         let done = Trainit::new(["inspect", "--platform", platform]).env(given, "1").output();
-        let told = done.expect_code(125).err();
-        assert!(told.contains(needed) && told.contains("omit --platform"), "{platform}: {told}");
+        let errors = done.expect_code(125).err();
+        assert!(errors.contains(needed) && errors.contains("omit --platform"), "{platform}: {errors}");
     }
 }
 
 #[test]
-fn explicit_values_override_a_source_and_make_a_cluster_of_none() {
+fn explicit_values_override_a_source_and_suffice_for_a_cluster() {
     let done = Trainit::new(["inspect", "--json", "--leader", "x:1"]).env("TF_CONFIG", TWO_WORKERS).output();
     assert_eq!(object(&done)["cluster"]["leader"], json!({"host": "x", "port": 1}));
     let done = Trainit::new(["inspect", "--json", "--nnodes", "2", "--node-rank", "0", "--leader", "x:1"]).output();
@@ -150,7 +150,7 @@ fn variables_of_several_processes_have_headings_and_one_process_has_none() {
 }
 
 #[test]
-fn a_secret_in_job_is_in_no_error() {
+fn no_error_contains_a_secret_in_job() {
     for broken in [
         r#"{"cluster":{"worker":["a:0"]},"job":{"password":"hunter2"},"task":{"type":"worker","index":0}}"#,
         r#"{"job":{"password":"hunter2"},"cluster":{"worker":["a:1"]},"task":{"type":"worker","index":0}"#,
@@ -239,7 +239,7 @@ mod checkpoints {
         );
         assert_eq!((&seen["restore"], &seen["problem"]), (&json!("from step-20"), &Value::Null));
         assert_eq!(inspect(&["--restore-step", "20"])["restore"], "from step-20");
-        // Nobody is asked: there is no such bucket, and no way to it.
+        // No server is asked: the bucket does not exist and cannot be reached.
         let seen =
             inspect(&["--checkpoint-store", "gs://no-such-bucket/job", "--nnodes=2", "--node-rank=1", "--leader=a:1"]);
         assert_eq!(seen["store"], json!({"value": "gs://no-such-bucket/job/node-00001", "source": "flag"}));
@@ -247,7 +247,7 @@ mod checkpoints {
     }
 
     #[test]
-    fn without_a_directory_there_is_none_and_the_model_has_a_part_of_its_own() {
+    fn without_a_directory_there_are_no_checkpoints_and_the_model_is_shown_separately() {
         let done = Trainit::new(["inspect", "--json", "--model-dir", "/m"]).env("AIP_MODEL_DIR", "gs://b/model/");
         let object = object(&done.output().expect_code(0));
         assert_eq!(object["checkpoints"], Value::Null);
@@ -258,7 +258,7 @@ mod checkpoints {
     }
 
     #[test]
-    fn people_read_the_newest_in_one_line_and_a_directory_that_is_none_is_125() {
+    fn the_text_form_names_the_newest_on_one_line_and_an_invalid_directory_is_125() {
         let place = Place::new();
         place.save(7);
         let text = Trainit::new(["inspect", "--checkpoint-dir"]).args([place.local()]).output().expect_code(0).out();
@@ -267,7 +267,7 @@ mod checkpoints {
         std::fs::write(&file, "x").unwrap();
         let text = Trainit::new(["inspect", "--checkpoint-dir"]).args([&file]).output().expect_code(125).out();
         assert!(text.contains("problem          cannot read the checkpoint directory"), "{text}");
-        // Nothing is made by looking.
+        // Inspecting creates nothing.
         let absent = place.path("absent");
         Trainit::new(["inspect", "--checkpoint-dir"]).args([&absent]).output().expect_code(0);
         assert!(!absent.exists());

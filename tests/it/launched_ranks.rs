@@ -1,5 +1,5 @@
-//! One trainit for each process, as `srun`, `mpirun` and `torchrun --no-python` start them: what there is once a node is kept
-//! by its first, and the others wait for its restore.
+//! One trainit for each process, as `srun`, `mpirun` and `torchrun --no-python` start them: the first process of a node
+//! manages everything that exists once for each node, and the others wait for its restore.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::support::{Finished, Running, Trainit};
 
 type Variables = Vec<(&'static str, String)>;
 
-/// How launchers say that this is one of several processes of the only node, all of which are here.
+/// The variables with which each launcher describes one of several processes of a single node.
 const LAUNCHERS: [fn(u32, u32) -> Variables; 5] = [slurm, open_mpi, mpich, torchrun, deepspeed_on_vertex];
 
 fn slurm(rank: u32, world: u32) -> Variables {
@@ -74,7 +74,7 @@ fn rank(place: &Place, local: &str, variables: Variables, script: &str) -> Train
 
 const MODEL: &str = "mkdir -p \"$0\"; echo graph > \"$0/saved_model.pb\"";
 
-/// Says where it goes on, waits to be let go on, and leaves a model.
+/// Prints where it resumes, waits for a signal file, and leaves a model.
 fn script(place: &Place, rank: u32) -> String {
     let go = place.path(&format!("go-{rank}"));
     if !go.exists() {
@@ -91,7 +91,7 @@ fn attempts(place: &Place) -> usize {
     fs::read_dir(place.store().join(".trainit/attempts")).unwrap().count()
 }
 
-/// All processes of a node's job, the first of them last: the others are there before it, and wait.
+/// Starts all processes of a node's job, the first process last, so that the others wait for it.
 fn started(place: &Place, of: fn(u32, u32) -> Variables, world: u32) -> Vec<Running> {
     let start = |n| rank(place, "checkpoints", of(n, world), &script(place, n)).start();
     let others: Vec<Running> = (1..world).map(start).collect();
@@ -136,7 +136,7 @@ fn the_processes_of_a_node_share_one_store_and_resume_at_one_step_with_every_lau
 }
 
 #[test]
-fn after_a_kill_on_an_empty_machine_every_process_goes_on_at_the_committed_step() {
+fn after_a_kill_every_process_resumes_at_the_committed_step_on_an_empty_machine() {
     let place = Place::new();
     let ranks = started(&place, slurm, 3);
     ranks.iter().for_each(|rank| assert_eq!(rank.after_line("goes on"), "goes on at from\n"));
@@ -155,7 +155,7 @@ fn files_that_the_first_process_ignores_are_ignored_by_the_others() {
     let place = Place::new();
     save_in(&place.path("elsewhere"), 30);
     place.checkpoint_in("push", &place.path("elsewhere")).output().expect_code(0);
-    // Nothing says that this is of the job.
+    // Nothing shows that this file belongs to the job.
     place.save(99);
     let ranks = started(&place, open_mpi, 2);
     all_go_on_at(&place, &ranks, 30);
@@ -172,7 +172,7 @@ fn a_process_that_waits_for_the_first_ones_restore_exits_at_once_on_a_stop() {
 }
 
 #[test]
-fn beside_an_older_run_that_is_still_there_a_process_waits_for_the_first_of_its_own_launch() {
+fn while_an_older_run_exists_a_process_waits_for_the_first_process_of_its_own_launch() {
     let (place, again) = (Place::new(), ("SLURM_RESTART_COUNT", "1".to_owned()));
     let of = |n| [slurm(n, 2), vec![again.clone()]].concat();
     let older = rank(&place, "checkpoints", slurm(0, 2), &script(&place, 7)).start();
@@ -189,7 +189,7 @@ fn beside_an_older_run_that_is_still_there_a_process_waits_for_the_first_of_its_
 }
 
 #[test]
-fn a_process_with_a_directory_and_a_store_of_its_own_keeps_them_itself() {
+fn a_process_with_a_separate_directory_and_store_manages_them_itself() {
     let (first, other) = (Place::new(), Place::new());
     let ranks = [&first, &other].into_iter().zip([0, 1]);
     let ranks: Vec<Running> =
@@ -208,7 +208,7 @@ fn a_process_with_a_directory_and_a_store_of_its_own_keeps_them_itself() {
 }
 
 #[test]
-fn the_first_is_found_in_a_directory_that_it_has_made_only_now() {
+fn the_first_process_is_found_in_a_directory_that_it_has_just_created() {
     let place = Place::new();
     std::fs::remove_dir(place.local()).unwrap();
     let first = rank(&place, "checkpoints", slurm(0, 2), &script(&place, 0)).start();
@@ -221,7 +221,7 @@ fn the_first_is_found_in_a_directory_that_it_has_made_only_now() {
 }
 
 #[test]
-fn the_last_commit_waits_for_what_the_other_processes_of_the_node_save() {
+fn the_last_commit_waits_for_saves_of_the_other_processes_of_the_node() {
     let place = Place::new();
     let mut ranks = started(&place, slurm, 2);
     ranks.iter().for_each(|rank| assert_eq!(rank.after_line("goes on"), "goes on at from\n"));
@@ -236,7 +236,7 @@ fn the_last_commit_waits_for_what_the_other_processes_of_the_node_save() {
 }
 
 #[test]
-fn a_signal_ends_the_wait_for_the_other_processes_of_the_node_and_not_the_commit() {
+fn a_signal_ends_the_wait_for_the_other_processes_but_not_the_commit() {
     for signal in [libc::SIGINT, libc::SIGTERM] {
         let place = Place::new();
         let ranks = started(&place, slurm, 2);
@@ -257,7 +257,7 @@ fn a_signal_ends_the_wait_for_the_other_processes_of_the_node_and_not_the_commit
 }
 
 #[test]
-fn a_first_process_that_ends_at_once_is_not_missed_by_the_others() {
+fn the_others_notice_a_first_process_that_ends_at_once() {
     let place = Place::new();
     let saves = format!("mkdir -p {0}/step-8; echo x > {0}/step-8/$SLURM_PROCID.bin", place.local().display());
     let others = [1, 2].map(|n| rank(&place, "checkpoints", slurm(n, 3), &saves).start());
@@ -273,7 +273,7 @@ fn a_first_process_that_ends_at_once_is_not_missed_by_the_others() {
 }
 
 #[test]
-fn a_failure_waits_for_no_other_process_and_commits_nothing_that_one_is_writing() {
+fn after_a_failure_the_commit_waits_for_no_other_process_and_skips_unfinished_saves() {
     let place = Place::new();
     let one_attempt = |n| [slurm(n, 2), vec![("TRAINIT_MAX_RESTARTS", "0".to_owned())]].concat();
     let torn = place.local().join("step-40");

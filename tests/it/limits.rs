@@ -18,13 +18,14 @@ fn with_processes(count: u32, args: &[&str]) -> Finished {
 }
 
 #[test]
-fn whatever_the_limit_on_processes_no_thread_is_missed_with_a_panic() {
+fn with_any_limit_on_processes_a_missing_thread_causes_no_panic() {
     if !is_root() {
         eprintln!("skipped: needs root to run as a user without other processes");
         return;
     }
     let peers = ["--nnodes", "2", "--node-rank", "1", "--leader", "localhost:1", "--wait-for-peers", "100ms"];
-    // Several times: one thread may end before the next one begins, or not. How many there are at once is up to the files.
+    // Repeated, because one thread may or may not end before the next one begins. The number of concurrent threads depends
+    // on the files.
     for count in (1..=7).chain(3..=5).chain(3..=5).chain([64]) {
         let place = Place::new();
         for path in [place.path(""), place.local(), place.store()] {
@@ -44,7 +45,7 @@ fn whatever_the_limit_on_processes_no_thread_is_missed_with_a_panic() {
 }
 
 #[test]
-fn where_too_few_files_may_be_open_the_line_says_so_and_blames_nothing_else() {
+fn with_too_few_open_files_the_message_names_that_limit() {
     let mut codes = Vec::new();
     for limit in 6..24 {
         let (place, limit) = (Place::new(), format!("--nofile={limit}"));
@@ -60,7 +61,7 @@ fn where_too_few_files_may_be_open_the_line_says_so_and_blames_nothing_else() {
 }
 
 #[test]
-fn a_job_that_may_open_too_few_files_does_not_leave_with_0_and_its_last_checkpoint_uncommitted() {
+fn with_too_few_open_files_an_uncommitted_last_checkpoint_is_not_exit_code_0() {
     let mut codes = Vec::new();
     for limit in 16..30 {
         let (place, limit) = (Place::new(), format!("--nofile={limit}"));

@@ -1,5 +1,5 @@
-//! The manifests in docs/examples, as far as one can tell without their platforms: what a cluster would refuse, and what
-//! the replicas would see.
+//! The manifests in docs/examples, checked without their platforms: mistakes that a cluster would refuse, and the
+//! variables that the replicas would get.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,7 @@ use trainit::rules::text::duration;
 
 /// The default of --stop-grace.
 const STOP_GRACE: Duration = Duration::from_secs(25);
-/// For the last commit and the way out.
+/// Time for the last commit and the exit.
 const COMMIT: Duration = Duration::from_secs(5);
 
 /// The cluster that a container with these variables sees, and more that its platform adds.
@@ -68,7 +68,7 @@ fn kubernetes() -> Vec<(String, Value)> {
 }
 
 #[test]
-fn a_pod_outlives_the_grace_and_mounts_what_it_has() {
+fn a_pods_grace_covers_the_stop_and_its_volumes_are_mounted() {
     let mut seen = 0;
     for (file, manifest) in kubernetes() {
         for (spec, containers) in pods(&manifest) {
@@ -120,7 +120,7 @@ fn a_kubernetes_job_is_what_the_api_accepts() {
 }
 
 #[test]
-fn the_pods_of_the_indexed_job_find_each_other() {
+fn the_pods_of_the_indexed_job_resolve_each_other() {
     let file = "docs/examples/indexed-job.yaml";
     let documents = yaml(file);
     let [service, job] = &documents[..] else { panic!("{file}: a Service and a Job") };
@@ -157,7 +157,7 @@ fn kubeflow_finds_the_container_it_looks_for() {
         }
         if kind == "TrainJob" {
             seen += 1;
-            // Its pods' grace is the runtime's, 30 s where that says nothing.
+            // Its pods' grace is that of the runtime, by default 30 s.
             let trainer = job["spec"]["trainer"].as_object().unwrap();
             assert!(stop_grace(&variables(trainer)) + COMMIT <= Duration::from_secs(30), "{file}");
         }
@@ -192,7 +192,7 @@ fn the_variables_of_every_manifest_are_read() {
     assert!(seen >= 12, "{seen}");
 }
 
-/// What Vertex AI would tell the replica of a pool, given its job.
+/// The CLUSTER_SPEC of a replica on Vertex AI, from its job.
 fn cluster_spec(pools: &[Value], pool: usize, index: u64) -> String {
     let hosts = |(number, pool): (usize, &Value)| {
         let hosts = (0..pool["replicaCount"].as_u64().unwrap())
@@ -225,7 +225,7 @@ fn each_replica_of_the_vertex_job_has_its_rank() {
 }
 
 #[test]
-fn the_vertex_study_gets_the_metric_that_it_asks_for() {
+fn the_vertex_study_gets_its_metric() {
     let job = yaml("docs/examples/vertex-tuning-job.yaml").remove(0);
     let metric = job["studySpec"]["metrics"][0]["metricId"].as_str().unwrap();
     let container = job["trialJobSpec"]["workerPoolSpecs"][0]["containerSpec"].as_object().unwrap();
@@ -272,7 +272,7 @@ fn compose_accepts_the_file_and_waits_for_the_last_commit() {
 }
 
 #[test]
-fn the_batch_file_queues_itself_again_when_it_was_stopped_and_neither_when_it_finished_nor_for_ever() {
+fn the_batch_file_requeues_itself_only_after_a_stop_and_not_for_ever() {
     let file = root().join("docs/examples/train.sbatch");
     let announced =
         text("docs/examples/train.sbatch").lines().find_map(|l| Some(l.strip_prefix("#SBATCH --signal=")?.to_owned()));
@@ -291,7 +291,7 @@ fn the_batch_file_queues_itself_again_when_it_was_stopped_and_neither_when_it_fi
             std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
         };
-        // No GPUs here, no shared folder, and no second try.
+        // Without GPUs, without a shared folder, and without a second try.
         stub(
             "srun",
             "shift; unset TRAINIT_REQUIRE_GPUS TRAINIT_CHECKPOINT_DIR TRAINIT_CHECKPOINT_STORE; exec \"$@\"".to_owned(),
@@ -310,7 +310,7 @@ fn the_batch_file_queues_itself_again_when_it_was_stopped_and_neither_when_it_fi
         let log = String::from_utf8_lossy(&done.stderr).into_owned();
         assert_eq!(done.status.code(), Some(expected), "{trainer}: {log}");
         assert_eq!(std::fs::read_to_string(folder.path().join("requeued")).unwrap_or_default(), requeued, "{log}");
-        // With 1 the first node that was stopped would take the others' time to save.
+        // With 1 the first stopped node would end the others before they have saved.
         assert!(text("docs/examples/train.sbatch").contains("\nsrun --kill-on-bad-exit=0 "));
         // The signal that Slurm sends is the one that trainit was configured for.
         let announced = announced.as_deref().unwrap();

@@ -1,4 +1,5 @@
-//! The metrics file under fire: many writers, readers that poll, kills, full disks, mounts, and files that are none.
+//! The metrics file under load and faults: many writers, readers that poll, kills, full disks, mounts, and paths that
+//! are not regular files.
 
 use std::fs;
 use std::io::Read;
@@ -13,7 +14,7 @@ use serde_json::Value;
 use crate::report_metric::{folder, is_root, lines, needs_root, report};
 use crate::support::{Finished, Trainit, assert_prompt, binary, eventually};
 
-/// `report-metric` at the end of a shell script, where it is `"$@"`; on request in a separate mount namespace.
+/// `report-metric` as `"$@"` at the end of a shell script, optionally in a separate mount namespace.
 fn scripted(file: &Path, namespace: bool, script: &str, args: &[&str]) -> Finished {
     let shell = ["sh", "-c", script, "sh"];
     let prefix = if namespace { [&["unshare", "-m"][..], &shell].concat() } else { shell.to_vec() };
@@ -26,12 +27,12 @@ fn scripted(file: &Path, namespace: bool, script: &str, args: &[&str]) -> Finish
         .output()
 }
 
-/// Root without the power to ignore permissions; others have none to give up.
+/// A prefix that takes from root the capability to ignore permissions; empty for other users.
 fn without_power() -> &'static [&'static str] {
     if is_root() { &["setpriv", "--bounding-set", "-dac_override,-dac_read_search"] } else { &[] }
 }
 
-/// A number without pattern, good enough to pick instants and texts.
+/// A pseudo-random number, good enough to choose instants and texts.
 struct Dice(u64);
 
 impl Dice {
@@ -82,7 +83,7 @@ fn eight_writers_at_once_lose_nothing() {
     }
 }
 
-/// Two writers of 150 reports each, and the content that a reader sees that polls without pause.
+/// Two writers of 150 reports each, and a reader that polls without pause and passes the content to `look`.
 fn beside_a_reader(file: &Path, keep: &str, mut look: impl FnMut(&[u8]) + Send) {
     report(file, ["first", "1"]).output().expect_code(0);
     let inode = fs::metadata(file).unwrap().ino();
@@ -129,7 +130,7 @@ fn a_reader_that_polls_without_pause_sees_only_whole_lines_added() {
 }
 
 #[test]
-fn beside_a_trim_a_reader_finds_the_lines_and_never_an_empty_file() {
+fn during_a_trim_a_reader_finds_the_lines_and_never_an_empty_file() {
     let (_dir, file) = folder();
     let (mut reads, mut mixtures) = (0, 0);
     beside_a_reader(&file, "10", |bytes| {
@@ -155,7 +156,8 @@ fn bare(file: &Path, value: u32, keep: &str) -> Child {
 
 #[test]
 fn five_hundred_kills_at_random_instants_leave_lines_that_parse() {
-    // Appends in the one file, trims in the other. Every line fits one page, so that a kill cannot show a page's edge.
+    // One file is appended to, the other is trimmed. Every line fits one page, so that a kill cannot cut a write at a
+    // page boundary.
     let dir = tempfile::tempdir().unwrap();
     let files = [("append", "0"), ("trim", "20")].map(|(name, keep)| (dir.path().join(name), keep));
     let clock = Instant::now();
@@ -170,7 +172,7 @@ fn five_hundred_kills_at_random_instants_leave_lines_that_parse() {
     for turn in 0.. {
         let (file, keep) = &files[turn % 2];
         let mut child = bare(file, killed, keep);
-        // The file is touched towards the end of a process's life.
+        // The file is written towards the end of a process's life.
         let instant = Instant::now() + usual.mul_f64(0.3 + dice.below(700) as f64 / 1000.0);
         while Instant::now() < instant {
             std::hint::spin_loop();
@@ -188,7 +190,7 @@ fn five_hundred_kills_at_random_instants_leave_lines_that_parse() {
             assert!(whole.last().unwrap().contains(&format!("\"loss\": \"{killed}.0\"")), "acknowledged and not there");
         }
         killed += u32::from(!acknowledged);
-        // The machine may have been slower before, or be so now; most are to be killed, some not.
+        // The speed of the machine varies; most processes must be killed, and some must not.
         usual = usual.mul_f64(if acknowledged { 0.95 } else { 1.02 });
         if text.len() > 3500 && *keep == "0" {
             fs::write(file, &text[..text.match_indices('\n').nth(19).unwrap().0 + 1]).unwrap();
@@ -216,7 +218,7 @@ fn a_torn_line_is_cut_off_and_a_whole_one_gets_its_newline() {
 }
 
 #[test]
-fn a_file_that_is_no_metrics_file_is_left_alone() {
+fn a_file_that_is_not_a_metrics_file_is_not_changed() {
     let (_dir, file) = folder();
     let model = vec![7u8; 3 << 20];
     fs::write(&file, &model).unwrap();
@@ -228,7 +230,7 @@ fn a_file_that_is_no_metrics_file_is_left_alone() {
 }
 
 #[test]
-fn a_stopped_lock_holder_stops_no_report() {
+fn a_frozen_lock_holder_prevents_no_report() {
     let (_dir, file) = folder();
     fs::write(&file, "{\"a\": \"1\"}\n{\"b\"").unwrap();
     let holder = fs::File::open(&file).unwrap();
@@ -287,9 +289,9 @@ const FULL: &str = "mount -t tmpfs -o size=4k none \"$DIR\" && printf '{\"x\": \
      cp \"$FILE\" /dev/shm/before-$$ && \"$@\"; code=$?; cmp \"$FILE\" /dev/shm/before-$$ && echo as it was; rm /dev/shm/before-$$; exit $code";
 
 #[test]
-fn a_full_disk_leaves_the_file_as_it_was_and_says_so() {
+fn a_full_disk_leaves_the_file_unchanged_and_is_reported() {
     needs_root!();
-    // An append that crosses into a page which is not there, and a trim that would make the file longer.
+    // An append that needs another page, and a trim that would make the file longer.
     for args in [&["a", "1"][..], &["a", "1", "--keep", "1", "--checkpoint-path", &"y".repeat(4100)]] {
         let (_dir, file) = folder();
         let done = scripted(&file, true, &FULL.replace("FILL", "4030"), args).expect_code(1);
@@ -299,7 +301,7 @@ fn a_full_disk_leaves_the_file_as_it_was_and_says_so() {
 }
 
 #[test]
-fn a_file_size_limit_is_an_error_and_no_death() {
+fn a_file_size_limit_is_an_error_and_does_not_kill() {
     let (_dir, file) = folder();
     let old = format!("{{\"x\": \"{}\"}}\n", "x".repeat(490));
     fs::write(&file, &old).unwrap();
@@ -309,7 +311,7 @@ fn a_file_size_limit_is_an_error_and_no_death() {
 }
 
 #[test]
-fn a_closed_stderr_costs_no_report() {
+fn a_closed_stderr_loses_no_report() {
     let (_dir, file) = folder();
     scripted(&file, false, "exec \"$@\" 2>&-", &["a b", "1"]).expect_code(0);
     scripted(&file, false, "{ \"$@\"; echo $? >\"$DIR/code\"; } 2>&1 >/dev/null | true", &["a b", "1"]).expect_code(0);
@@ -318,7 +320,7 @@ fn a_closed_stderr_costs_no_report() {
 }
 
 #[test]
-fn a_read_only_mount_is_named_with_the_way_out() {
+fn a_read_only_mount_is_named_with_advice() {
     needs_root!();
     let (_dir, file) = folder();
     fs::write(&file, "{}\n").unwrap();
@@ -352,7 +354,7 @@ fn a_file_or_folder_without_permission_is_named() {
 }
 
 #[test]
-fn a_folder_that_may_not_be_written_is_no_hindrance_to_its_file() {
+fn a_file_in_a_read_only_folder_is_written() {
     let (dir, file) = folder();
     fs::write(&file, "{\"a\": \"1\"}\n").unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o555)).unwrap();

@@ -18,7 +18,7 @@ fn run(place: &Place, script: &str) -> Trainit {
         .env("AIP_MODEL_DIR", place.url())
 }
 
-/// Content by path, our own corner apart.
+/// Content by path, without trainit's own directory.
 fn files(root: &Path) -> BTreeMap<String, String> {
     let plain = |path: &Path| fs::read_to_string(path).unwrap();
     let all = tree(root).into_keys().filter(|path| !path.ends_with('/'));
@@ -31,7 +31,7 @@ fn manifest(place: &Place) -> Option<serde_json::Value> {
 }
 
 #[test]
-fn a_finished_jobs_model_is_copied_as_it_is_with_the_manifest_last() {
+fn a_finished_jobs_model_is_copied_unchanged_with_the_manifest_last() {
     let place = Place::new();
     let done = run(&place, TRAINER).output().expect_code(0);
     assert_eq!(files(&place.store()), files(&place.path("model")));
@@ -43,7 +43,7 @@ fn a_finished_jobs_model_is_copied_as_it_is_with_the_manifest_last() {
 }
 
 #[test]
-fn a_model_that_is_written_where_it_is_to_be_stays_as_it_is() {
+fn a_model_written_directly_to_its_destination_is_unchanged() {
     let place = Place::new();
     let model = place.path("model");
     std::os::unix::fs::symlink(&model, place.path("link")).unwrap();
@@ -56,7 +56,7 @@ fn a_model_that_is_written_where_it_is_to_be_stays_as_it_is() {
 }
 
 #[test]
-fn a_model_and_its_place_that_lie_in_each_other_are_refused_before_the_start() {
+fn a_model_directory_and_a_destination_that_overlap_are_refused_before_the_start() {
     let place = Place::new();
     let mounted = |url: &str| Trainit::new(["run", "--model-dir", "/gcs/b/m", "--model-store", url, "--", "true"]);
     let inside = place.path("model/out");
@@ -72,7 +72,7 @@ fn a_model_and_its_place_that_lie_in_each_other_are_refused_before_the_start() {
         assert!(done.err().contains("overlap"), "{}", done.err());
     }
     assert!(!place.path("model").exists());
-    // Nobody could know it before.
+    // The destination is known only at this point.
     let script =
         format!("mkdir -p {store}/m; ln -s {store}/m \"$0\"; echo 1 > \"$0/w\"", store = place.store().display());
     let done = run(&place, &script).output().expect_code(204);
@@ -81,15 +81,15 @@ fn a_model_and_its_place_that_lie_in_each_other_are_refused_before_the_start() {
 }
 
 #[test]
-fn a_later_run_writes_over_it_and_takes_away_what_it_does_not_leave_any_more() {
+fn a_later_run_replaces_the_model_and_removes_its_obsolete_files() {
     let place = Place::new();
     run(&place, TRAINER).output().expect_code(0);
     fs::remove_dir_all(place.path("model")).unwrap();
-    fs::write(place.store().join("somebody-elses"), "x").unwrap();
+    fs::write(place.store().join("foreign-file"), "x").unwrap();
     run(&place, "mkdir \"$0\"; echo longer graph > \"$0/saved_model.pb\"").output().expect_code(0);
     let there = files(&place.store());
     assert_eq!(there["saved_model.pb"], "longer graph\n");
-    assert_eq!(there.keys().collect::<Vec<_>>(), ["saved_model.pb", "somebody-elses"]);
+    assert_eq!(there.keys().collect::<Vec<_>>(), ["saved_model.pb", "foreign-file"]);
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_job_that_failed_or_was_stopped_leaves_no_model() {
 }
 
 #[test]
-fn a_model_that_cannot_be_copied_is_204_and_still_there() {
+fn a_model_that_cannot_be_copied_is_204_and_still_exists() {
     let place = Place::new();
     fs::write(place.store(), "a file, no directory").unwrap();
     let done = run(&place, TRAINER).output().expect_code(204);
@@ -116,7 +116,7 @@ fn a_model_that_cannot_be_copied_is_204_and_still_there() {
 }
 
 #[test]
-fn a_file_of_the_model_that_a_process_left_behind_had_half_written_is_named() {
+fn a_half_written_file_of_the_model_is_named() {
     let place = Place::new();
     let writes = r#"{ printf 'PK\003\004 and no end' >"$0/model.pt"; exec sleep 60; }"#;
     let script =
@@ -133,9 +133,9 @@ fn a_file_of_the_model_that_a_process_left_behind_had_half_written_is_named() {
 }
 
 #[test]
-fn links_that_stay_in_the_model_are_copied_as_what_they_lead_to() {
+fn links_within_the_model_are_copied_as_their_targets() {
     let place = Place::new();
-    // As the Hugging Face hub lays a snapshot out.
+    // The layout of a snapshot of the Hugging Face hub.
     let script = "mkdir -p \"$0/blobs\" \"$0/snapshots/a1\"; cd \"$0\"; echo weights > blobs/abc; \
                   ln -s blobs/abc model.safetensors; ln -s ../../blobs/abc snapshots/a1/model.safetensors; \
                   ln -s snapshots/a1 main; ln -s gone dangling; ln -s . loop; ln -s self self; ln -s main/../../blobs x";
@@ -154,7 +154,7 @@ fn links_that_stay_in_the_model_are_copied_as_what_they_lead_to() {
 }
 
 #[test]
-fn our_corner_of_a_checkpoint_directory_in_the_model_is_no_part_of_the_model() {
+fn trainits_own_directory_is_not_part_of_the_model() {
     let place = Place::new();
     let script = "mkdir -p \"$0/ck/.trainit/aside\"; echo 1 > \"$0/ck/.trainit/aside/old\"; echo 2 > \"$0/ck/w\"; cd \"$0\"; \
                   ln -s ck best; ln -s /etc/passwd ck/.trainit/out";
@@ -164,7 +164,7 @@ fn our_corner_of_a_checkpoint_directory_in_the_model_is_no_part_of_the_model() {
 }
 
 #[test]
-fn links_that_lead_out_of_the_model_are_refused_unless_they_are_to_be_followed() {
+fn links_out_of_the_model_are_refused_without_follow_symlinks() {
     let place = Place::new();
     fs::create_dir_all(place.path("cache/tokens")).unwrap();
     fs::write(place.path("cache/abc"), "weights").unwrap();
@@ -181,7 +181,7 @@ fn links_that_lead_out_of_the_model_are_refused_unless_they_are_to_be_followed()
 }
 
 #[test]
-fn a_file_whose_name_cannot_be_kept_is_named_before_anything_there_is_touched() {
+fn a_file_with_an_unstorable_name_is_named_before_the_destination_is_changed() {
     let place = Place::new();
     run(&place, TRAINER).output().expect_code(0);
     let before = files(&place.store());
@@ -198,7 +198,7 @@ fn a_file_whose_name_cannot_be_kept_is_named_before_anything_there_is_touched() 
 }
 
 #[test]
-fn a_model_with_a_name_that_is_not_utf8_is_not_copied_by_half() {
+fn a_model_with_a_name_that_is_not_utf8_is_not_copied_at_all() {
     let place = Place::new();
     run(&place, TRAINER).output().expect_code(0);
     let before = files(&place.store());
@@ -211,10 +211,10 @@ fn a_model_with_a_name_that_is_not_utf8_is_not_copied_by_half() {
 }
 
 #[test]
-fn half_a_copy_has_no_manifest_and_what_could_not_be_replaced_is_as_it_was() {
+fn a_partial_copy_has_no_manifest_and_files_that_cannot_be_replaced_are_unchanged() {
     let place = Place::new();
     run(&place, TRAINER).output().expect_code(0);
-    // More than trainit may write: the store is full half-way.
+    // More than trainit may write: the store becomes full in the middle.
     let big = place.path("big");
     fs::File::create(&big).unwrap().set_len(20 << 20).unwrap();
     let script = format!("echo v2 > \"$0/variables/variables.index\"; mv {} \"$0/saved_model.pb\"", big.display());
@@ -249,10 +249,10 @@ fn a_file_may_become_a_directory_and_the_reverse() {
     );
     // A foreign file is kept, and the error names the file that it blocks.
     fs::remove_dir_all(place.path("model")).unwrap();
-    fs::write(place.store().join("d/e/somebody-elses"), "x").unwrap();
+    fs::write(place.store().join("d/e/foreign-file"), "x").unwrap();
     let done = run(&place, "mkdir \"$0\"; echo 3 > \"$0/d\"; echo 3 > \"$0/a\"").output().expect_code(204);
     assert!(done.err().contains("/d: Is a directory"), "{}", done.err());
-    assert!(files(&place.store()).contains_key("d/e/somebody-elses"));
+    assert!(files(&place.store()).contains_key("d/e/foreign-file"));
     assert!(manifest(&place).is_none(), "what is half new is not whole");
 }
 
@@ -264,8 +264,8 @@ fn in_a_bucket_objects_of_the_model_are_replaced_and_other_objects_are_not_read(
         let trainit = run(&place, script);
         place.env().iter().fold(trainit, |trainit, (name, value)| trainit.env(name, value)).output()
     };
-    // What f"{AIP_MODEL_DIR}/saved_model.pb" makes of a place that ends in a slash.
-    bucket.place("job//saved_model.pb", b"somebody's");
+    // The result of f"{AIP_MODEL_DIR}/saved_model.pb" for an address that ends in a slash.
+    bucket.place("job//saved_model.pb", b"foreign");
     train(TRAINER).expect_code(0);
     let manifest = bucket.object("job/.trainit/model.json").expect("a manifest");
     bucket.misbehave(|r| {
@@ -284,16 +284,18 @@ fn in_a_bucket_objects_of_the_model_are_replaced_and_other_objects_are_not_read(
     bucket.forget();
     train("true").expect_code(0);
     assert_eq!(bucket.object("job/saved_model.pb").as_deref(), Some(&b"v2\n"[..]));
-    let deeds = bucket.deeds();
-    let at = |deed: &str| deeds.iter().position(|d| d == deed).unwrap_or_else(|| panic!("no {deed} in {deeds:?}"));
+    let request_lines = bucket.request_lines();
+    let at = |action: &str| {
+        request_lines.iter().position(|d| d == action).unwrap_or_else(|| panic!("no {action} in {request_lines:?}"))
+    };
     assert!(at("DELETE job/.trainit/model.json") < at("DELETE job/variables/variables.index"));
     assert!(at("DELETE job/.trainit/model.json") < at("PUT job/assets/v"));
-    let is_models = |deed: &&String| !deed.contains("/.trainit/probes") && !deed.starts_with("GET");
-    assert_eq!(deeds.iter().rfind(is_models).map(String::as_str), Some("PUT job/.trainit/model.json"));
+    let is_models = |action: &&String| !action.contains("/.trainit/probes") && !action.starts_with("GET");
+    assert_eq!(request_lines.iter().rfind(is_models).map(String::as_str), Some("PUT job/.trainit/model.json"));
 }
 
 #[test]
-fn of_two_copies_at_once_the_one_that_ends_last_fails_and_leaves_no_manifest() {
+fn of_two_concurrent_copies_the_last_to_end_fails_and_leaves_no_manifest() {
     let bucket = Bucket::start();
     let start = |word: &str| {
         let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
@@ -314,7 +316,7 @@ fn of_two_copies_at_once_the_one_that_ends_last_fails_and_leaves_no_manifest() {
 }
 
 #[test]
-fn a_file_that_comes_damaged_or_is_not_kept_is_sent_again() {
+fn a_file_that_arrives_damaged_or_is_lost_is_sent_again() {
     for fault in [Fault::Flip, Fault::Pretend] {
         let (bucket, fault) = (Bucket::start(), Mutex::new(Some(fault)));
         let place = Place::with_store(&format!("gs://{NAME}/job"), bucket.as_google());
@@ -330,7 +332,7 @@ fn a_file_that_comes_damaged_or_is_not_kept_is_sent_again() {
 }
 
 #[test]
-fn a_copy_that_is_interrupted_is_reported_with_its_place_and_the_way_out() {
+fn an_interrupted_copy_is_reported_with_its_destination_and_advice() {
     let bucket = Bucket::start();
     let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
     bucket.misbehave(|_| Some(Fault::Hang));
@@ -340,12 +342,15 @@ fn a_copy_that_is_interrupted_is_reported_with_its_place_and_the_way_out() {
     running.signal(libc::SIGINT);
     let done = running.finish().expect_code(204);
     let detail = done.verdict()["detail"].as_str().unwrap().to_owned();
-    let told = format!("the copy of the model to {} was interrupted by SIGINT; ", place.url());
-    assert!(detail.starts_with(&told) && detail.ends_with("start the job again or copy the model by hand"), "{detail}");
+    let expected = format!("the copy of the model to {} was interrupted by SIGINT; ", place.url());
+    assert!(
+        detail.starts_with(&expected) && detail.ends_with("start the job again or copy the model by hand"),
+        "{detail}"
+    );
 }
 
 #[test]
-fn only_the_chief_leaves_the_model() {
+fn only_the_chief_copies_the_model() {
     let place = Place::new();
     let worker = r#"{"cluster": {"workerpool0": ["a:2222"], "workerpool1": ["b:2222"]},
                      "environment": "cloud", "task": {"type": "workerpool1", "index": 0}}"#;

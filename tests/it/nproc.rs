@@ -15,7 +15,7 @@ fn ranks(count: &str, flags: &[&str], script: &str) -> Trainit {
         .env("TRAINIT_LOG_FORMAT", "json")
 }
 
-/// What each rank printed, without the name before it.
+/// The output of a rank, without the prefix.
 fn said(done: &Finished, rank: u32) -> Vec<String> {
     let name = format!("[rank {rank}] ");
     done.out().lines().filter_map(|line| line.strip_prefix(&name)).map(str::to_owned).collect()
@@ -35,7 +35,7 @@ fn each_process_of_a_node_gets_its_rank_in_the_world() {
 }
 
 #[test]
-fn alone_they_meet_at_the_loopback_and_one_process_is_as_without_ranks() {
+fn the_processes_of_one_node_use_the_loopback_and_a_single_process_has_no_ranks() {
     let done = ranks("2", &[], SHOW).env("MASTER_PORT", "29511").output().expect_code(0);
     assert_eq!(said(&done, 1), ["1/2 1/2 0/1 0 127.0.0.1:29511 none 1/2"]);
     let done = ranks("1", &[], SHOW).env("MASTER_PORT", "29511").output().expect_code(0);
@@ -74,7 +74,7 @@ print(os.environ["MASTER_PORT"], os.environ["JAX_COORDINATOR_ADDRESS"], os.envir
 }
 
 #[test]
-fn shown_variables_have_a_stable_port() {
+fn the_shown_variables_have_a_stable_port() {
     let shown = || Trainit::new(["env", "--nproc", "2"]).output().expect_code(0).out();
     assert!(shown().contains("MASTER_PORT='29500'") && shown() == shown());
 }
@@ -101,8 +101,8 @@ fn a_launchers_world_of_one_leaves_the_ranks_to_nproc() {
         let run = launcher.iter().fold(run, |run, (name, value)| run.env(name, value));
         let done = run.output().expect_code(0);
         for rank in 0..2 {
-            let told = format!("{rank}/2 {rank}/2 0/1 0 127.0.0.1:29500 none {rank}/2");
-            assert_eq!(said(&done, rank), [told], "{launcher:?}");
+            let expected = format!("{rank}/2 {rank}/2 0/1 0 127.0.0.1:29500 none {rank}/2");
+            assert_eq!(said(&done, rank), [expected], "{launcher:?}");
         }
     }
     let one = ranks("1", &[], SHOW).env("MASTER_PORT", "29500");
@@ -127,7 +127,7 @@ fn ranks_that_cannot_be_known_are_refused() {
 }
 
 #[test]
-fn gpu_is_one_process_for_each_that_cuda_may_use() {
+fn nproc_gpu_starts_one_process_for_each_gpu_that_cuda_may_use() {
     let fake = FakeNvml::new(&[]);
     let gpus: serde_json::Value = serde_json::from_slice(&fake.trainit(&["gpus", "--json"]).output().stdout).unwrap();
     let count = gpus["gpus"].as_array().unwrap().len();
@@ -144,7 +144,7 @@ fn gpu_is_one_process_for_each_that_cuda_may_use() {
 }
 
 #[test]
-fn each_process_sees_its_own_instance_of_a_gpu() {
+fn each_process_sees_its_own_mig_instance() {
     let fake = FakeNvml::new(&["gpus 1", "gpu0.mig 1"]);
     let show = "echo $LOCAL_RANK $CUDA_VISIBLE_DEVICES $JAX_LOCAL_DEVICE_IDS";
     let seen = |count: &str, list: &str| {
@@ -191,7 +191,7 @@ fn lines_of_any_length_and_end_stay_whole() {
 }
 
 #[test]
-fn the_streams_stay_apart_and_the_name_can_be_left_away() {
+fn the_streams_stay_separate_and_the_prefix_can_be_omitted() {
     let done = ranks("2", &["--output-prefix", "none"], "echo out$RANK; echo err$RANK >&2").output().expect_code(0);
     let mut out: Vec<String> = done.out().lines().map(str::to_owned).collect();
     out.sort();
@@ -200,7 +200,7 @@ fn the_streams_stay_apart_and_the_name_can_be_left_away() {
 }
 
 #[test]
-fn the_first_to_die_is_the_story_and_the_others_are_stopped_with_their_trees() {
+fn the_first_death_is_the_result_and_the_others_are_stopped_with_their_trees() {
     let (dir, _) = folder();
     let script = "if [ $LOCAL_RANK = 1 ]; then while [ ! -e \"$GO\" ]; do sleep 0.01; done; kill -KILL $$; fi\n\
                   setsid sleep 1000 & echo grandchild $!; trap 'kill $!; exit 134' TERM; echo ready; wait";
@@ -288,7 +288,7 @@ fn metrics_are_those_of_local_rank_0() {
 }
 
 #[test]
-fn another_rank_or_all_are_searched_where_that_is_asked_for() {
+fn another_rank_or_all_ranks_can_be_searched() {
     let found = |rank: &str| {
         let (_dir, file) = folder();
         let flags = ["--metric", "loss=loss: ([0-9.]+)", "--metric-rank", rank];
@@ -303,13 +303,13 @@ fn another_rank_or_all_are_searched_where_that_is_asked_for() {
 }
 
 #[test]
-fn a_rank_to_search_that_is_not_there_is_refused_and_one_that_prints_nothing_is_named() {
+fn a_missing_rank_to_search_is_refused_and_a_silent_one_is_named() {
     let flags = ["--metric", "loss=loss: ([0-9.]+)", "--metric-rank", "3"];
     let done = ranks("3", &flags, "echo started").output().expect_code(125);
     assert!(done.out().is_empty() && done.err().contains("local rank 3 does not exist among the 3"), "{}", done.err());
     let done = ranks("3", &flags[..2], "[ $LOCAL_RANK = 0 ] || echo loss: 0.5").output().expect_code(0);
-    let told = "the output of local rank 0 (without the other 2 ranks of this node, see --metric-rank) had no line";
-    assert!(done.err().contains(told), "{}", done.err());
+    let expected = "the output of local rank 0 (without the other 2 ranks of this node, see --metric-rank) had no line";
+    assert!(done.err().contains(expected), "{}", done.err());
 }
 
 #[test]
@@ -340,7 +340,7 @@ fn a_checkpoint_of_several_ranks_is_committed_only_with_the_file_of_each() {
 }
 
 #[test]
-fn a_stranger_that_has_the_number_of_a_rank_that_is_gone_hears_nothing() {
+fn a_new_process_with_the_pid_of_a_dead_rank_gets_no_signal() {
     // The test chooses the namespace's next process id.
     let script = r#"
         last=/proc/sys/kernel/ns_last_pid

@@ -11,7 +11,7 @@ fn the_age_of_data_is_measured_by_the_buckets_clock() {
         place.checkpoint("push").env("TRAINIT_TEST_FAULT", "8").output().expect_code(137);
         place.push();
         let orphan = "jobs/1/step-1/0000000001-000001/weights.bin".to_owned();
-        // By our clock every object of this bucket has been there for hours.
+        // By the local clock every object of this bucket is hours old.
         place.checkpoint("prune").args(["--orphan-age", "61m"]).output().expect_code(0);
         assert!(bucket.keys().contains(&orphan), "an hour old by the server's Date");
         place.checkpoint("prune").args(["--orphan-age", "59m"]).output().expect_code(0);
@@ -21,7 +21,7 @@ fn the_age_of_data_is_measured_by_the_buckets_clock() {
 }
 
 #[test]
-fn a_commit_that_another_process_deletes_during_a_prune_is_no_error() {
+fn a_commit_that_another_process_deletes_during_a_prune_is_not_an_error() {
     let bucket = Bucket::start();
     let place = amazon(&bucket);
     for step in 1..=4 {
@@ -47,8 +47,8 @@ fn foreign_names_that_cannot_be_keys_are_skipped_and_kept() {
         for name in odd {
             bucket.place(&format!("jobs/1/{name}"), b"");
         }
-        for deed in ["push", "list", "verify"] {
-            place.checkpoint(deed).output().expect_code(0);
+        for action in ["push", "list", "verify"] {
+            place.checkpoint(action).output().expect_code(0);
         }
         place.checkpoint("prune").args(["--orphan-age", "0s"]).output().expect_code(0);
         assert_eq!(tree(&place.pull_afresh("elsewhere").join("step-1")), saved);
@@ -65,12 +65,12 @@ fn data_of_a_store_below_another_is_never_pruned() {
             other.save(1);
             other.push();
         }
-        // Its own first commit, of the same attempt and sequence, is gone.
+        // The store's own first commit, of the same attempt and sequence, was deleted.
         for step in 1..=2 {
             place.save(step);
             place.checkpoint("push").args(["--keep-last", "1"]).output().expect_code(0);
         }
-        // One of the two places where it is seen that there is another store may be missing.
+        // One of the two signs of another store may be missing.
         for lost in ["", "jobs/1/a/b/.trainit"] {
             bucket.misbehave(move |r| {
                 let is_asked = r.query.get("prefix").is_some_and(|prefix| !lost.is_empty() && prefix.starts_with(lost));
@@ -87,7 +87,7 @@ fn data_of_a_store_below_another_is_never_pruned() {
 }
 
 #[test]
-fn a_commit_whose_manifest_cannot_be_read_just_now_is_not_deleted_before_its_data_are_known() {
+fn a_commit_with_a_temporarily_unreadable_manifest_is_not_deleted() {
     each(|bucket, place| {
         place.save_and_push(1..=2);
         bucket.misbehave(|r| {

@@ -30,7 +30,7 @@ fn puts(bucket: &Bucket, name: &str) -> usize {
 }
 
 #[test]
-fn a_file_that_did_not_change_is_sent_once_and_kept_as_long_as_a_commit_needs_it() {
+fn an_unchanged_file_is_sent_once_and_kept_while_a_commit_needs_it() {
     let bucket = Bucket::start();
     let place = Place::with_store(&format!("gs://{NAME}/job"), bucket.as_google());
     let going = run(&place, &["--keep-last", "1"]);
@@ -55,7 +55,7 @@ fn a_file_that_did_not_change_is_sent_once_and_kept_as_long_as_a_commit_needs_it
     let there = place.pull_afresh("elsewhere");
     assert_eq!(tree(&there.join("step-3")), tree(&place.local().join("step-3")));
     place.checkpoint("verify").output().expect_code(0);
-    // The last commit that needs it takes it along.
+    // The object is deleted with the last commit that needs it.
     fs::write(place.local().join("step-3/head.bin"), "changed").unwrap();
     fs::remove_file(place.local().join("step-3/base.bin")).unwrap();
     fs::write(place.local().join("step-3/base.bin"), "thawed").unwrap();
@@ -64,7 +64,7 @@ fn a_file_that_did_not_change_is_sent_once_and_kept_as_long_as_a_commit_needs_it
 }
 
 #[test]
-fn a_cap_on_the_bandwidth_holds_while_training_and_not_when_time_is_short() {
+fn the_bandwidth_limit_applies_while_training_but_not_before_a_deadline() {
     let bucket = Bucket::start();
     let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
     let unit = place.path("step-1");
@@ -75,7 +75,7 @@ fn a_cap_on_the_bandwidth_holds_while_training_and_not_when_time_is_short() {
     drop(file);
     fs::rename(&unit, place.local().join("step-1")).unwrap();
     let parts = |bucket: &Bucket| bucket.asked().iter().filter(|r| r.query.contains_key("partNumber")).count();
-    // Three parts: the second's turn would come after 80 s.
+    // Three parts; with the limit the second would be sent after 80 s.
     let going = run(&place, &["--mirror-bandwidth", "100KiB"]);
     eventually("the first part is sent", || parts(&bucket) == 1);
     let begun = Instant::now();
@@ -87,13 +87,13 @@ fn a_cap_on_the_bandwidth_holds_while_training_and_not_when_time_is_short() {
 }
 
 #[test]
-fn a_store_that_is_away_for_a_while_at_the_end_gets_the_last_checkpoint_all_the_same() {
+fn a_store_with_an_outage_at_the_end_still_gets_the_last_checkpoint() {
     let bucket = Bucket::start();
     let place = Place::with_store(&format!("gs://{NAME}/job"), bucket.as_google());
     let going = run(&place, &["--mirror-interval", "1h"]);
     eventually("it has begun", || bucket.keys().iter().any(|k| k.contains("/attempts/")));
     place.save(1);
-    // A kind of being away that is not waited for within a commit.
+    // A kind of outage that a commit does not wait for.
     let left = AtomicU32::new(1);
     bucket.misbehave(move |request| {
         let is_data = request.method == "PUT" && request.key.contains("step-1/");
@@ -107,11 +107,11 @@ fn a_store_that_is_away_for_a_while_at_the_end_gets_the_last_checkpoint_all_the_
 }
 
 #[test]
-fn a_stop_while_the_store_is_away_is_reported_and_waits_only_for_one_answer() {
+fn a_stop_during_an_outage_of_the_store_is_reported_and_waits_only_for_one_answer() {
     let stopped = |rule: fn(&Request) -> Option<Fault>, interval: &str| {
         let bucket = Bucket::start();
         let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
-        // What dies of the stop was not saving then.
+        // A process that dies of the stop was not saving at that time.
         let going = run(&place, &["--mirror-interval", interval, "--settle", "0s"]);
         going.after_log("started sh");
         bucket.misbehave(rule);
@@ -147,7 +147,7 @@ fn a_stop_while_the_store_is_away_is_reported_and_waits_only_for_one_answer() {
 }
 
 #[test]
-fn a_store_that_hangs_holds_up_no_end_for_which_there_is_nothing_to_commit() {
+fn a_hanging_store_does_not_delay_an_end_without_a_commit() {
     let ended = |saved: bool, stopped: bool| {
         let bucket = Bucket::start();
         let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
@@ -218,13 +218,13 @@ fn an_object_that_is_always_lost_is_sent_a_few_times_and_a_denied_one_once() {
     let bucket = Bucket::start();
     let (_place, going) = ends(&bucket, |r| is_data(r).then_some(Fault::Refuse("403 Forbidden", "AccessDenied")));
     going.finish().expect_code(204);
-    // The first to be denied may come before another is on its way.
+    // The first denial may arrive before another request is sent.
     let tries = ["weights.bin", "layers/0.bin", "state.json"].map(|name| puts(&bucket, name));
     assert!(tries.contains(&1) && tries.iter().all(|tries| *tries <= 1), "{tries:?}");
 }
 
 #[test]
-fn a_commit_whose_time_was_up_as_the_store_was_to_answer_is_known_to_stand() {
+fn a_commit_that_times_out_while_the_manifest_is_confirmed_is_recognised_as_made() {
     let bucket = Bucket::start();
     let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
     let going = run(&place, &["--settle", "0s", "--preempt-on", "USR1@6"]);
@@ -239,8 +239,8 @@ fn a_commit_whose_time_was_up_as_the_store_was_to_answer_is_known_to_stand() {
     assert!(!done.err().contains("committed nothing"), "{}", done.err());
 }
 
-/// A run that saves a first checkpoint, then at its word a second one, and crashes; the second attempt says what it goes
-/// on from.
+/// A run that saves a first checkpoint, on a signal a second one, and crashes. The second attempt prints the checkpoint
+/// that it resumes from.
 fn crashing(place: &Place, args: &[&str], last: &str) -> Running {
     let local = place.local();
     let run = ["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()];
@@ -267,14 +267,14 @@ fn a_crash_without_a_reachable_store_resumes_from_local_files_and_logs_whether_t
         going.after_line(&format!("from {step}"));
         bucket.behave();
         let done = going.finish().expect_code(0);
-        let told = format!("cannot be reached: what the attempt left {is}");
-        assert!(done.err().contains(&told), "{}", done.err());
+        let expected = format!("cannot be reached: what the attempt left {is}");
+        assert!(done.err().contains(&expected), "{}", done.err());
         assert!(commits(&bucket, step));
     }
 }
 
 #[test]
-fn a_stop_does_not_wait_for_what_only_another_attempt_would_need() {
+fn a_stop_does_not_wait_for_the_restore_of_another_attempt() {
     let bucket = Bucket::start();
     let place = Place::with_store(&format!("gs://{NAME}/job"), bucket.as_google());
     let going = crashing(&place, &[], "rm ckpt-10.json");
@@ -290,7 +290,7 @@ fn a_stop_does_not_wait_for_what_only_another_attempt_would_need() {
 }
 
 #[test]
-fn a_stop_while_an_older_checkpoint_is_fetched_leaves_the_committed_one_committed() {
+fn a_stop_during_the_fetch_of_an_older_checkpoint_keeps_the_newest_commit() {
     let bucket = Bucket::start();
     let place = Place::with_store(&format!("gs://{NAME}/job"), bucket.as_google());
     for name in ["ckpt-10.json", "ckpt-20.json"] {
@@ -316,7 +316,7 @@ fn a_stop_while_an_older_checkpoint_is_fetched_leaves_the_committed_one_committe
 }
 
 #[test]
-fn the_bandwidth_limit_does_not_hold_when_no_trainer_runs() {
+fn the_bandwidth_limit_does_not_apply_while_no_trainer_runs() {
     let bucket = Bucket::start();
     let place = Place::with_store(&format!("gs://{NAME}/job"), bucket.as_google());
     let two_files = "mkdir tmp; head -c 2000 /dev/zero | tee tmp/a.bin >tmp/b.bin; mv tmp step-20";
@@ -331,7 +331,7 @@ fn the_bandwidth_limit_does_not_hold_when_no_trainer_runs() {
 }
 
 #[test]
-fn a_store_that_is_away_for_some_seconds_at_the_start_is_waited_for() {
+fn an_outage_of_some_seconds_at_the_start_is_waited_for() {
     for fault in [|| Fault::Refuse("503 Service Unavailable", "SlowDown"), || Fault::Close] {
         let bucket = Bucket::start();
         let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
@@ -343,7 +343,7 @@ fn a_store_that_is_away_for_some_seconds_at_the_start_is_waited_for() {
 }
 
 #[test]
-fn a_store_that_takes_no_claim_is_reported_and_given_up_after_about_a_minute() {
+fn a_store_that_accepts_no_claim_is_reported_and_given_up_after_about_a_minute() {
     let refuses: fn(&Request) -> Option<Fault> = |_| Some(Fault::Refuse("500 Internal Server Error", "InternalError"));
     let takes_nothing: fn(&Request) -> Option<Fault> =
         |r| (r.method == "PUT").then_some(Fault::Refuse("500 Internal Server Error", "InternalError"));
@@ -364,7 +364,7 @@ fn a_store_that_takes_no_claim_is_reported_and_given_up_after_about_a_minute() {
 }
 
 #[test]
-fn a_run_that_is_kept_waiting_for_its_restore_says_so_within_seconds_and_when_stopped_which_step_is_committed() {
+fn a_waiting_restore_is_logged_within_seconds_and_a_stop_names_the_committed_step() {
     let bucket = Bucket::start();
     let place = Place::with_store(&format!("gs://{NAME}/job"), bucket.as_google());
     fs::write(place.local().join("ckpt-10.json"), "{}").unwrap();

@@ -5,7 +5,7 @@ use crate::support::bucket::{Bucket, Fault, NAME, Request, SECRET};
 use crate::support::checkpoints::Place;
 
 #[test]
-fn a_bucket_error_is_one_line_with_the_way_out() {
+fn a_bucket_error_is_one_line_with_advice() {
     let bucket = Bucket::start();
     for (url, env) in [("gs://no-such-bucket/x", bucket.as_google()), ("s3://no-such-bucket/x", bucket.as_amazon())] {
         let place = Place::with_store(url, env);
@@ -17,8 +17,8 @@ fn a_bucket_error_is_one_line_with_the_way_out() {
         bucket.misbehave(|r| (r.method == "PUT").then_some(Fault::Refuse("403 Forbidden", "AccessDenied")));
         fails(place.checkpoint("push").output(), &["403 AccessDenied", "allowed to list, read, create and delete"]);
     });
-    let nobody = vec![("AWS_EC2_METADATA_DISABLED", "true".to_owned()), ("HOME", "/nonexistent".to_owned())];
-    let place = Place::with_store("s3://b/x", nobody);
+    let no_credentials = vec![("AWS_EC2_METADATA_DISABLED", "true".to_owned()), ("HOME", "/nonexistent".to_owned())];
+    let place = Place::with_store("s3://b/x", no_credentials);
     fails(place.checkpoint("list").output(), &["no credentials", "AWS_ACCESS_KEY_ID"]);
     let place = Place::with_store("gs://b/x", vec![("GOOGLE_APPLICATION_CREDENTIALS", "/nonexistent".to_owned())]);
     fails(place.checkpoint("list").output(), &["GOOGLE_APPLICATION_CREDENTIALS=/nonexistent", "No such file"]);
@@ -53,7 +53,7 @@ fn credentials_come_from_the_metadata_server_and_the_bucket_sees_them() {
     assert!(!done.err().contains("ya29"));
 }
 
-/// Whatever happens, and however much is said: no secret.
+/// No secret is printed for any error and any verbosity.
 #[test]
 fn no_secret_is_ever_printed() {
     let bucket = Bucket::start();
@@ -62,8 +62,8 @@ fn no_secret_is_ever_printed() {
     let sign = |r: &Request| r.headers.get("authorization").map(|a| a.rsplit('=').next().unwrap().to_owned());
     let all = |place: &Place| {
         let mut text = String::new();
-        for deed in ["push", "list", "verify", "pull", "prune"] {
-            let done = place.checkpoint(deed).output();
+        for action in ["push", "list", "verify", "pull", "prune"] {
+            let done = place.checkpoint(action).output();
             text += &format!("{}{}", done.out(), done.err());
         }
         let local = place.local();
@@ -102,8 +102,8 @@ fn a_sas_token_is_never_printed_though_it_is_in_every_address() {
     let mut text = place.push().err();
     assert!(bucket.asked().iter().all(|r| r.query.get("sig").is_some_and(|s| s == "hunter2hunter2=")));
     bucket.misbehave(|_| Some(Fault::Refuse("400 Bad Request", "hunter2hunter2%3D")));
-    for deed in ["push", "list", "verify", "pull", "prune"] {
-        text += &place.checkpoint(deed).output().expect_code(204).err();
+    for action in ["push", "list", "verify", "pull", "prune"] {
+        text += &place.checkpoint(action).output().expect_code(204).err();
     }
     assert!(text.contains("answer 400") && !text.contains("hunter2"), "{text}");
 }

@@ -40,7 +40,7 @@ fn is_manifest(request: &Request) -> bool {
     request.method == "PUT" && request.key.contains("/.trainit/commits/")
 }
 
-/// It says so in one line with these words in it.
+/// Checks that the failure is one line with these words.
 #[track_caller]
 pub(crate) fn fails(done: Finished, words: &[&str]) {
     let done = done.expect_code(204);
@@ -52,7 +52,7 @@ pub(crate) fn fails(done: Finished, words: &[&str]) {
 }
 
 #[test]
-fn a_push_to_a_bucket_comes_back_bit_for_bit() {
+fn a_push_to_a_bucket_is_restored_bit_for_bit() {
     each(|bucket, place| {
         place.save(7);
         let unit = place.local().join("step-7");
@@ -72,7 +72,7 @@ fn a_push_to_a_bucket_comes_back_bit_for_bit() {
 }
 
 #[test]
-fn a_file_of_many_parts_comes_back_bit_for_bit() {
+fn a_file_of_many_parts_is_restored_bit_for_bit() {
     each(|bucket, place| {
         place.save(1);
         let large = File::create(place.local().join("step-1/large.bin")).unwrap();
@@ -103,8 +103,9 @@ pub(crate) fn goes_through_little_memory(mebibytes: u64, save: impl Fn(&Place)) 
     place.save(1);
     save(&place);
     let enter = group.enter();
-    let inside =
-        |deed: &str, local: &Path| place.checkpoint_through(&["sh", "-c", &enter], deed, local).output().expect_code(0);
+    let inside = |action: &str, local: &Path| {
+        place.checkpoint_through(&["sh", "-c", &enter], action, local).output().expect_code(0)
+    };
     inside("push", &place.local());
     let elsewhere = place.path("elsewhere");
     inside("pull", &elsewhere);
@@ -113,7 +114,7 @@ pub(crate) fn goes_through_little_memory(mebibytes: u64, save: impl Fn(&Place)) 
 }
 
 #[test]
-fn a_transfer_takes_no_more_memory_than_the_cgroup_can_spare() {
+fn a_transfer_uses_no_more_memory_than_the_cgroup_has_free() {
     goes_through_little_memory(48, |place| {
         for number in 0..4 {
             let large = File::create(place.local().join(format!("step-1/large-{number}.bin"))).unwrap();
@@ -124,7 +125,7 @@ fn a_transfer_takes_no_more_memory_than_the_cgroup_can_spare() {
 }
 
 #[test]
-fn a_transfer_takes_a_bounded_amount_of_memory() {
+fn a_transfer_uses_a_bounded_amount_of_memory() {
     const PEAK: &str = "import resource, subprocess, sys\ncode = subprocess.call(sys.argv[1:])\n\
         print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)\nsys.exit(code)";
     each(|_, place| {
@@ -148,7 +149,7 @@ fn dense(place: &Place) -> (PathBuf, Vec<u8>) {
 }
 
 #[test]
-fn a_file_comes_back_bit_for_bit_also_if_a_try_is_cut_off() {
+fn a_file_is_restored_bit_for_bit_after_an_interrupted_try() {
     each(|bucket, place| {
         place.save(1);
         let (_, bytes) = dense(&place);
@@ -180,7 +181,7 @@ fn a_file_that_is_written_to_while_it_is_sent_is_not_committed() {
 }
 
 #[test]
-fn killed_at_any_point_of_a_commit_the_newest_committed_one_is_restored_from_the_bucket() {
+fn after_a_kill_at_any_point_of_a_commit_the_newest_commit_is_restored_from_the_bucket() {
     for point in 1..=12 {
         let bucket = Bucket::start();
         let place = google(&bucket);
@@ -198,7 +199,7 @@ fn killed_at_any_point_of_a_commit_the_newest_committed_one_is_restored_from_the
 }
 
 #[test]
-fn a_bucket_keeps_two_runs_apart() {
+fn a_bucket_fences_two_runs() {
     each(|_, place| place.expect_fenced_at("4:stop"));
 }
 
@@ -230,7 +231,7 @@ fn a_bucket_that_does_not_know_conditions_is_used_with_care_too() {
 }
 
 #[test]
-fn a_store_that_does_it_and_says_503_has_done_it() {
+fn a_request_that_succeeds_with_an_answer_of_503_is_recognised() {
     each(|bucket, place| {
         place.save(1);
         let seen = std::sync::Mutex::new(std::collections::BTreeSet::new());
@@ -245,7 +246,7 @@ fn a_store_that_does_it_and_says_503_has_done_it() {
 }
 
 #[test]
-fn a_put_that_met_another_is_tried_again() {
+fn a_put_that_conflicts_with_another_is_tried_again() {
     let bucket = Bucket::start();
     let place = amazon(&bucket);
     place.save(1);
@@ -260,7 +261,7 @@ fn a_put_that_met_another_is_tried_again() {
 }
 
 #[test]
-fn a_file_of_parts_whose_last_answer_was_lost_is_there() {
+fn a_multipart_upload_whose_last_answer_was_lost_is_recognised() {
     for place in [google, amazon] {
         let bucket = Bucket::start();
         let place = place(&bucket);
@@ -274,7 +275,7 @@ fn a_file_of_parts_whose_last_answer_was_lost_is_there() {
         });
         place.push();
         assert_eq!(place.steps(), [1]);
-        // One that is not there is none.
+        // A missing object does not count.
         place.save(2);
         File::create(place.local().join("step-2/large.bin")).unwrap().set_len(70 << 20).unwrap();
         bucket.misbehave(|r| {
@@ -317,7 +318,7 @@ fn a_connection_that_is_closed_while_a_file_is_sent_does_not_end_the_process() {
 }
 
 #[test]
-fn data_that_the_bucket_only_pretends_to_hold_is_never_committed() {
+fn data_that_the_bucket_confirms_but_does_not_store_is_never_committed() {
     each(|bucket, place| {
         place.save(1);
         bucket.misbehave(|r| (is_data(r) && r.key.ends_with("weights.bin")).then_some(Fault::Pretend));
@@ -329,7 +330,7 @@ fn data_that_the_bucket_only_pretends_to_hold_is_never_committed() {
 }
 
 #[test]
-fn a_page_that_a_listing_loses_costs_no_checkpoint() {
+fn a_lost_page_of_a_listing_loses_no_checkpoint() {
     for place in [google, amazon] {
         let bucket = Bucket::start();
         let place = place(&bucket);
@@ -365,14 +366,14 @@ fn bytes_that_change_on_the_way_are_never_committed_nor_restored() {
     fails(place.checkpoint("push").output(), &["BadDigest"]);
     bucket.behave();
     place.push();
-    // Damaged for good: the older one is restored.
+    // Permanently damaged: the older commit is restored.
     bucket.misbehave(|r| {
         let is_it = r.method == "GET" && r.key.ends_with("/step-2/0000000003-000001/weights.bin");
         is_it.then_some(Fault::Flip)
     });
     let there = place.pull_afresh("elsewhere");
     assert!(there.join("step-1").exists() && !there.join("step-2").exists());
-    // Damaged once: fetched again.
+    // Damaged once: the data are fetched again.
     let once = std::sync::atomic::AtomicBool::new(true);
     bucket.misbehave(move |r| {
         let is_it = r.method == "GET" && r.key.ends_with("weights.bin");
@@ -398,7 +399,7 @@ fn an_answer_that_breaks_off_is_requested_again() {
 }
 
 #[test]
-fn a_store_that_fails_half_way_through_a_restore_is_no_reason_for_an_older_checkpoint() {
+fn a_store_that_fails_during_a_restore_causes_no_older_restore() {
     each(|bucket, place| {
         place.save(1);
         place.push();
@@ -421,7 +422,7 @@ fn a_store_that_fails_half_way_through_a_restore_is_no_reason_for_an_older_check
 }
 
 #[test]
-fn a_manifest_that_cannot_be_put_leaves_the_one_before() {
+fn a_manifest_that_cannot_be_written_leaves_the_previous_commit() {
     each(|bucket, place| {
         place.save(1);
         place.push();
@@ -434,7 +435,7 @@ fn a_manifest_that_cannot_be_put_leaves_the_one_before() {
 }
 
 #[test]
-fn a_manifest_that_the_bucket_only_pretends_to_hold_is_no_commit() {
+fn a_manifest_that_the_bucket_confirms_but_does_not_store_is_not_a_commit() {
     each(|bucket, place| {
         place.save(1);
         place.push();

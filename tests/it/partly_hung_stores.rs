@@ -38,7 +38,7 @@ fn reads_a_manifest(request: &Request) -> bool {
 }
 
 #[test]
-fn a_stop_commits_the_newest_although_what_follows_the_commit_before_hangs() {
+fn a_stop_commits_the_newest_checkpoint_although_work_after_the_previous_commit_hangs() {
     let stopped = |hangs: fn(&Request) -> bool| {
         let (bucket, place, going) = one_committed(&[]);
         bucket.misbehave(move |r| hangs(r).then_some(Fault::Hang));
@@ -61,7 +61,7 @@ fn a_stop_commits_the_newest_although_what_follows_the_commit_before_hangs() {
 }
 
 #[test]
-fn a_store_that_deletes_nothing_holds_up_neither_the_next_commit_nor_the_end() {
+fn a_store_that_hangs_at_deletions_delays_neither_the_next_commit_nor_the_end() {
     let (bucket, place, going) = one_committed(&[]);
     bucket.misbehave(|r| is_deletion(r).then_some(Fault::Hang));
     bucket.forget();
@@ -83,7 +83,7 @@ fn data_of(bucket: &Bucket, step: u64) -> usize {
 }
 
 #[test]
-fn one_object_that_cannot_be_deleted_does_not_keep_the_others() {
+fn an_object_that_cannot_be_deleted_does_not_prevent_other_deletions() {
     let (bucket, place, going) = one_committed(&[]);
     let is_held = |r: &Request| is_deletion(r) && r.key.contains("/step-1/") && r.key.ends_with("weights.bin");
     bucket.misbehave(move |r| is_held(r).then_some(Fault::Refuse("403 Forbidden", "AccessDenied")));
@@ -99,7 +99,7 @@ fn one_object_that_cannot_be_deleted_does_not_keep_the_others() {
 }
 
 #[test]
-fn the_data_of_a_commit_whose_deletion_was_cut_off_goes_the_next_time() {
+fn the_data_of_an_interrupted_deletion_are_deleted_the_next_time() {
     let (bucket, place, going) = one_committed(&[]);
     let is_cut = AtomicBool::new(false);
     bucket.misbehave(move |r| {
@@ -116,7 +116,7 @@ fn the_data_of_a_commit_whose_deletion_was_cut_off_goes_the_next_time() {
 }
 
 #[test]
-fn a_newer_checkpoint_is_not_said_to_be_safe_where_the_time_was_up_while_the_one_before_was_named() {
+fn a_newer_checkpoint_is_not_reported_as_safe_after_a_timeout_of_the_previous_commit() {
     let (bucket, place, going) = one_committed(&["--preempt-on", "USR1@6"]);
     bucket.misbehave(|r| (r.method == "PUT" && r.key.contains("/commits/")).then_some(Fault::Mute));
     place.save(2);
@@ -130,7 +130,7 @@ fn a_newer_checkpoint_is_not_said_to_be_safe_where_the_time_was_up_while_the_one
 }
 
 #[test]
-fn a_store_that_hangs_as_it_is_sent_the_last_checkpoint_is_given_up_as_soon_as_one_that_hung_before() {
+fn a_store_that_hangs_during_the_last_upload_is_given_up_as_soon_as_one_that_hung_before() {
     let (bucket, place, going) = one_committed(&[]);
     let hangs = AtomicBool::new(false);
     bucket.misbehave(move |r| {

@@ -1,4 +1,4 @@
-//! `run --wait-for-peers`: the start waits for those that it would only hang without.
+//! `run --wait-for-peers`: the start waits for the peers that the trainer needs.
 
 use std::fs;
 use std::net::TcpListener;
@@ -32,7 +32,7 @@ fn the_command_starts_when_the_leader_listens_and_not_before() {
 }
 
 #[test]
-fn a_leader_that_does_not_come_is_named_with_the_last_reason() {
+fn a_leader_that_never_appears_is_named_with_the_last_reason() {
     let leader = format!("127.0.0.1:{}", closed_port());
     let done = worker(&leader, &["--wait-for-peers", "300ms"]).output().expect_code(203);
     let verdict = done.verdict();
@@ -43,7 +43,7 @@ fn a_leader_that_does_not_come_is_named_with_the_last_reason() {
 }
 
 #[test]
-fn a_leader_that_listens_where_tensorflow_does_is_there() {
+fn a_leader_that_listens_at_tensorflows_port_counts() {
     let tensorflow = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = tensorflow.local_addr().unwrap();
     let run = || {
@@ -127,7 +127,7 @@ fn a_name_that_resolves_only_later_is_tried_again() {
     let cluster = ["run", "--nnodes", "2", "--node-rank", "1", "--leader", "job-0.svc:29400", "--log-level", "debug"];
     let run = Trainit::through(&prefix, cluster).args(["--wait-for-peers", "60s", "--", "echo", "started"]);
     let running = run.start();
-    // In the words of whichever C library it is built with.
+    // The text depends on the C library of the build.
     running.after_log("job-0.svc:29400: ");
     fs::write(&hosts, "127.0.0.1 localhost job-0.svc\n").unwrap();
     assert_eq!(running.finish().expect_code(0).out(), "started\n");

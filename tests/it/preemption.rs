@@ -74,8 +74,8 @@ fn a_refused_metadata_server_is_logged_once_and_training_continues() {
         ("TRAINIT_AZURE_METADATA_ENDPOINT", "scheduledevents"),
     ]
     .map(|(variable, key)| {
-        let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        (waiting(variable, &nobody.to_string()), key)
+        let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        (waiting(variable, &closed.to_string()), key)
     });
     for (running, key) in runs {
         let text = format!("does not return {key}");
@@ -89,7 +89,7 @@ fn a_refused_metadata_server_is_logged_once_and_training_continues() {
 }
 
 #[test]
-fn a_metadata_server_that_answers_and_does_not_tell_is_said_with_what_it_answers() {
+fn a_metadata_server_with_a_useless_answer_is_reported_with_that_answer() {
     let server = Metadata::start(|_, _| status("403 Forbidden"));
     let running = waiting("GCE_METADATA_HOST", &server.at);
     assert!(running.after_log("does not return preempted").contains("preempted (HTTP 403): "));
@@ -107,7 +107,7 @@ fn preemption_off_asks_no_metadata_server() {
         .env("TRAINIT_AZURE_METADATA_ENDPOINT", &at)
         .output()
         .expect_code(0);
-    assert!(listener.accept().is_err(), "somebody was asked");
+    assert!(listener.accept().is_err(), "a server was asked");
 }
 
 #[test]
@@ -155,8 +155,8 @@ fn imds(key: &'static str, body: &'static str) -> impl Fn(&Request, &Stage<'_>) 
 }
 
 #[test]
-fn a_spot_interruption_is_heard_through_a_token_that_expired_meanwhile() {
-    // However far the time: two minutes are the most that is documented.
+fn a_spot_interruption_is_noticed_after_the_token_has_expired() {
+    // The documented maximum is two minutes, for any announced time.
     let server =
         Metadata::start(imds("spot/instance-action", r#"{"action": "terminate", "time": "2999-01-01T00:00:00Z"}"#));
     let running = waiting("AWS_EC2_METADATA_SERVICE_ENDPOINT", &format!("http://{}/", server.at));
@@ -173,7 +173,7 @@ fn a_spot_interruption_is_heard_through_a_token_that_expired_meanwhile() {
 }
 
 #[test]
-fn a_notice_whose_time_is_past_still_has_the_trainers_last_checkpoint_committed() {
+fn after_a_notice_with_a_past_time_the_last_checkpoint_is_still_committed() {
     let place = Place::new();
     let action = r#"{"action": "terminate", "time": "2017-09-18T08:22:00Z"}"#;
     let server = Metadata::start(imds("spot/instance-action", action));
@@ -192,7 +192,7 @@ fn a_notice_whose_time_is_past_still_has_the_trainers_last_checkpoint_committed(
 }
 
 #[test]
-fn a_rebalance_recommendation_is_a_hint_and_no_stop() {
+fn a_rebalance_recommendation_is_a_hint_and_not_a_stop() {
     let server = Metadata::start(imds("events/recommendations/rebalance", r#"{"noticeTime": "2026-01-01T00:00:00Z"}"#));
     server.turn();
     let running = waiting("AWS_EC2_METADATA_SERVICE_ENDPOINT", &server.at);
@@ -234,7 +234,7 @@ fn an_azure_preemption_of_this_machine_stops_the_trainer_at_the_servers_time() {
 }
 
 #[test]
-fn a_byte_order_mark_before_an_answer_is_no_part_of_it() {
+fn a_byte_order_mark_before_an_answer_is_ignored() {
     let plain = azure("Preempt", "vm_0");
     let server = Metadata::start(move |request, stage| match plain(request, stage) {
         Reply::Answer(status, headers, body) => Reply::Answer(status, headers, format!("\u{feff}{body}")),
@@ -246,7 +246,7 @@ fn a_byte_order_mark_before_an_answer_is_no_part_of_it() {
 }
 
 #[test]
-fn an_end_far_away_that_is_withdrawn_lets_the_trainer_finish() {
+fn after_the_withdrawal_of_a_distant_end_the_trainer_finishes() {
     let server = Metadata::start(|request, stage| {
         let far = r#"{"EventId": "e", "EventType": "Reboot", "Resources": ["vm_0"], "EventStatus": "Scheduled",
                       "NotBefore": "Mon, 11 Apr 2022 22:41:28 GMT"}"#;
@@ -290,7 +290,7 @@ fn another_machines_event_and_a_freeze_stop_nothing() {
 }
 
 #[test]
-fn with_checkpoints_the_file_is_there_before_a_sigterm_is_passed_on() {
+fn with_checkpoints_the_preemption_file_exists_before_sigterm_is_forwarded() {
     let checkpoints = tempfile::tempdir().unwrap();
     let dir = checkpoints.path().to_str().unwrap();
     let running = Trainit::new(["run", "--checkpoint-dir", dir, "--", "sh", "-c", WAITING]).start();
@@ -301,7 +301,7 @@ fn with_checkpoints_the_file_is_there_before_a_sigterm_is_passed_on() {
 }
 
 #[test]
-fn another_preempt_signal_is_sent_where_it_is_asked_for() {
+fn another_preempt_signal_is_sent_if_configured() {
     let script = "trap 'echo usr1; exit 0' USR1; trap 'exit 9' TERM; echo ready; while :; do sleep 0.01; done";
     let running = Trainit::new(["run", "--preempt-signal", "USR1", "--", "sh", "-c", script]).start();
     running.after_line("ready");
@@ -321,7 +321,7 @@ fn a_signal_that_announces_the_end_is_a_notice_with_its_own_deadline() {
 }
 
 #[test]
-fn slurms_usr1_is_passed_on_and_what_is_complete_then_is_committed() {
+fn slurms_usr1_is_forwarded_and_complete_checkpoints_are_committed() {
     let place = Place::new();
     let script = "trap 'echo told' USR1; echo ready; while :; do sleep 0.01; done";
     let local = place.local();
@@ -339,7 +339,7 @@ fn slurms_usr1_is_passed_on_and_what_is_complete_then_is_committed() {
 }
 
 #[test]
-fn times_that_are_for_ever_end_in_no_panic() {
+fn extreme_times_cause_no_panic() {
     let script = "trap 'cat $TRAINIT_PREEMPTION_FILE; exit 0' TERM; kill -USR1 $PPID; \
                   until \"$BINARY\" status | grep 'the machine goes away at'; do sleep 0.01; done; \
                   kill -TERM $PPID; while :; do sleep 0.01; done";

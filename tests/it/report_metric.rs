@@ -29,7 +29,7 @@ pub fn is_root() -> bool {
     fs::metadata("/proc/self").unwrap().uid() == 0
 }
 
-/// Skips the test, aloud, where it cannot mount.
+/// Skips the test with a message if it cannot mount.
 macro_rules! needs_root {
     () => {
         if !$crate::report_metric::is_root() {
@@ -42,12 +42,12 @@ pub(crate) use needs_root;
 
 /// Cases where trainit differs from the library on purpose, with the resulting file.
 const DIFFERENCES: &[(&str, Option<&str>)] = &[
-    // The library lets the tag swallow the step; trainit refuses the tag.
+    // In the library the tag replaces the step; trainit refuses the tag.
     ("tag 'global_step'", None),
 ];
 
 #[test]
-fn every_case_that_fits_a_command_line_leaves_the_librarys_bytes() {
+fn every_case_that_fits_a_command_line_writes_the_librarys_bytes() {
     let cases = include_str!("../golden/hypertune-cases.jsonl");
     let cases = cases.lines().filter(|line| line.contains("\"cli\": true"));
     let cases: Vec<Value> = cases.map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -119,7 +119,7 @@ fn the_timestamp_is_the_present() {
 }
 
 #[test]
-fn flags_and_operands_say_the_same() {
+fn flags_and_operands_are_equivalent() {
     let (_dir, file) = folder();
     for args in [
         &["loss", "0.5", "--step", "3"][..],
@@ -256,7 +256,7 @@ fn a_flag_beats_a_variable() {
 }
 
 #[test]
-fn below_a_run_the_trial_is_the_one_that_the_run_itself_and_the_tuners_library_write() {
+fn below_a_run_the_trial_is_the_same_as_that_of_the_run_and_of_the_tuners_library() {
     let cluster =
         r#"{"cluster": {"workerpool0": ["a:2222"]}, "task": {"type": "workerpool0", "index": 0, "trial": "3"}}"#;
     for (given, written) in [(Some("9"), "9"), (Some(""), ""), (None, "0")] {
@@ -273,7 +273,7 @@ fn below_a_run_the_trial_is_the_one_that_the_run_itself_and_the_tuners_library_w
 }
 
 #[test]
-fn an_empty_file_variable_counts_as_unset_and_is_warned_of() {
+fn an_empty_file_variable_counts_as_unset_and_causes_a_warning() {
     let (_dir, file) = folder();
     let done = report(Path::new(""), ["a", "1", "--file"]).args([&file]).output().expect_code(0);
     assert!(done.err().contains("CLOUD_ML_HP_METRIC_FILE is set but empty"), "{}", done.err());
@@ -283,7 +283,7 @@ fn an_empty_file_variable_counts_as_unset_and_is_warned_of() {
 }
 
 #[test]
-fn a_url_in_the_file_variable_is_the_librarys_path_and_warned_of() {
+fn a_url_in_the_file_variable_is_used_as_a_path_like_in_the_library_with_a_warning() {
     let (dir, file) = folder();
     let url = Path::new("gs://bucket/output.metrics");
     let done = report(url, ["a", "1"]).dir(dir.path()).output().expect_code(0);
@@ -294,11 +294,11 @@ fn a_url_in_the_file_variable_is_the_librarys_path_and_warned_of() {
     let run = Trainit::new(script).env("CLOUD_ML_HP_METRIC_FILE", url).dir(dir.path()).output().expect_code(0);
     assert_eq!(run.err().matches("no tuner reads it").count(), 1, "{}", run.err());
     let named = report(url, ["a", "1", "--file"]).args([&file]).output().expect_code(0);
-    assert_eq!(named.err(), "", "nobody writes there");
+    assert_eq!(named.err(), "", "a named file is used");
 }
 
 #[test]
-fn a_file_that_only_a_shell_or_a_cloud_would_know_is_refused_and_nothing_made() {
+fn a_tilde_path_or_a_url_as_the_file_is_refused_and_nothing_is_created() {
     let (dir, file) = folder();
     for name in ["gs://b/metrics", "~/metrics", "$HOME/metrics", " "] {
         let done = report(&file, ["a", "1", "--file", name]).dir(dir.path()).output().expect_code(125);
@@ -308,9 +308,9 @@ fn a_file_that_only_a_shell_or_a_cloud_would_know_is_refused_and_nothing_made() 
 }
 
 #[test]
-fn with_nothing_set_the_metrics_go_where_the_library_puts_them() {
+fn without_settings_the_metrics_file_is_the_librarys() {
     needs_root!();
-    // The program may lie under /tmp itself, so it is opened first.
+    // The program may itself be under /tmp, so it is opened first.
     let script =
         "exec 9<\"$1\"; shift; mount -t tmpfs none /tmp && /proc/self/fd/9 \"$@\" && cat /tmp/hypertune/output.metrics";
     let shell = ["unshare", "-m", "sh", "-c", script, "sh"];
@@ -370,7 +370,7 @@ fn many_metrics_come_from_stdin_in_both_forms() {
 }
 
 #[test]
-fn wrong_lines_on_stdin_are_each_named_and_hold_no_other_line_back() {
+fn each_wrong_line_on_stdin_is_named_and_delays_no_other_line() {
     let (_dir, file) = folder();
     let done = from_stdin(&file, "a 1\nb x\n{\"tag\": \"c\"}\nd 1\n", &[]).expect_code(125);
     assert!(done.err().contains("line 2: ") && done.err().contains("line 3: "), "{}", done.err());
@@ -380,12 +380,12 @@ fn wrong_lines_on_stdin_are_each_named_and_hold_no_other_line_back() {
 }
 
 #[test]
-fn lines_on_stdin_are_in_the_file_as_soon_as_they_come_each_with_its_time() {
+fn lines_on_stdin_are_written_at_once_each_with_its_time() {
     let (_dir, file) = folder();
     let (read, mut feeder) = std::io::pipe().unwrap();
     let running = report(&file, ["--stdin"]).stdin(read).start();
     let mut feed = |text: &str| std::io::Write::write_all(&mut feeder, text.as_bytes()).unwrap();
-    // Its end may be on its way.
+    // The rest of the line may still arrive.
     let holds = |count| fs::read_to_string(&file).unwrap_or_default().matches("}\n").count() == count;
     feed("a 1\nb 2\nc");
     eventually("the whole lines are in the file", || holds(2));
@@ -398,7 +398,7 @@ fn lines_on_stdin_are_in_the_file_as_soon_as_they_come_each_with_its_time() {
 }
 
 #[test]
-fn a_line_without_an_end_is_refused_and_the_next_one_written() {
+fn an_endless_line_is_refused_and_the_next_one_is_written() {
     let (_dir, file) = folder();
     let text = format!("a 1\nb {}\nc 3", "1".repeat(3 << 20));
     let done = from_stdin(&file, &text, &[]).expect_code(125);
@@ -408,7 +408,7 @@ fn a_line_without_an_end_is_refused_and_the_next_one_written() {
 }
 
 #[test]
-fn with_best_effort_nothing_that_is_wrong_with_a_metric_ends_a_script() {
+fn with_best_effort_no_mistake_in_a_metric_ends_a_script() {
     let (_dir, file) = folder();
     for args in [&["a", ""][..], &["a", "1", "--keep", "x"], &["a", "1", "--file", "/"]] {
         let done = report(&file, args).args(["--best-effort"]).output().expect_code(0);
@@ -427,7 +427,7 @@ fn an_empty_stdin_makes_no_file() {
 }
 
 #[test]
-fn only_rank_0_reports_where_that_is_asked_and_feeders_of_others_live_on() {
+fn with_rank0_only_only_rank_0_reports_and_the_writers_of_other_ranks_get_no_error() {
     let (_dir, file) = folder();
     let run = |args: &[&str], rank: &str| report(&file, args).env("RANK", rank).output();
     run(&["a", "1", "--rank0-only"], "1").expect_code(0);
@@ -445,7 +445,7 @@ fn only_rank_0_reports_where_that_is_asked_and_feeders_of_others_live_on() {
 }
 
 #[test]
-fn on_a_rank_that_does_not_report_nothing_is_wrong_with_what_it_would_have_reported() {
+fn a_rank_that_does_not_report_ignores_mistakes_in_its_metrics() {
     let (dir, file) = folder();
     let folder = dir.path().to_str().unwrap();
     for args in [

@@ -9,7 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use crate::support::checkpoints::{Place, tree};
 use crate::support::{Running, Trainit};
 
-/// A trainer that can do nothing with the checkpoint of step 2.
+/// A trainer that fails with the checkpoint of step 2.
 const PICKY: &str = "echo from=${TRAINIT_RESUME_STEP-none}; [ \"${TRAINIT_RESUME_STEP-}\" != 2 ] || exit 3; \
                      echo $TRAINIT_RESUME_FROM; ls \"$TRAINIT_CHECKPOINT_DIR\"";
 
@@ -23,7 +23,7 @@ fn run(place: &Place, store: bool, script: &str) -> Trainit {
 }
 
 #[test]
-fn two_deaths_soon_after_the_newest_checkpoint_go_back_to_an_older_one_and_delete_nothing() {
+fn two_deaths_soon_after_a_resume_fall_back_to_an_older_checkpoint_and_delete_nothing() {
     for on_a_new_machine in [true, false] {
         let place = Place::new();
         let older = place.save(1);
@@ -52,7 +52,7 @@ fn two_deaths_soon_after_the_newest_checkpoint_go_back_to_an_older_one_and_delet
     }
 }
 
-/// Saves as torch.distributed does, which is known at any depth.
+/// Saves like torch.distributed, whose format is recognised at any depth.
 fn save_sharded(unit: &Path, seconds: u64) {
     fs::create_dir_all(unit).unwrap();
     for (name, text) in [("__0_0.distcp", "weights"), (".metadata", "__0_0.distcp")] {
@@ -68,7 +68,7 @@ const HIGHEST: &str = "cd \"$TRAINIT_CHECKPOINT_DIR\"; newest=$(ls -d step_* | s
                        mkdir step_12; echo x >step_12/__0_0.distcp; kill -9 $$";
 
 #[test]
-fn a_save_that_was_cut_off_is_not_left_in_the_way_of_a_trainer_that_takes_the_highest_number() {
+fn an_interrupted_save_is_moved_away_for_a_trainer_that_takes_the_highest_number() {
     for store in [true, false] {
         let place = Place::new();
         save_sharded(&place.local().join("step_8"), 1_000);
@@ -122,7 +122,7 @@ fn a_checkpoint_skipped_for_one_of_the_same_name_elsewhere_stays_skipped() {
     save_sharded(&then, 10);
     place.push();
     fs::remove_dir_all(place.local()).unwrap();
-    // Younger, and nothing says that it is of this job.
+    // It is younger, and nothing shows that it belongs to this job.
     save_sharded(&first, 20);
     let done = run(&place, true, "echo $TRAINIT_RESUME_FROM").output().expect_code(0);
     assert_eq!(done.out(), format!("{}\n", then.display()));
@@ -130,7 +130,7 @@ fn a_checkpoint_skipped_for_one_of_the_same_name_elsewhere_stays_skipped() {
 }
 
 #[test]
-fn where_there_is_no_older_checkpoint_nothing_starts_from_scratch() {
+fn without_an_older_checkpoint_nothing_starts_from_scratch() {
     let place = Place::new();
     let only = place.save(2);
     for store in [false, true] {
@@ -143,7 +143,7 @@ fn where_there_is_no_older_checkpoint_nothing_starts_from_scratch() {
 }
 
 #[test]
-fn training_that_went_back_commits_what_comes_after() {
+fn after_a_fallback_later_checkpoints_are_committed() {
     let place = Place::new();
     for step in [1, 2] {
         place.save(step);
@@ -158,14 +158,14 @@ fn training_that_went_back_commits_what_comes_after() {
 }
 
 #[test]
-fn after_training_went_back_the_newest_commit_counts_and_not_the_highest_step() {
+fn after_a_fallback_the_newest_commit_counts_and_not_the_highest_step() {
     let place = Place::new();
     for step in [1, 9] {
         place.save(step);
         place.push();
     }
-    for (deed, newest) in [("true", 9), ("mkdir step-5; echo '{\"step\": 5}' > step-5/state.json", 5)] {
-        let script = format!("[ $TRAINIT_RESUME_STEP != 9 ] || exit 3; cd $TRAINIT_CHECKPOINT_DIR; {deed}");
+    for (action, newest) in [("true", 9), ("mkdir step-5; echo '{\"step\": 5}' > step-5/state.json", 5)] {
+        let script = format!("[ $TRAINIT_RESUME_STEP != 9 ] || exit 3; cd $TRAINIT_CHECKPOINT_DIR; {action}");
         let done = run(&place, true, &script).output().expect_code(0);
         let verdict = done.verdict();
         assert_eq!((verdict["resumed_step"].as_u64(), verdict["committed_step"].as_u64()), (Some(1), Some(newest)));
@@ -183,7 +183,7 @@ fn a_stop_during_the_pause_before_a_restart_ends_it_at_once() {
 }
 
 #[test]
-fn a_stop_while_a_crashed_attempt_still_ends_starts_no_other() {
+fn a_stop_while_a_crashed_attempt_drains_prevents_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let script = "echo attempt $TRAINIT_ATTEMPT; sh -c 'trap \"\" TERM; touch deaf; exec sleep 1000' & \
                   until [ -e deaf ]; do sleep 0.01; done; exit 3";
@@ -209,7 +209,7 @@ fn busy_trainer(dir: &Path, restarts: &str) -> (Running, File) {
 }
 
 #[test]
-fn a_start_that_fails_for_what_passes_is_tried_again_at_a_restart() {
+fn a_restart_that_fails_for_a_transient_cause_is_tried_again() {
     let dir = tempfile::tempdir().unwrap();
     let (running, writer) = busy_trainer(dir.path(), "100000");
     running.after_log("attempt 3 could not be started: cannot execute");
@@ -230,7 +230,7 @@ fn a_job_that_cannot_be_started_again_leaves_with_the_code_of_its_last_attempt()
 }
 
 #[test]
-fn a_command_that_is_gone_at_a_restart_is_not_found_then() {
+fn a_command_that_is_missing_at_a_restart_is_127() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("train");
     fs::write(&path, "#!/bin/sh\nrm \"$0\"\nexit 9\n").unwrap();

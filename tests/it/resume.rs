@@ -58,7 +58,7 @@ impl Job {
         self.commits().last().copied().unwrap_or(0)
     }
 
-    /// Runs on an empty disk to the end; returns the step it went on from.
+    /// Runs on an empty disk to the end; returns the step that it resumed from.
     fn finish_on_a_new_machine(&self) -> (u64, Finished) {
         self.lose_the_disk();
         let committed = self.newest();
@@ -86,7 +86,7 @@ fn a_stopped_job_commits_its_last_checkpoint_and_resumes_from_it() {
 }
 
 #[test]
-fn wherever_trainit_is_killed_the_next_run_resumes_from_the_newest_commit() {
+fn after_a_kill_of_trainit_at_any_time_the_next_run_resumes_from_the_newest_commit() {
     for place in 0..10 {
         let job = Job::new();
         let running = job.start();
@@ -98,7 +98,7 @@ fn wherever_trainit_is_killed_the_next_run_resumes_from_the_newest_commit() {
 }
 
 #[test]
-fn wherever_both_are_killed_the_next_run_resumes_from_the_newest_commit() {
+fn after_a_kill_of_both_at_any_time_the_next_run_resumes_from_the_newest_commit() {
     for place in 0..10 {
         let job = Job::new();
         let running = job.start();
@@ -106,7 +106,7 @@ fn wherever_both_are_killed_the_next_run_resumes_from_the_newest_commit() {
         running.after_line(&format!("step={} ", 1 + place * 2));
         let child = pid_in(&line);
         send(running.pid(), libc::SIGKILL);
-        // It may be gone already: it dies with trainit.
+        // It may have ended already, because it dies with trainit.
         if is_alive(child) {
             let _ = std::process::Command::new("kill").args(["-9", &child.to_string()]).status();
         }
@@ -116,7 +116,7 @@ fn wherever_both_are_killed_the_next_run_resumes_from_the_newest_commit() {
 }
 
 #[test]
-fn wherever_the_trainer_is_killed_it_is_restarted_from_its_newest_checkpoint() {
+fn a_trainer_killed_at_any_time_is_restarted_from_its_newest_checkpoint() {
     for place in 0..10 {
         let job = Job::new();
         let running = job.start();
@@ -153,7 +153,7 @@ fn new_checkpoints_are_committed_while_training_continues() {
 }
 
 #[test]
-fn a_torn_commit_is_skipped_for_the_one_before_it() {
+fn a_torn_commit_is_skipped_for_the_previous_one() {
     let job = Job::new();
     let running = job.start();
     running.after_line("step=12 ");
@@ -190,7 +190,7 @@ fn a_newer_run_fences_the_older_one_which_leaves_with_205() {
     old.after_line("step=6 ");
     let disk = job.disk();
     fs::rename(&disk, job.root.path().join("elsewhere")).unwrap();
-    // The old run's directory is another machine's now.
+    // The old run's directory now belongs to another machine.
     fs::create_dir(&disk).unwrap();
     let done = job.trainit("0").output().expect_code(0);
     assert!(done.out().contains("done step="), "{}", done.out());
@@ -214,7 +214,7 @@ fn without_a_store_the_next_attempt_resumes_from_the_newest_local_checkpoint() {
 }
 
 #[test]
-fn the_checkpoint_directory_is_created_without_a_store_too_or_the_way_out_is_reported() {
+fn the_checkpoint_directory_is_created_also_without_a_store_or_the_error_has_advice() {
     let root = tempfile::tempdir().unwrap();
     let run = |dir: &str, script: &str| {
         let run = Trainit::new(["run", "--max-restarts", "1", "--restart-backoff", "1ms", "--checkpoint-dir", dir]);
@@ -222,11 +222,11 @@ fn the_checkpoint_directory_is_created_without_a_store_too_or_the_way_out_is_rep
     };
     let made = run("new/ck", "[ -d new/ck ] && kill -9 $$");
     assert!(!made.contains("cannot be looked at") && !made.contains("cannot make"), "{made}");
-    // Nobody makes a directory there.
-    let told = run("/proc/ck", "kill -9 $$");
-    assert_eq!(told.matches("\"checkpoint\"").count(), 1, "{told}");
+    // No directory can be created there.
+    let output = run("/proc/ck", "kill -9 $$");
+    assert_eq!(output.matches("\"checkpoint\"").count(), 1, "{output}");
     for part in ["cannot make the checkpoint directory /proc/ck: ", "give a --checkpoint-dir that can be made"] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(output.contains(part), "{part}: {output}");
     }
 }
 
@@ -259,7 +259,7 @@ fn a_store_that_cannot_be_written_is_204_before_anything_is_started() {
 }
 
 #[test]
-fn a_full_store_loses_the_commit_aloud_and_nothing_that_was_committed() {
+fn in_a_full_store_the_failed_commit_is_reported_and_earlier_commits_are_kept() {
     let root = tempfile::tempdir().unwrap();
     let (disk, store) = (root.path().join("disk"), root.path().join("store"));
     for dir in [&disk, &store] {
@@ -315,7 +315,7 @@ fn no_process_of_the_old_attempt_is_left_when_the_last_commit_begins() {
 }
 
 #[test]
-fn a_checkpoint_that_is_there_and_not_complete_is_named_before_a_start_from_scratch() {
+fn an_incomplete_checkpoint_is_named_before_a_start_from_scratch() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("ckpt-5.json"), "{\"w\": 1").unwrap();
     let run = |args: &[&str]| {
@@ -330,7 +330,7 @@ fn a_checkpoint_that_is_there_and_not_complete_is_named_before_a_start_from_scra
 }
 
 #[test]
-fn a_command_that_changes_its_directory_saves_where_it_was_told() {
+fn the_checkpoint_directory_variable_is_valid_in_another_working_directory() {
     let place = Place::new();
     let here = place.path("");
     let command = "cd / && echo $TRAINIT_CHECKPOINT_DIR && mkdir $TRAINIT_CHECKPOINT_DIR/step-3 && \
@@ -342,7 +342,7 @@ fn a_command_that_changes_its_directory_saves_where_it_was_told() {
 }
 
 #[test]
-fn a_run_that_leaves_nothing_in_the_store_says_so_in_a_warning() {
+fn a_run_that_commits_nothing_causes_a_warning() {
     let is_warned = |done: &Finished| {
         let lines = done.err();
         let line = lines.lines().find(|line| line.contains("nothing to commit in")).unwrap_or_default();

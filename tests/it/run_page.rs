@@ -33,7 +33,7 @@ fn page(at: SocketAddr) -> (String, String) {
     (head.to_owned(), page.to_owned())
 }
 
-/// The page once it has this text.
+/// Requests the page until it has this text.
 #[track_caller]
 fn page_with(at: SocketAddr, text: &str) -> String {
     let mut last = String::new();

@@ -1,4 +1,4 @@
-//! `run --metric`: metrics out of an unmodified trainer's output, which passes through untouched.
+//! `run --metric`: metrics from an unmodified trainer's output, which passes through unchanged.
 
 use std::fs;
 use std::io::BufRead;
@@ -82,7 +82,7 @@ fn the_first_trainit_of_a_node_reports_and_the_others_say_that_they_do_not() {
 }
 
 #[test]
-fn nothing_is_captured_where_nothing_is_looked_for() {
+fn without_a_metric_setting_no_output_is_captured() {
     let (dir, file) = folder();
     let [out, err, seen] = ["out", "err", "seen"].map(|name| dir.path().join(name));
     let script =
@@ -123,7 +123,7 @@ fn every_byte_passes_through_in_order() {
 }
 
 #[test]
-fn both_streams_keep_their_order_where_they_lead_to_one_place() {
+fn both_streams_keep_their_order_if_they_are_the_same_file() {
     let (dir, file) = folder();
     let log = dir.path().join("log");
     let output = fs::File::create(&log).unwrap();
@@ -138,7 +138,7 @@ fn both_streams_keep_their_order_where_they_lead_to_one_place() {
 }
 
 #[test]
-fn a_progress_bar_and_a_half_line_count() {
+fn a_progress_bar_and_an_unfinished_line_are_searched() {
     let (_dir, file) = folder();
     let script = "printf '\\r10%%|#   | loss: 0.5\\r20%%|##  | loss: 0.4\\r'; printf '\\033[32mloss: 0.3\\033[0m'";
     let done = trainer(&file, &[LOSS], script).output().expect_code(0);
@@ -147,7 +147,7 @@ fn a_progress_bar_and_a_half_line_count() {
 }
 
 #[test]
-fn a_line_without_its_optional_step_is_reported_at_the_last_one() {
+fn a_line_without_its_optional_step_has_the_last_step() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("metrics");
     let script = "echo 'step 40 loss 0.5'; echo 'loss 0.25'; echo 'step 50 loss 0.125'";
@@ -211,7 +211,7 @@ fn patterns_come_from_the_configuration_file_in_sagemakers_and_katibs_form() {
 }
 
 #[test]
-fn katibs_own_filter_and_the_list_of_a_sagemaker_job_are_taken_as_they_are() {
+fn katibs_own_filter_and_the_list_of_a_sagemaker_job_are_accepted_unchanged() {
     let (_dir, file) = folder();
     let list = r#"[{"Name": "loss", "Regex": "loss: (\\S+)"}, {"Name": "f1", "Regex": "{f1: (?P<value>[0-9.]+)}\\Z"}]"#;
     let filter = r"{metricName: ([\w|-]+), metricValue: ((-?\d+)(\.\d+)?)}";
@@ -248,7 +248,7 @@ fn a_metrics_file_that_cannot_be_written_stops_no_training() {
 }
 
 #[test]
-fn a_reader_that_leaves_ends_the_trainer_as_a_pipe_would() {
+fn a_reader_that_exits_ends_the_trainer_as_with_a_direct_pipe() {
     let (dir, file) = folder();
     let run = |script: &str| {
         let mut run = trainer(&file, &[LOSS], script);
@@ -266,7 +266,7 @@ fn a_reader_that_leaves_ends_the_trainer_as_a_pipe_would() {
 }
 
 #[test]
-fn a_slow_reader_slows_the_trainer_and_fills_no_memory() {
+fn a_slow_reader_slows_the_trainer_and_uses_no_memory() {
     let (_dir, file) = folder();
     let mut run = trainer(&file, &[LOSS], "head -c 30000000 /dev/zero; echo; echo 'loss: 0.5'");
     let mut child = run.command().stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -312,7 +312,7 @@ fn a_metric_that_the_tuner_never_gets_causes_a_warning() {
 }
 
 #[test]
-fn a_metric_that_was_looked_for_and_never_came_is_named_at_the_end() {
+fn a_metric_that_was_never_found_is_named_at_the_end() {
     let (dir, file) = folder();
     let patterns = [LOSS, "acc=acc: (\\S+)"];
     let missed = |run: Trainit| {
@@ -336,7 +336,7 @@ fn a_metric_that_was_looked_for_and_never_came_is_named_at_the_end() {
 }
 
 #[test]
-fn a_value_that_is_not_finite_is_found_by_a_pattern_of_digits_written_and_warned_of_once() {
+fn a_non_finite_value_is_found_by_a_pattern_of_digits_and_causes_one_warning() {
     let (_dir, file) = folder();
     let filter = r"([\w|-]+)\s*=\s*([+-]?\d*(\.\d+)?([Ee][+-]?\d+)?)";
     let script = "echo loss: 0.5; echo loss: NaN; echo loss: -inf; echo f1=nan";
@@ -375,7 +375,7 @@ fn the_step_follows_the_given_name() {
 }
 
 #[test]
-fn a_trainer_that_reports_by_itself_and_misses_the_metric_causes_a_warning() {
+fn a_trainer_that_reports_itself_without_the_expected_metric_causes_a_warning() {
     let (_dir, file) = folder();
     let report = |args: &str| format!("{} report-metric {args}", crate::support::binary().display());
     let run = |script: &str, rank: &str| {
@@ -397,7 +397,7 @@ fn a_trainer_that_reports_by_itself_and_misses_the_metric_causes_a_warning() {
 }
 
 #[test]
-fn a_metrics_file_on_a_mount_that_hangs_does_not_keep_a_trial_from_its_end() {
+fn a_metrics_file_on_a_hanging_mount_does_not_delay_the_end() {
     let (dir, _) = folder();
     // A file system in user space without a server.
     let mount = "exec 3<>/dev/fuse && mount -i -t fuse -o fd=3,rootmode=40000,user_id=0,group_id=0 hangs \"$0\"";

@@ -9,7 +9,7 @@ fn script(shell: &str) -> String {
     Trainit::new(["completions", shell]).output().expect_code(0).out()
 }
 
-/// What bash offers after these words.
+/// The completions that bash offers after these words.
 fn offered(words: &[&str]) -> Vec<String> {
     let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
     let (last, before) = (words[words.len() - 1], words[words.len() - 2]);
@@ -33,19 +33,19 @@ fn bash_completes_subcommands_flags_and_their_values() {
 }
 
 #[test]
-fn bash_completes_what_run_is_to_start_as_by_itself() {
+fn bash_completes_the_command_of_run() {
     assert!(offered(&["trainit", "run", "--suspend", "signal", "--", "bas"]).contains(&"bash".to_owned()));
     assert_eq!(offered(&["trainit", "run", "--", "python", "--stop-g"]), [""; 0], "a flag of the command's");
     assert_eq!(offered(&["trainit", "run", "--", "cat", "Carg"]), [""; 0], "left to bash, which offers files");
 }
 
 #[test]
-fn bash_completes_what_can_be_done_with_a_store() {
+fn bash_completes_the_actions_of_checkpoint() {
     assert!(offered(&["trainit", "checkpoint", "pr"]).contains(&"prune".to_owned()));
 }
 
 #[test]
-fn fish_offers_what_can_be_done_and_no_files() {
+fn fish_offers_the_actions_and_no_files() {
     let offered = |line: &str| {
         let script = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(script.path(), self::script("fish")).unwrap();
@@ -66,7 +66,7 @@ fn fish_offers_what_can_be_done_and_no_files() {
 }
 
 #[test]
-fn there_is_a_manual_page_for_each_subcommand_and_for_no_other_word() {
+fn there_is_a_manual_page_for_each_subcommand_only() {
     for words in [&["man"][..], &["man", "run"], &["man", "man"]] {
         let page = Trainit::new(words).output().expect_code(0).out();
         assert!(page.contains(".TH trainit") && page.contains("SYNOPSIS"), "{words:?}: {page}");
@@ -109,7 +109,7 @@ fn licenses_name_every_crate_that_is_in_the_lock_file_and_each_text_once() {
         let (name, version) = entry.split_once(',').unwrap().0.split_once(' ').unwrap();
         assert!(lock.contains(&format!("name = \"{name}\"\nversion = \"{version}\"")), "{entry} is not in Cargo.lock");
     }
-    // Test tools are no part of the file.
+    // Test tools are not part of the file.
     assert!(!entries.iter().any(|entry| entry.starts_with("proptest") || entry.starts_with("tempfile")), "{list}");
     let named: BTreeSet<&str> =
         entries.iter().flat_map(|e| e.split(' ')).filter(|word| word.starts_with('[')).collect();

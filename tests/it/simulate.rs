@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::support::{Finished, Running, Trainit, eventually, send};
 
 /// Trains to the step in $2, saves every fifth step to the directory $1, resumes from there, and saves on SIGTERM. With
-/// $3 it does not end before it has resumed, so that a fault strikes it in time.
+/// $3 it does not end before it has resumed, so that a fault hits it in time.
 const TRAINER: &str = r#"
 mkdir -p "$1"; step=0
 for file in "$1"/ckpt-*; do
@@ -116,7 +116,7 @@ fn a_preempted_worker_that_loses_its_disk_resumes_from_the_store_and_the_job_suc
 }
 
 #[test]
-fn aws_and_azure_announce_the_end_in_their_own_words() {
+fn aws_and_azure_announce_the_end_in_their_own_protocols() {
     for cloud in ["aws", "azure"] {
         let job = Job::new(&format!("--platform k8s_indexed --workers 0 --notice-by {cloud} --preempt chief@step:2"));
         job.supervised(TRAINER, 900).env("TRAINIT_STOP_GRACE", "5s").output_until_report("preempted");
@@ -145,7 +145,7 @@ fn a_disk_that_is_lost_without_a_store_means_a_start_from_the_beginning() {
 }
 
 #[test]
-fn each_replica_has_places_of_its_own_and_finds_its_role_in_the_platforms_variables() {
+fn each_replica_has_its_own_directories_and_finds_its_role_in_the_platforms_variables() {
     let script = "echo home=$HOME tmp=$TMPDIR own=$0 shared=$1; \
                   echo spec=$CLUSTER_SPEC model=$AIP_MODEL_DIR slurm=${SLURM_JOB_ID-none}; \
                   : >$1/said-$$; until [ $(ls $1 | grep -c said-) = 4 ]; do sleep 0.05; done";
@@ -186,7 +186,7 @@ fn slurm_requeues_the_whole_job_after_the_loss_of_one_node() {
 }
 
 #[test]
-fn a_gang_whose_worker_is_killed_trains_on_in_the_next_generation() {
+fn a_gang_whose_worker_is_killed_continues_in_the_next_generation() {
     let job = Job::new("--platform tf_config --no-checkpoint-dir --kill worker-0@step:4");
     let script = "trap 'exit 143' TERM; echo generation $TRAINIT_GENERATION; step=0; \
                   until [ $TRAINIT_GENERATION -ge 2 ] && [ $step -ge 3 ]; do \
@@ -220,7 +220,7 @@ fn the_losses_of_a_run_without_faults_are_shown_and_a_page_is_written() {
 }
 
 #[test]
-fn a_job_that_the_platform_gives_up_is_no_success() {
+fn a_job_that_the_platform_gives_up_has_failed() {
     let job = Job::new("--platform torch_env");
     let done = job.command(&["sh", "-c", "[ $RANK = 1 ] && exit 3; exec sleep 1000"]).output().expect_code(1);
     assert!(done.out().contains("would not call this job succeeded: worker-0 ended with 3"), "{}", done.out());
@@ -228,7 +228,7 @@ fn a_job_that_the_platform_gives_up_is_no_success() {
 }
 
 #[test]
-fn a_job_beyond_its_time_limit_is_no_success() {
+fn a_job_beyond_its_time_limit_has_failed() {
     let job = Job::new("--workers 0 --limit 1s");
     let done = job.command(&["sleep", "1000"]).output().expect_code(1);
     assert!(done.out().contains("time limit"), "{}", done.out());
@@ -300,7 +300,7 @@ fn nothing_is_left_after_kill_9_of_the_simulator() {
 }
 
 #[test]
-fn a_replica_whose_keeper_is_killed_is_started_again_without_a_rest_of_the_old_one() {
+fn a_replica_whose_keeper_is_killed_is_restarted_after_its_processes_have_ended() {
     let marker = format!("trainit-simulate-test-{}-keeper", std::process::id());
     let job = Job::new("");
     let running = with_daemons(&job, &marker);

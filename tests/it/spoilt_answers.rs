@@ -1,4 +1,4 @@
-//! A store that holds everything and gives answers that are none: no reason to go on from an older checkpoint.
+//! A complete store with invalid answers: that must not cause a restore of an older checkpoint.
 
 use std::fs;
 use std::sync::atomic::AtomicBool;
@@ -8,7 +8,7 @@ use crate::object_stores::{amazon, each, fails};
 use crate::support::bucket::{Bucket, Fault, Request};
 use crate::support::checkpoints::{Place, tree};
 
-/// The object that comes in one request, in several chunks, and that describes the others.
+/// An object that is sent in one request, one in several chunks, and the manifest.
 const SMALL: &str = "/step-2/0000000002-000001/weights.bin";
 const LARGE: &str = "/step-2/0000000002-000001/large.bin";
 const MANIFEST: &str = "/.trainit/commits/0000000002-";
@@ -40,7 +40,7 @@ fn two_commits(place: &Place) {
 }
 
 #[test]
-fn one_spoilt_answer_is_requested_again_and_the_newest_is_restored() {
+fn one_corrupt_answer_is_requested_again_and_the_newest_commit_is_restored() {
     each(|bucket, place| {
         two_commits(&place);
         let saved = tree(&place.local().join("step-2"));
@@ -82,7 +82,7 @@ fn unreadable_data_with_a_complete_listing_does_not_cause_an_older_restore() {
 }
 
 #[test]
-fn data_that_arrives_in_full_and_does_not_match_causes_an_older_restore() {
+fn complete_data_with_a_wrong_checksum_causes_an_older_restore() {
     let bucket = Bucket::start();
     let place = amazon(&bucket);
     two_commits(&place);
@@ -93,7 +93,7 @@ fn data_that_arrives_in_full_and_does_not_match_causes_an_older_restore() {
 }
 
 #[test]
-fn an_answer_without_an_end_is_not_read_to_it() {
+fn an_endless_answer_is_cut_off() {
     const REFUSAL: &str = "<Error><Code>AccessDenied</Code><Message>Sign in.</Message></Error>";
     let bucket = Bucket::start();
     let place = amazon(&bucket);

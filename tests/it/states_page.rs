@@ -1,4 +1,4 @@
-//! docs/states.md is the job machine's own table: what each event makes of a job in each state.
+//! docs/states.md is the job machine's table: the effect of each event in each state.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ fn ended(code: u8) -> Event {
     Event::MainEnded { local_rank: 0, end: End::Code(code), oom: Some(false) }
 }
 
-/// The shortest way into each state.
+/// The shortest sequence of events into each state.
 fn ways() -> Vec<(State, Vec<Event>)> {
     let running = [Event::Started, Event::Fetched, restored(), Event::PeersReached, Event::Spawned { pids: vec![7] }];
     let until = |count: usize, more: &[Event]| [&running[..count], more].concat();
@@ -52,7 +52,7 @@ fn ways() -> Vec<(State, Vec<Event>)> {
     ]
 }
 
-/// The shortest way into each state that has something to do with the gang.
+/// The shortest sequence of events into each state of a gang.
 fn ways_in_a_gang() -> Vec<(State, Vec<Event>)> {
     let running = [
         Event::Started,
@@ -75,7 +75,7 @@ fn ways_in_a_gang() -> Vec<(State, Vec<Event>)> {
     ]
 }
 
-/// The events that only come in a gang.
+/// The events that occur only in a gang.
 fn events_of_the_gang() -> Vec<(&'static str, Event)> {
     let second = Duration::from_secs(1);
     vec![
@@ -95,7 +95,7 @@ fn events_of_the_gang() -> Vec<(&'static str, Event)> {
     ]
 }
 
-/// Every kind of event, with the name that the page gives it.
+/// Every kind of event, with its name on the page.
 fn events() -> Vec<(&'static str, Event)> {
     let not_spawned =
         |is_transient| Event::NotSpawned { code: 127, detail: "not found".into(), is_transient, others: false };
@@ -171,7 +171,7 @@ fn in_state(way: &[Event], gang: Option<InGang>) -> Machine {
     machine
 }
 
-/// The name of an action; of a timer or a signal, which.
+/// The name of an action, with its timer or signal.
 fn name(action: &Action) -> String {
     match action {
         Action::Arm(timer, _) => format!("Arm({timer:?})"),

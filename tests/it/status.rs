@@ -13,7 +13,7 @@ use crate::support::{Running, Trainit, assert_prompt, eventually, is_root, send,
 
 const LOOP: &str = "while :; do sleep 0.01; done";
 
-/// A run that says where its socket is, and the socket.
+/// A run that prints the path of its socket, and that path.
 fn started(trainit: Trainit) -> (Running, PathBuf) {
     let running = trainit.start();
     let line = running.after_line("socket=");
@@ -36,7 +36,7 @@ fn object(socket: &Path) -> Value {
     serde_json::from_str(&done.out()).unwrap_or_else(|e| panic!("{e}: {}", done.out()))
 }
 
-/// Asks until the answer is so.
+/// Asks until the condition holds for the answer.
 #[track_caller]
 fn until(socket: &Path, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
     let mut last = Value::Null;
@@ -50,10 +50,13 @@ fn until(socket: &Path, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
 #[test]
 fn a_run_reports_its_status_as_json_as_text_and_as_a_check() {
     let (running, socket) = run(&["--max-restarts", "2"], LOOP);
-    let told = until(&socket, "it runs", |told| told["state"] == "running");
-    assert_eq!((&told["healthy"], &told["attempt"], &told["restarts_allowed"]), (&json!(true), &json!(1), &json!(2)));
-    assert_eq!((&told["pid"], &told["command"]), (&json!(running.pid()), &json!("sh")));
-    assert!(told["uptime_seconds"].is_number() && told["child_pids"][0].as_i64() > Some(1), "{told}");
+    let report = until(&socket, "it runs", |report| report["state"] == "running");
+    assert_eq!(
+        (&report["healthy"], &report["attempt"], &report["restarts_allowed"]),
+        (&json!(true), &json!(1), &json!(2))
+    );
+    assert_eq!((&report["pid"], &report["command"]), (&json!(running.pid()), &json!("sh")));
+    assert!(report["uptime_seconds"].is_number() && report["child_pids"][0].as_i64() > Some(1), "{report}");
     let text = status(&socket, &[]).expect_code(0).out();
     assert!(text.starts_with("running (attempt 1, up ") && text.contains("0 of 2 restarts used"), "{text}");
     let check = status(&socket, &["--check"]).expect_code(0).out();
@@ -62,7 +65,7 @@ fn a_run_reports_its_status_as_json_as_text_and_as_a_check() {
 }
 
 #[test]
-fn the_socket_is_its_owners_alone_and_gone_with_the_run() {
+fn only_the_owner_may_use_the_socket_and_it_is_removed_with_the_run() {
     let (running, socket) = run(&[], LOOP);
     let metadata = std::fs::metadata(&socket).unwrap();
     assert!(metadata.file_type().is_socket());
@@ -79,7 +82,7 @@ fn the_only_run_is_found_without_its_name_even_as_pid_1_by_a_process_next_to_it(
         eprintln!("skipped: needs root for a PID namespace");
         return;
     }
-    // A /dev/shm of its own, so that runs of other tests are not found.
+    // A separate /dev/shm, so that runs of other tests are not found.
     let script = "mount -t tmpfs none /dev/shm && mount -t tmpfs none /run && exec trainit run -- sh -c \
                   'trainit status --json; trainit run -- sh -c \"echo inner; trainit status\"'";
     let bin = crate::support::binary();
@@ -154,12 +157,12 @@ fn a_container_that_shares_processes_and_memory_with_another_reports_its_own_run
 }
 
 #[test]
-fn runs_that_other_users_pretend_to_have_delay_and_decide_nothing() {
+fn fake_runs_of_other_users_neither_delay_nor_change_the_result() {
     if !is_root() {
         eprintln!("skipped: needs root to hide other runs");
         return;
     }
-    // Each listens, accepts connections and never answers; the last one accepts none.
+    // Each listens, accepts connections and never answers; the last one accepts no connection.
     let fake = "import os, socket, sys, threading
 for n in range(5):
     os.mkdir('/dev/shm/trainit-65534-%d-%x' % (os.getpid(), n))
@@ -217,7 +220,7 @@ fn leftovers_of_a_killed_run_are_recognised_and_removed() {
 }
 
 #[test]
-fn callers_that_never_read_or_flood_hold_neither_signals_nor_each_other_up() {
+fn callers_that_never_read_or_flood_delay_neither_signals_nor_each_other() {
     let (running, socket) = run(&[], &format!("trap 'exit 7' USR1; echo ready; {LOOP}"));
     running.after_line("ready");
     let deaf: Vec<UnixStream> = (0..50).filter_map(|_| UnixStream::connect(&socket).ok()).collect();
@@ -271,14 +274,14 @@ fn a_frozen_agent_is_unhealthy_in_time() {
 fn restarts_and_a_stop_are_in_the_status_while_they_last_and_are_healthy() {
     let script = format!("[ $TRAINIT_ATTEMPT = 1 ] && exit 3; trap 'echo asked' TERM; echo again; {LOOP}");
     let (running, socket) = run(&["--max-restarts", "1", "--restart-backoff", "1s", "--stop-grace", "2s"], &script);
-    until(&socket, "it waits", |told| told["state"] == "waiting" && told["healthy"] == true);
+    until(&socket, "it waits", |report| report["state"] == "waiting" && report["healthy"] == true);
     running.after_line("again");
-    let told = until(&socket, "it runs again", |told| told["state"] == "running");
-    assert_eq!((&told["attempt"], &told["restarts"]), (&json!(2), &json!(1)));
+    let report = until(&socket, "it runs again", |report| report["state"] == "running");
+    assert_eq!((&report["attempt"], &report["restarts"]), (&json!(2), &json!(1)));
     running.signal(libc::SIGTERM);
-    let told = until(&socket, "it stops", |told| told["state"] == "stopping");
-    assert!(told["leaving"]["reason"].as_str().unwrap().starts_with("stopped by SIGTERM"), "{told}");
-    assert!(told["leaving"]["seconds_left"].as_f64().is_some_and(|left| left <= 2.0), "{told}");
+    let report = until(&socket, "it stops", |report| report["state"] == "stopping");
+    assert!(report["leaving"]["reason"].as_str().unwrap().starts_with("stopped by SIGTERM"), "{report}");
+    assert!(report["leaving"]["seconds_left"].as_f64().is_some_and(|left| left <= 2.0), "{report}");
     status(&socket, &["--check"]).expect_code(0);
     running.finish().expect_code(143);
 }
@@ -291,15 +294,15 @@ fn the_last_commit_and_the_work_that_a_death_would_lose_are_reported() {
     let script = format!("mkdir $TRAINIT_CHECKPOINT_DIR/step-40; echo w >$TRAINIT_CHECKPOINT_DIR/step-40/w; {LOOP}");
     let flags = ["--checkpoint-dir", ck.to_str().unwrap(), "--checkpoint-store", &store];
     let (running, socket) = run(&[&flags[..], &["--mirror-interval", "50ms", "--settle", "50ms"]].concat(), &script);
-    let told = until(&socket, "a commit", |told| told["checkpoint"]["committed_step"] == 40);
-    assert!(told["checkpoint"]["lag_seconds"].as_f64().is_some_and(|lag| lag < 30.0), "{told}");
-    assert_eq!(told["checkpoint"]["resumed_step"], Value::Null);
-    until(&socket, "in step", |told| told["checkpoint"]["lag_steps"] == 0);
+    let report = until(&socket, "a commit", |report| report["checkpoint"]["committed_step"] == 40);
+    assert!(report["checkpoint"]["lag_seconds"].as_f64().is_some_and(|lag| lag < 30.0), "{report}");
+    assert_eq!(report["checkpoint"]["resumed_step"], Value::Null);
+    until(&socket, "in step", |report| report["checkpoint"]["lag_steps"] == 0);
     running.stop().expect_code(143);
 }
 
 #[test]
-fn a_newest_commit_without_a_step_is_called_by_its_name_and_the_step_before_is_not() {
+fn a_newest_commit_without_a_step_is_shown_by_its_name_and_not_with_the_previous_step() {
     let dir = tempfile::tempdir().unwrap();
     let (ck, store) = (dir.path().join("ck"), format!("file://{}", dir.path().join("store").display()));
     std::fs::create_dir(&ck).unwrap();
@@ -312,13 +315,13 @@ fn a_newest_commit_without_a_step_is_called_by_its_name_and_the_step_before_is_n
     let flags = ["--checkpoint-dir", ck.to_str().unwrap(), "--checkpoint-store", &store, "--marker", "DONE"];
     let (running, socket) = run(&[&flags[..], &["--mirror-interval", "50ms", "--settle", "50ms"]].concat(), LOOP);
     save("step-40", "40");
-    until(&socket, "a step", |told| told["checkpoint"]["committed_step"] == 40);
+    until(&socket, "a step", |report| report["checkpoint"]["committed_step"] == 40);
     std::fs::remove_dir_all(ck.join("step-40")).unwrap();
     save("last", "50");
-    let told = until(&socket, "no step", |told| told["checkpoint"]["committed_unit"] == "last");
-    assert_eq!(told["checkpoint"]["committed_step"], Value::Null);
-    let told = status(&socket, &[]).out();
-    assert!(told.contains("last committed, "), "{told}");
+    let report = until(&socket, "no step", |report| report["checkpoint"]["committed_unit"] == "last");
+    assert_eq!(report["checkpoint"]["committed_step"], Value::Null);
+    let report = status(&socket, &[]).out();
+    assert!(report.contains("last committed, "), "{report}");
     save("last", "60");
     let done = running.stop().expect_code(143);
     assert!(done.err().contains("the newest complete checkpoint is safe"), "{}", done.err());
@@ -334,17 +337,17 @@ fn metrics_gpus_samples_and_xids_are_reported() {
         .trainit(&["run", "--gpu-interval", "50ms", "--metric", "loss=loss=([0-9.]+)", "--", "sh", "-c", &script])
         .env("CLOUD_ML_HP_METRIC_FILE", dir.path().join("metrics"));
     let (running, socket) = started(trainit);
-    let told = until(&socket, "samples", |told| {
-        told["gpus"][1]["samples"]["utilization_percent"].as_array().is_some_and(|all| all.len() > 2)
+    let report = until(&socket, "samples", |report| {
+        report["gpus"][1]["samples"]["utilization_percent"].as_array().is_some_and(|all| all.len() > 2)
     });
-    assert_eq!((&told["metrics"]["loss"], &told["gpus"][1]["name"]), (&json!(0.25), &json!("Fake H100")));
+    assert_eq!((&report["metrics"]["loss"], &report["gpus"][1]["name"]), (&json!(0.25), &json!("Fake H100")));
     assert_eq!(
-        (&told["gpus"][1]["health"], &told["gpus"][1]["samples"]["utilization_percent"][1]),
+        (&report["gpus"][1]["health"], &report["gpus"][1]["samples"]["utilization_percent"][1]),
         (&json!("ok"), &json!(55))
     );
     fake.play(&["event-1 1 8 13", "gpu0.recovery 0"]);
-    let told = until(&socket, "the XID", |told| !told["xids"].as_array().unwrap().is_empty());
-    assert_eq!((&told["xids"][0]["xid"], &told["healthy"]), (&json!(13), &json!(true)));
+    let report = until(&socket, "the XID", |report| !report["xids"].as_array().unwrap().is_empty());
+    assert_eq!((&report["xids"][0]["xid"], &report["healthy"]), (&json!(13), &json!(true)));
     let text = status(&socket, &[]).expect_code(0).out();
     assert!(
         text.contains("XID         13 x 1 on GPU 1 (GPU-00000001") && text.contains("metrics     loss 0.25"),
@@ -354,19 +357,19 @@ fn metrics_gpus_samples_and_xids_are_reported() {
 }
 
 #[test]
-fn a_gpu_for_which_the_job_leaves_is_unhealthy_and_a_blind_watch_is_not() {
+fn a_gpu_that_ends_the_job_is_unhealthy_and_a_watch_without_readings_is_not() {
     let fake = FakeNvml::new(&["nvmlInit_v2 segv"]);
     let script = format!("echo socket=$TRAINIT_SOCKET; {LOOP}");
     let (running, socket) = started(fake.trainit(&["run", "--", "sh", "-c", &script]));
-    let told = until(&socket, "blind", |told| told["gpu_problem"].is_string());
-    assert!(told["gpu_problem"].as_str().unwrap().contains("SIGSEGV"), "{told}");
+    let report = until(&socket, "blind", |report| report["gpu_problem"].is_string());
+    assert!(report["gpu_problem"].as_str().unwrap().contains("SIGSEGV"), "{report}");
     status(&socket, &["--check"]).expect_code(0);
     running.stop().expect_code(143);
 
     let fake = FakeNvml::new(&[]);
     let script = format!("trap 'echo asked' TERM; echo socket=$TRAINIT_SOCKET; {LOOP}");
     let (running, socket) = started(fake.trainit(&["run", "--stop-grace", "3s", "--", "sh", "-c", &script]));
-    until(&socket, "the GPUs", |told| told["gpus"].as_array().is_some_and(|gpus| gpus.len() == 2));
+    until(&socket, "the GPUs", |report| report["gpus"].as_array().is_some_and(|gpus| gpus.len() == 2));
     fake.play(&["event-1 1 8 79"]);
     running.after_line("asked");
     let done = status(&socket, &["--check"]).expect_code(1);
@@ -396,12 +399,12 @@ fn a_run_without_a_directory_continues_after_one_log_line() {
 }
 
 #[test]
-fn a_full_place_in_memory_still_announces_a_preemption() {
+fn a_preemption_is_announced_although_dev_shm_is_full() {
     if !is_root() {
         eprintln!("skipped: needs root to mount");
         return;
     }
-    // Full only once the run is under way, as a data loader would do it.
+    // It is filled only after the start, as by a data loader.
     let script = "mount -t tmpfs -o size=1m none /dev/shm; exec \"$@\"";
     let through = ["unshare", "--mount", "sh", "-c", script, "sh"];
     let trainer = "trap 'cat $TRAINIT_PREEMPTION_FILE; exit 0' TERM; \
@@ -419,7 +422,7 @@ fn a_full_place_in_memory_still_announces_a_preemption() {
 }
 
 #[test]
-fn a_trainer_that_clears_the_place_in_memory_has_its_files_again_for_the_next_attempt_and_for_a_stop() {
+fn after_a_trainer_clears_dev_shm_its_files_are_created_again_for_the_next_attempt_and_a_stop() {
     let trainer = "trap 'cat $TRAINIT_PREEMPTION_FILE; exit 0' TERM; \
                    if [ $TRAINIT_ATTEMPT = 2 ]; then \
                    [ -S $TRAINIT_SOCKET ] && grep -q . $TRAINIT_HOSTFILE && : >$TRAINIT_HEARTBEAT_FILE || exit 2; fi; \
@@ -436,7 +439,7 @@ fn a_trainer_that_clears_the_place_in_memory_has_its_files_again_for_the_next_at
 }
 
 #[test]
-fn an_idle_run_does_not_wake_up_and_a_request_costs_one_answer() {
+fn an_idle_run_does_not_wake_up_and_a_request_causes_one_wake_up() {
     let (running, socket) = run(&[], "exec sleep 60");
     let switches = || {
         let text = std::fs::read_to_string(format!("/proc/{}/status", running.pid())).unwrap();
@@ -445,7 +448,7 @@ fn an_idle_run_does_not_wake_up_and_a_request_costs_one_answer() {
     };
     settled(&running, socket.parent().unwrap());
     let before = switches();
-    // The test shows that nothing happens for a while. No event can end that while.
+    // The test shows that nothing happens for some time. There is no event to wait for.
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(switches(), before);
     let mut answer = String::new();

@@ -14,7 +14,7 @@ use crate::support::{Finished, Running, TIMEOUT, Trainit, assert_prompt, assert_
 const LOOP: &str = "while :; do sleep 0.01; done";
 const ANYWHERE: [&str; 3] = ["run", "--status-addr", "127.0.0.1:0"];
 
-/// Where a started run says that it listens.
+/// The address at which a started run listens, from its log.
 #[track_caller]
 fn address(running: &Running) -> SocketAddr {
     let line = running.after_log("the status is at http://");
@@ -34,7 +34,7 @@ fn connect(at: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Sends this; the whole answer.
+/// Sends a request; returns the whole answer.
 fn say(at: SocketAddr, request: &[u8]) -> String {
     let mut stream = connect(at);
     stream.write_all(request).unwrap();
@@ -65,7 +65,7 @@ fn a_client_that_has_closed_its_sending_side_gets_its_answer() {
     running.stop().expect_code(143);
 }
 
-/// Scrapes until a line is this.
+/// Scrapes until the page has this line.
 #[track_caller]
 fn until(at: SocketAddr, line: &str) -> String {
     let mut last = String::new();
@@ -86,7 +86,7 @@ fn sockets(pid: i64) -> Vec<String> {
     names.filter_map(|name| Some(name.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned())).collect()
 }
 
-/// How many of a process's sockets wait for TCP connections.
+/// The number of a process's sockets that listen for TCP connections.
 fn listens(pid: i64) -> usize {
     let own = sockets(pid);
     let tables = ["tcp", "tcp6"].map(|name| fs::read_to_string(format!("/proc/{pid}/net/{name}")).unwrap_or_default());
@@ -260,7 +260,7 @@ fn silent_clients_delay_neither_other_clients_nor_the_end() {
         drop(silent);
     }
     assert_within(begun, Duration::from_secs(25));
-    // More clients than are served at once.
+    // More clients than the limit.
     let silent: Vec<TcpStream> = (0..20).map(|_| connect(at)).collect();
     let begun = Instant::now();
     running.stop().expect_code(143);
@@ -324,7 +324,7 @@ fn an_unavailable_address_is_one_line_and_the_job_continues() {
 }
 
 #[test]
-fn the_same_port_can_be_had_again_at_once() {
+fn the_same_port_can_be_used_again_at_once() {
     let (running, at) = run(&[], LOOP);
     assert_eq!(get(at, "/healthz").0, 200);
     running.stop().expect_code(143);
@@ -372,7 +372,7 @@ fn without_requests_no_thread_wakes_up() {
     };
     settled(&running, Path::new(dir.trim().trim_start_matches("dir=")));
     let before = switches();
-    // The test shows that nothing happens for a while. No event can end that while.
+    // The test shows that nothing happens for some time. There is no event to wait for.
     std::thread::sleep(Duration::from_millis(700));
     assert_eq!(switches(), before);
     running.stop().expect_code(143);

@@ -1,4 +1,4 @@
-//! No flood from outside keeps trainit from its deadline: signals, children, output, files, callers, log lines.
+//! No flood from outside delays trainit's deadline: signals, children, output, files, callers, log lines.
 
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Finished, Running, Trainit, send};
 
-/// A flood that is not bounded delays the deadline for as long as it lasts, which is longer than this.
+/// A flood that is handled without a bound delays the deadline by more than this.
 const LATE: Duration = Duration::from_secs(45);
 const FLOOD_SECONDS: u32 = 90;
 const GRACE: &[&str] = &["--stop-grace", "1s"];
 
-/// A trainer that ignores SIGTERM and floods for a while from a thread of each name.
-fn flood(deed: &str) -> String {
+/// A trainer that ignores SIGTERM and floods for some time, with this action.
+fn flood(action: &str) -> String {
     format!(
         "
 import os, signal, sys, threading, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 end = time.monotonic() + {FLOOD_SECONDS}
-{deed}
+{action}
 print('ready', file=sys.stderr, flush=True)
 flood()
 time.sleep(1000)
@@ -30,7 +30,7 @@ fn run(options: &[&str], program: &str) -> Trainit {
     Trainit::new(["run"]).args(GRACE).args(options).args(["--", "python3", "-c", program])
 }
 
-/// Sends SIGTERM to this process; all is to be over soon after the grace.
+/// Sends SIGTERM to this process, and checks that the run ends soon after the grace.
 fn stops_in_time(running: Running, pid: i32) -> Finished {
     let begin = Instant::now();
     send(pid, libc::SIGTERM);
@@ -90,13 +90,13 @@ fn chains_of_forks_below_pid_1() {
 
 #[test]
 fn output_that_is_searched_for_metrics() {
-    let deed = "
+    let action = "
 def flood():
     line = b'loss: 0.5\\n' * 4096
     while time.monotonic() < end: os.write(1, line)
 ";
     for options in [&["--metric", "loss=loss: ([0-9.]+)"][..], &["--nproc", "2"]] {
-        let running = run(options, &flood(deed)).start();
+        let running = run(options, &flood(action)).start();
         running.after_log("ready");
         let pid = running.pid();
         stops_in_time(running, pid);
@@ -105,7 +105,7 @@ def flood():
 
 #[test]
 fn files_that_are_followed() {
-    let deed = "
+    let action = "
 def flood():
     events, records = open('tfevents.1', 'ab'), open('records', 'ab')
     event = open('event', 'rb').read() * 64
@@ -119,7 +119,7 @@ def flood():
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("event"), include_bytes!("../golden/tensorboard/tensorboardX.tfevents")).unwrap();
     let options = ["--tensorboard-dir", ".", "--metric-file", "records"];
-    let running = run(&options, &flood(deed)).dir(dir.path()).start();
+    let running = run(&options, &flood(action)).dir(dir.path()).start();
     running.after_log("ready");
     let pid = running.pid();
     stops_in_time(running, pid);
@@ -136,7 +136,7 @@ fn callers_on_the_status_socket() {
             let socket = socket.clone();
             std::thread::spawn(move || {
                 while begin.elapsed() < Duration::from_secs(FLOOD_SECONDS.into()) {
-                    // When the run is over nothing listens.
+                    // After the run nothing listens.
                     if UnixStream::connect(&socket).is_err_and(|e| e.kind() != std::io::ErrorKind::WouldBlock) {
                         return;
                     }

@@ -16,7 +16,7 @@ use crate::support::checkpoints::Place;
 use crate::support::metadata::{Metadata, Reply, ok, status};
 
 #[test]
-fn a_value_that_cannot_be_one_is_one_line_that_names_the_variable() {
+fn an_invalid_value_is_one_line_that_names_the_variable() {
     let bucket = Bucket::start();
     let amazon = |name, value: &str| (format!("s3://{NAME}/x"), bucket.as_amazon(), name, value.to_owned());
     let azure = |name, value: &str| (format!("az://{NAME}/x"), bucket.as_azure(), name, value.to_owned());
@@ -45,7 +45,7 @@ fn a_value_that_cannot_be_one_is_one_line_that_names_the_variable() {
 }
 
 #[test]
-fn credentials_go_by_plain_http_to_this_machine_only() {
+fn credentials_are_sent_over_plain_http_to_this_machine_only() {
     let bucket = Bucket::start();
     let mut env = bucket.as_amazon();
     env[0].1 = "http://127.0.0.1.nip.invalid".to_owned();
@@ -65,14 +65,14 @@ fn a_password_in_an_address_is_never_printed() {
         let done = Place::with_store("s3://b/x", env.clone()).checkpoint("list").output().expect_code(204);
         assert!(!done.err().contains("hunter2"), "{}", done.err());
     }
-    let odd = speaks_no_http();
+    let odd = server_without_http();
     env[0].1 = format!("http://user:hunter2@{odd}");
     let done = Place::with_store("s3://b/x", env).checkpoint("list").output().expect_code(204);
     assert!(done.err().contains(&format!("no answer from {odd}")) && !done.err().contains("hunter2"), "{}", done.err());
 }
 
 #[test]
-fn a_source_of_credentials_that_is_not_read_is_no_reason_to_sign_as_the_machine() {
+fn with_an_unsupported_source_of_credentials_the_machines_are_not_used() {
     let bucket = Bucket::start();
     let cases = [
         ("s3", bucket.as_amazon(), "AWS_PROFILE", "AWS_ACCESS_KEY_ID"),
@@ -90,8 +90,8 @@ fn a_source_of_credentials_that_is_not_read_is_no_reason_to_sign_as_the_machine(
 }
 
 #[test]
-fn a_certificate_of_an_unknown_signer_is_refused_at_once_with_the_way_out() {
-    let (at, connections) = speaks_tls(CERTIFICATE);
+fn a_certificate_of_an_unknown_signer_is_refused_at_once_with_advice() {
+    let (at, connections) = tls_server(CERTIFICATE);
     let mut env = Bucket::start().as_amazon();
     env[0].1 = format!("https://{at}");
     let start = std::time::Instant::now();
@@ -105,9 +105,9 @@ fn a_certificate_of_an_unknown_signer_is_refused_at_once_with_the_way_out() {
 }
 
 #[test]
-fn a_ca_that_shows_its_own_certificate_is_trusted_where_that_is_named_and_its_names_and_dates_are_right() {
+fn a_ca_as_server_certificate_is_trusted_if_configured_with_the_right_names_and_dates() {
     let list = |certificate: &str, variable, host: &str| {
-        let (at, _) = speaks_tls(certificate);
+        let (at, _) = tls_server(certificate);
         let place = Place::new();
         let file = place.path("ca.pem");
         std::fs::write(&file, certificate).unwrap();
@@ -126,7 +126,7 @@ fn a_ca_that_shows_its_own_certificate_is_trusted_where_that_is_named_and_its_na
 }
 
 #[test]
-fn an_answer_that_no_metadata_server_gives_is_not_a_credential() {
+fn an_answer_in_another_form_is_not_a_credential() {
     for role in ["a role", "<html>", "ro\x01le"] {
         let server = Metadata::start(move |request, _| match request.path.as_str() {
             "/latest/api/token" => ok("AQAE=="),
@@ -145,7 +145,7 @@ fn an_answer_that_no_metadata_server_gives_is_not_a_credential() {
 }
 
 #[test]
-fn a_metadata_servers_answer_without_an_end_is_not_read_to_it() {
+fn an_endless_answer_of_a_metadata_server_is_cut_off() {
     let google = |at: &str| ("gs://b/x", vec![("GCE_METADATA_HOST", at.to_owned())]);
     let amazon = |at: &str| ("s3://b/x", vec![("AWS_EC2_METADATA_SERVICE_ENDPOINT", format!("http://{at}"))]);
     for (is_google, has_token) in [(true, false), (false, false), (false, true)] {
@@ -205,7 +205,7 @@ fn renamed(env: Vec<(&'static str, String)>, from: &str, to: &'static str) -> Ve
 }
 
 #[test]
-fn a_metadata_server_that_is_named_is_the_only_one_that_is_asked() {
+fn only_a_configured_metadata_server_is_asked() {
     let bucket = Bucket::start();
     let machine = Metadata::start(|_, _| status("404 Not Found"));
     for host in [machine.at.clone(), format!("http://{}/", machine.at)] {
@@ -214,7 +214,7 @@ fn a_metadata_server_that_is_named_is_the_only_one_that_is_asked() {
             ("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", format!("http://{}", bucket.at)),
             ("HOME", "/nonexistent".to_owned()),
         ];
-        // The usual one would not answer at all here.
+        // The default server would not answer here.
         fails(Place::with_store(&format!("gs://{NAME}/x"), env).checkpoint("list").output(), &["answer 404"]);
     }
     assert_eq!(machine.asked().len(), 4);
@@ -228,7 +228,7 @@ fn keys_of(id: &str) -> String {
 }
 
 #[test]
-fn a_containers_credentials_are_asked_for_with_the_token_there_is_and_never_the_machines_instead() {
+fn a_containers_credentials_are_requested_with_its_token_and_never_replaced_by_the_machines() {
     let machine = Metadata::start(|_, _| ok(keys_of("AKIDMACHINE")));
     for token in [None, Some("of-the-container")] {
         let bucket = Bucket::start();
@@ -277,7 +277,7 @@ fn a_token_service_on_this_machine_may_be_asked_by_plain_http() {
 }
 
 #[test]
-fn whatever_a_server_repeats_of_what_it_was_sent_is_not_printed() {
+fn no_part_of_a_request_that_a_server_repeats_is_printed() {
     let long = "longer+than/what=is_shown".repeat(20);
     let text: &'static str = format!("the token {long} of ya29.of-the-machine").leak();
     let bucket = Bucket::start();
@@ -323,8 +323,8 @@ fn a_mistake_in_a_key_names_the_key() {
     fails(place("s3", env), &[&machine.at, "no credentials: AssumeRoleUnauthorizedAccess"]);
 }
 
-/// The answer of an empty bucket to whatever is asked.
-fn says_that_nothing_is_there(mut stream: StreamOwned<ServerConnection, TcpStream>) {
+/// Answers any request like an empty bucket.
+fn answer_as_an_empty_bucket(mut stream: StreamOwned<ServerConnection, TcpStream>) {
     let (mut asked, mut more) = (Vec::new(), [0; 4096]);
     let text = "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>";
     while let Ok(read @ 1..) = stream.read(&mut more) {
@@ -337,7 +337,7 @@ fn says_that_nothing_is_there(mut stream: StreamOwned<ServerConnection, TcpStrea
 }
 
 /// `host:port` of an empty server with a self-signed certificate, and the number of calls to it.
-fn speaks_tls(certificate: &str) -> (SocketAddr, Arc<AtomicUsize>) {
+fn tls_server(certificate: &str) -> (SocketAddr, Arc<AtomicUsize>) {
     let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
     let key = PrivateKeyDer::from_pem_slice(KEY.as_bytes()).unwrap();
     let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
@@ -351,13 +351,13 @@ fn speaks_tls(certificate: &str) -> (SocketAddr, Arc<AtomicUsize>) {
         for stream in listener.incoming().flatten() {
             count.fetch_add(1, Relaxed);
             let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
-            std::thread::spawn(move || says_that_nothing_is_there(StreamOwned::new(connection, stream)));
+            std::thread::spawn(move || answer_as_an_empty_bucket(StreamOwned::new(connection, stream)));
         }
     });
     (at, connections)
 }
 
-/// Without a signer, the same marked as a CA, an expired one, and the key of all of them.
+/// A self-signed certificate, the same as a CA, an expired one, and their common key.
 const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----\n\
     MIIBhzCCAS2gAwIBAgIUbriTVIS/P8F/zJETqSbVcnJ72cswCgYIKoZIzj0EAwIw\n\
     ETEPMA0GA1UEAwwGbm9ib2R5MCAXDTI2MTEyMjEyMzY0N1oYDzIxMjYxMDI5MTIz\n\
@@ -396,7 +396,7 @@ const KEY: &str = "-----BEGIN PRIVATE KEY-----\n\
     -----END PRIVATE KEY-----";
 
 /// `host:port` of a server that answers with something else.
-fn speaks_no_http() -> SocketAddr {
+fn server_without_http() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! Credentials that change while they are used: those that a store no longer believes, and those that are late.
+//! Credentials that change during a run: credentials that the store refuses, and credentials that arrive late.
 
 use std::fs;
 use std::path::Path;
@@ -15,10 +15,10 @@ use crate::support::checkpoints::{Place, tree};
 use crate::support::metadata::{self, Metadata, Reply, ok, status};
 
 type Env = Vec<(&'static str, String)>;
-/// Which credentials are given out, from 1 on.
+/// The number of the current credentials, from 1.
 type Now = Arc<AtomicU32>;
 
-/// As every cloud's requests carry them.
+/// The name of these credentials in requests.
 fn called(number: u32) -> String {
     format!("KEYS{number:04}")
 }
@@ -29,7 +29,7 @@ fn json(number: u32, until: &str) -> Reply {
     ok(format!(r#"{{"Code":"Success",{keys},"Expiration":"{until}"}}"#))
 }
 
-/// EC2's, by its second version.
+/// EC2's metadata service, version 2.
 fn instance(request: &metadata::Request, number: u32, until: &str) -> Reply {
     match request.path.as_str() {
         "/latest/api/token" => ok("AQAE=="),
@@ -123,8 +123,8 @@ static WAYS: [Way; 5] = [
 ];
 
 impl Way {
-    /// A bucket, a place whose variables name the signer, and the file that may be needed for that; the credentials are
-    /// those of `now`.
+    /// A bucket, a place whose variables name the source of credentials, and the file that this may need. The
+    /// credentials are those of `now`.
     fn start(&'static self, now: &Now) -> (Bucket, Place, TempPath) {
         let (bucket, file) = (Bucket::start(), NamedTempFile::new().unwrap().into_temp_path());
         let number = Arc::clone(now);
@@ -145,7 +145,7 @@ impl Way {
 }
 
 #[test]
-fn a_token_service_that_has_too_many_to_serve_is_asked_again() {
+fn an_overloaded_token_service_is_asked_again() {
     let (bucket, keys, asked) = (Bucket::start(), NamedTempFile::new().unwrap(), AtomicU32::new(0));
     let server = Metadata::start(move |_, _| {
         let code = match asked.fetch_add(1, SeqCst) {
@@ -191,7 +191,7 @@ fn credentials_that_a_store_refuses_are_requested_again() {
 }
 
 #[test]
-fn the_last_commit_waits_for_credentials_that_are_late() {
+fn the_last_commit_waits_for_late_credentials() {
     let (way, now) = (&WAYS[0], Now::new(1.into()));
     let (bucket, place, _keys) = way.start(&now);
     let refused = AtomicU32::new(0);
@@ -213,7 +213,7 @@ fn the_last_commit_waits_for_credentials_that_are_late() {
 }
 
 #[test]
-fn credentials_that_are_a_variables_are_not_waited_for() {
+fn the_commit_does_not_wait_for_credentials_in_variables() {
     let bucket = Bucket::start();
     let place = amazon(&bucket);
     place.save(1);
@@ -248,7 +248,7 @@ fn expired_credentials_without_new_ones_are_reported_with_both_causes() {
 }
 
 #[test]
-fn parts_that_arrive_too_slowly_are_sent_again_alone() {
+fn only_parts_that_arrive_too_slowly_are_sent_again() {
     each(|bucket, place| {
         place.save(1);
         let late = AtomicU32::new(0);

@@ -1,4 +1,4 @@
-//! A bucket's listings: one that is none, that breaks off or that says nothing is no empty store.
+//! A bucket's listings: an invalid, truncated or empty answer does not mean an empty store.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
@@ -12,7 +12,7 @@ fn is_listing_of(what: &'static str) -> impl Fn(&Request) -> bool {
     move |r| r.method == "GET" && r.query.get("prefix").is_some_and(|prefix| prefix.contains(what))
 }
 
-/// So that a run must find the commit of another machine. Its trainer prints the step it resumes from.
+/// A run that must find the commit of another machine. Its trainer prints the step that it resumes from.
 fn run_afresh(place: &Place) -> Finished {
     let to = place.path("elsewhere");
     let run = ["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", to.to_str().unwrap(), "--"];
@@ -21,7 +21,7 @@ fn run_afresh(place: &Place) -> Finished {
 }
 
 #[test]
-fn an_answer_that_is_no_listing_is_requested_again() {
+fn an_answer_that_is_not_a_listing_is_requested_again() {
     const ERROR: &str =
         "<?xml version='1.0'?><Error><Code>InternalError</Code><Message>Please try again.</Message></Error>";
     for fault in [|| Fault::Say(ERROR), || Fault::Say("<html>Sign in</html>"), || Fault::Say(""), || Fault::Half] {
@@ -30,7 +30,7 @@ fn an_answer_that_is_no_listing_is_requested_again() {
             place.push();
             let seen = AtomicUsize::new(0);
             let is_it = is_listing_of("/.trainit/commits");
-            // The first listing is part of the claim, and the next one decides which commit is restored.
+            // The first listing is part of the claim; the next one decides which commit is restored.
             bucket.misbehave(move |r| (is_it(r) && seen.fetch_add(1, SeqCst) % 2 == 1).then(fault));
             let done = run_afresh(&place).expect_code(0);
             assert_eq!(done.out(), "resumed from 7\n", "{}", done.err());
@@ -39,7 +39,7 @@ fn an_answer_that_is_no_listing_is_requested_again() {
 }
 
 #[test]
-fn so_is_the_answer_to_the_start_of_a_file_of_parts() {
+fn an_invalid_answer_to_the_start_of_a_multipart_upload_is_requested_again() {
     for fault in [|| Fault::Half, || Fault::Say("<html>Sign in</html>")] {
         for place in [google, amazon] {
             let bucket = Bucket::start();
@@ -58,7 +58,7 @@ fn so_is_the_answer_to_the_start_of_a_file_of_parts() {
 }
 
 #[test]
-fn commits_that_were_there_a_moment_ago_are_looked_for_again_and_their_absence_is_no_start_from_scratch() {
+fn commits_that_disappear_from_a_listing_are_listed_again_and_cause_no_start_from_scratch() {
     for (faults, expected) in [(2, 0), (usize::MAX, 204)] {
         let bucket = Bucket::start();
         let place = google(&bucket);

@@ -1,11 +1,11 @@
-//! A machine that was suspended: deadlines of clouds are absolute, so time runs on meanwhile.
+//! A machine that was suspended: deadlines of clouds are absolute, so the time of a suspend counts.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::support::Trainit;
 
-/// In the place of the C library's clock: once the file is there, the machine was suspended for two hours.
+/// A replacement for the C library's clock: when the file exists, the machine was suspended for two hours.
 const CLOCK: &str = r#"#define _GNU_SOURCE
 #include <stdlib.h>
 #include <sys/syscall.h>
@@ -29,7 +29,7 @@ fn clock(dir: &Path) -> std::path::PathBuf {
 }
 
 #[test]
-fn a_deadline_that_passed_while_the_machine_was_suspended_is_over() {
+fn a_deadline_that_passed_during_a_suspend_has_expired() {
     let dir = tempfile::tempdir().unwrap();
     let suspended = dir.path().join("suspended");
     let command = "trap '' TERM; echo ready; while :; do sleep 0.01; done";
@@ -39,7 +39,7 @@ fn a_deadline_that_passed_while_the_machine_was_suspended_is_over() {
     running.signal(libc::SIGTERM);
     running.after_log("SIGTERM received");
     std::fs::write(&suspended, "").unwrap();
-    // As any other event after it.
+    // Like any event after the suspend.
     running.signal(libc::SIGWINCH);
     let done = running.finish().expect_code(143);
     assert_eq!(done.verdict()["child_signal"], libc::SIGKILL);

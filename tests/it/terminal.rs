@@ -26,7 +26,7 @@ struct Terminal {
 fn on_terminal(program: &str, args: &[&str]) -> (File, Child) {
     let (mut options, mut name) = (OpenOptions::new(), [0; 64]);
     options.read(true).write(true).custom_flags(libc::O_NOCTTY);
-    // Opened so that a program which another test starts meanwhile does not get it: the terminal would not hang up.
+    // Closed on exec, so that a program of another test does not inherit it and prevent the hang-up.
     let master = options.open("/dev/ptmx").unwrap();
     // SAFETY: the descriptor is open, and no more than is given is written to the name.
     let slave = unsafe {
@@ -97,7 +97,8 @@ const LOOP: &str = "while :; do sleep 0.01; done";
 
 #[test]
 fn ctrl_c_reaches_the_command_once_and_its_code_is_kept() {
-    // Not in a loop of foreground commands: a SIGINT between bash's fork and its wait makes it signal itself for ever.
+    // Not in a loop of foreground commands, because after a SIGINT between its fork and its wait bash signals itself
+    // for ever.
     let script = "trap 'echo INT-$((n+=1))' INT; trap 'exit 3' QUIT; sleep 100 & echo ready; while :; do wait; done";
     let mut terminal = Terminal::start(binary().to_str().unwrap(), &["run", "--", "bash", "-c", script]);
     terminal.shows("ready");
@@ -138,7 +139,7 @@ fn ctrl_z_returns_the_shells_prompt_and_fg_continues() {
 }
 
 #[test]
-fn ctrl_z_gives_the_shell_its_prompt_back_where_the_command_does_not_read_the_terminal_too() {
+fn ctrl_z_returns_the_shells_prompt_also_if_the_command_does_not_read_the_terminal() {
     stops_and_goes_on("</dev/null");
 }
 
@@ -191,10 +192,10 @@ fn ctrl_z_is_undone_when_no_process_could_continue_the_command() {
 }
 
 #[test]
-fn held_with_ctrl_s_it_holds_up_no_stop() {
+fn output_held_with_ctrl_s_does_not_delay_a_stop() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("read");
-    // Typed keys are read in order: when the line is read, the key before it has had its effect.
+    // Typed keys are read in order, so when the line is read, the key before it has had its effect.
     let script = format!("trap 'exit 3' TERM; echo ready; read line; : >{}; {LOOP}", file.display());
     let mut terminal = Terminal::start(binary().to_str().unwrap(), &["run", "--", "bash", "-c", &script]);
     terminal.shows("ready");
@@ -223,7 +224,7 @@ fn ctrl_c_between_two_attempts_ends_the_job() {
     let mut terminal = Terminal::start(binary().to_str().unwrap(), &backoff);
     terminal.shows("restarting");
     terminal.keys(b"\x03");
-    // What is written last may be lost: a terminal is emptied when its session's leader ends.
+    // The last output may be lost, because a terminal is flushed when its session leader ends.
     eventually("it ends", || terminal.child.try_wait().unwrap().is_some());
     assert_eq!(terminal.code(), Some(130));
 }
@@ -263,7 +264,7 @@ fn a_rank_that_the_terminal_stops_is_named() {
 
 #[test]
 fn after_bg_and_fg_ctrl_c_reaches_the_command() {
-    // Whose group the terminal names: a shell does not tell a job that it is in the foreground again.
+    // The foreground group of the terminal: a shell does not notify a job that it is in the foreground again.
     let look = "trap 'exit 9' INT; was=; while sleep 0.01; do read -r _ _ _ _ _ _ _ front _ </proc/$$/stat; \
                 case $front in $$) is=command;; $PPID) is=trainit;; *) is=shell;; esac; \
                 [ $is = \"$was\" ] || echo front-$is; was=$is; done";
@@ -280,7 +281,7 @@ fn after_bg_and_fg_ctrl_c_reaches_the_command() {
 }
 
 #[test]
-fn begun_in_the_background_the_command_reads_the_terminal_after_fg() {
+fn a_command_started_in_the_background_reads_the_terminal_after_fg() {
     let read = "echo asks-$PPID-; read line; echo got-$line; exit 5";
     let script = "set -m; \"$TRAINIT\" run -- bash -c \"$0\" & read line; fg; echo ended-$?";
     let mut terminal = Terminal::start("bash", &["-c", script, read]);
@@ -297,14 +298,14 @@ fn begun_in_the_background_the_command_reads_the_terminal_after_fg() {
 }
 
 #[test]
-fn a_long_push_shows_a_bar_that_is_gone_when_it_is_over() {
+fn a_long_push_shows_a_bar_that_is_removed_at_the_end() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["a", "b", "c"] {
         let unit = dir.path().join("ck/step-1");
         std::fs::create_dir_all(&unit).unwrap();
         std::fs::write(unit.join(name), [1; 1000]).unwrap();
     }
-    // It stops after its first file, and takes that long for the others.
+    // It stops after its first file, so that the others take long enough.
     let script = "TERM=xterm TRAINIT_TEST_FAULT=4:stop $TRAINIT checkpoint push --checkpoint-dir $0/ck --settle 0 \
                   --checkpoint-store file://$0/store & \
                   until grep -q 'State:.T' /proc/$!/status; do sleep 0.01; done; sleep 0.2; kill -CONT $!; wait $!";
@@ -317,7 +318,7 @@ fn a_long_push_shows_a_bar_that_is_gone_when_it_is_over() {
 }
 
 #[test]
-fn the_line_of_progress_of_a_simulation_stays_below_the_output_and_is_gone_at_the_end() {
+fn the_progress_line_of_a_simulation_stays_below_the_output_and_is_removed_at_the_end() {
     let script = "TERM=xterm exec $TRAINIT simulate --workers 1 -- sh -c 'echo step=7 loss=0.5; sleep 1'";
     let terminal = Terminal::start("sh", &["-c", script]);
     terminal.shows("2 of 2 running, step 7, 0 faults");

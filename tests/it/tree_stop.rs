@@ -1,5 +1,5 @@
-//! The stop of a tree from the top down: a process that handles SIGTERM gets time, and its descendants wait; and what the
-//! log says of processes that were left or killed.
+//! The stop of a tree from the top down: a process that handles SIGTERM gets time, and its descendants wait. Also the log
+//! lines about processes that were left or killed.
 
 use std::fs;
 use std::path::Path;
@@ -58,7 +58,7 @@ fn a_trainer_with_a_pool_of_workers_saves_behind_a_shell_that_did_not_exec() {
 }
 
 #[test]
-fn a_program_that_a_handler_starts_to_save_has_its_time() {
+fn a_program_that_a_handler_starts_to_save_gets_time() {
     let trainer = "
 import os, signal, subprocess, sys, time
 def term(*_):
@@ -76,7 +76,7 @@ while True: time.sleep(0.05)
 }
 
 #[test]
-fn a_program_that_a_daemon_starts_to_flush_has_its_time() {
+fn a_program_that_a_daemon_starts_to_flush_gets_time() {
     let daemon =
         "#!/bin/sh\ntrap 'sh -c \"sleep 1; echo flushed\"; exit' TERM\necho up\nwhile :; do sleep 0.05; done\n";
     for pid1 in [false, true] {
@@ -99,7 +99,7 @@ fn a_program_that_a_daemon_starts_to_flush_has_its_time() {
 }
 
 #[test]
-fn the_end_of_a_pipe_hears_the_trainers_last_words() {
+fn the_reader_of_a_pipe_gets_the_trainers_last_output() {
     let trainer = "
 import os, signal, sys, time
 def term(*_):
@@ -121,7 +121,7 @@ while True: time.sleep(0.05)
 }
 
 #[test]
-fn a_trainer_below_a_launcher_that_forwards_hears_it_once() {
+fn a_trainer_below_a_forwarding_launcher_gets_sigterm_once() {
     let launcher = "
 import signal, subprocess, sys
 trainer = subprocess.Popen([sys.executable, 'train.py'])
@@ -169,7 +169,7 @@ os._exit(0)
 ";
 
 #[test]
-fn workers_that_inherit_the_handler_hear_it_once_and_after_the_trainer() {
+fn workers_that_inherit_the_handler_get_sigterm_once_and_after_the_trainer() {
     let dir = programs(&[("train.sh", WITHOUT_EXEC), ("train.py", WITH_LOADERS)]);
     let running = start(dir.path(), &[], &["./train.sh"]);
     running.after_line("ready");
@@ -181,7 +181,7 @@ fn workers_that_inherit_the_handler_hear_it_once_and_after_the_trainer() {
     assert_eq!(workers, ["worker a heard 1", "worker b heard 1"]);
 }
 
-/// Says when it hears it, and ends or does not.
+/// Prints when it gets SIGTERM, and ends or does not.
 fn listener(at_the_signal: &str) -> String {
     format!(
         "
@@ -214,7 +214,7 @@ fn behind_a_shell_with_a_trap_that_does_not_forward_the_trainer_gets_sigterm_in_
 }
 
 #[test]
-fn a_trainer_that_hears_it_late_keeps_its_workers_while_it_saves() {
+fn a_trainer_that_gets_sigterm_late_keeps_its_workers_while_it_saves() {
     let script = "#!/bin/sh\ntrap 'echo trapped' TERM\npython3 train.py &\nwhile kill -0 $! 2>&-; do wait; done\n";
     let dir = programs(&[("train.sh", script), ("train.py", WITH_A_POOL)]);
     let running = start(dir.path(), &["--stop-grace", "9s"], &["./train.sh"]);
@@ -224,7 +224,7 @@ fn a_trainer_that_hears_it_late_keeps_its_workers_while_it_saves() {
 }
 
 #[test]
-fn a_plain_process_that_is_left_behind_costs_no_time() {
+fn an_orphan_without_a_handler_does_not_delay_the_stop() {
     let begin = Instant::now();
     let done = Trainit::new(["run", "--stop-grace", "50s", "--", "sh", "-c", "sleep 1000 & sleep 1000 & exit 4"]);
     done.output().expect_code(4);
@@ -251,7 +251,7 @@ fn processes_killed_at_the_deadline_are_named_and_so_is_the_shell_that_kept_the_
 }
 
 #[test]
-fn a_trainer_that_heard_it_in_time_and_is_killed_is_not_said_to_have_missed_it() {
+fn a_killed_trainer_that_got_sigterm_in_time_is_not_reported_as_late() {
     let dir = programs(&[("train.sh", WITHOUT_EXEC), ("train.py", &listener("pass"))]);
     let running = start(dir.path(), &["--stop-grace", "1s"], &["./train.sh"]);
     running.after_line("ready");
@@ -260,7 +260,7 @@ fn a_trainer_that_heard_it_in_time_and_is_killed_is_not_said_to_have_missed_it()
 }
 
 #[test]
-fn a_script_that_ends_while_its_trainer_runs_on_gets_one_warning_with_names() {
+fn a_script_that_ends_before_its_trainer_causes_one_warning_with_names() {
     let script = "#!/bin/sh\npython3 train.py &\nuntil [ -e up ]; do sleep 0.05; done\n";
     let trainer = "import time\nopen('up', 'w').close()\ntime.sleep(1000)\n";
     let dir = programs(&[("train.sh", script), ("train.py", trainer)]);
@@ -274,7 +274,7 @@ fn a_script_that_ends_while_its_trainer_runs_on_gets_one_warning_with_names() {
 }
 
 #[test]
-fn with_the_group_as_the_target_all_of_it_hears_it_at_once_as_under_dumb_init() {
+fn with_target_group_all_processes_get_sigterm_at_once_like_under_dumb_init() {
     // The trainer waits for its workers, which would get no signal while it lives.
     let trainer = WITH_LOADERS.replace("time.sleep(0.7)", "os.wait(); os.wait()");
     let dir = programs(&[("train.sh", WITHOUT_EXEC), ("train.py", &trainer)]);

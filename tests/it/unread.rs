@@ -59,10 +59,10 @@ fn a_stop_reaches_the_command_and_the_verdict_its_file() {
 }
 
 #[test]
-fn a_deadline_is_kept_where_the_command_itself_waits_for_a_reader() {
+fn a_deadline_is_kept_although_the_command_waits_for_a_reader() {
     for options in [&[][..], &["--nproc", "2"], &["--metric", "loss=loss ([0-9]+)"]] {
         let dir = tempfile::tempdir().unwrap();
-        let script = "trap '' TERM; : >ready; while :; do echo nobody reads this >&2; done";
+        let script = "trap '' TERM; : >ready; while :; do echo unread output >&2; done";
         let run = Trainit::new(["run", "--stop-grace", "300ms"]).args(options).args(["--", "bash", "-c", script]);
         let unread = Unread::start(run.dir(dir.path()));
         eventually("the command is ready", || dir.path().join("ready").exists());
@@ -96,7 +96,7 @@ fn a_save_on_a_stop_is_committed() {
 }
 
 #[test]
-fn a_slow_reader_gets_all_that_is_written_and_the_last_commit_does_not_wait_for_it() {
+fn a_slow_reader_gets_all_output_and_does_not_delay_the_last_commit() {
     let save = "mkdir tmp; echo w >tmp/model.bin; mv tmp step-7; head -c 600000 /dev/zero";
     slowly_read(&format!("trap '{save}; exit 0' TERM; : >../ready; while :; do sleep 0.01; done"), true, 143);
     slowly_read(&format!("{save}; : >../ready"), false, 0);
@@ -122,7 +122,7 @@ fn slowly_read(script: &str, is_stopped: bool, code: i32) {
     }
     let mut taken = 0;
     eventually("the commit is made", || {
-        // Something at least, between one look and the next.
+        // At least some bytes between two checks.
         taken += output.read(&mut [0; 1024]).unwrap();
         place.steps() == [7]
     });

@@ -1,10 +1,10 @@
-//! The walls of the house: which room may name which (ARCHITECTURE.md).
+//! The dependencies between the directories of the source tree: which may name which (ARCHITECTURE.md).
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The sources of a room. A file of unit tests is free to name anything.
+/// The sources of a directory. A file of unit tests may name anything.
 fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
@@ -16,9 +16,9 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Complaints about lines of a room that name something that the room must not know. Unit tests (the module at the end, or a file
-/// `tests.rs`) are free.
-fn trespasses(room: &str, forbidden: &[&str]) -> Vec<String> {
+/// The lines of a directory that name something forbidden. Unit tests (the module at the end, or a file `tests.rs`) may name
+/// anything.
+fn violations(room: &str, forbidden: &[&str]) -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
     sources(&root.join("src").join(room), &mut files);
@@ -39,7 +39,7 @@ fn trespasses(room: &str, forbidden: &[&str]) -> Vec<String> {
 
 #[track_caller]
 fn holds(room: &str, forbidden: &[&str]) {
-    let complaints = trespasses(room, forbidden);
+    let complaints = violations(room, forbidden);
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
 }
 
@@ -89,7 +89,7 @@ fn the_supervisor_knows_no_subcommand_no_flag_and_no_variable() {
 }
 
 #[test]
-fn telemetry_only_looks() {
+fn telemetry_only_reads_state() {
     holds("telemetry", &["crate::command", "crate::cli", "crate::settings", "crate::supervisor"]);
 }
 
@@ -100,7 +100,7 @@ fn only_the_rules_name_a_platform() {
     }
 }
 
-/// The variables of a source, as its code names them.
+/// The variables that the code of a source names.
 fn variables(code: &str) -> BTreeSet<&str> {
     let is_one = |word: &&str| {
         let is_of = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
@@ -137,7 +137,7 @@ fn a_platforms_variables_are_named_in_its_own_file_only() {
         };
         let elsewhere = |words: &[String], rooms: &[&str]| {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            let mut others = trespasses("", &words);
+            let mut others = violations("", &words);
             others.retain(|place| !rooms.iter().any(|room| place.starts_with(room)));
             others
         };

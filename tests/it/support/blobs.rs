@@ -40,7 +40,7 @@ fn created(state: &mut State, key: &str, bytes: Vec<u8>) -> Answer {
     Answer { headers: vec![("ETag", etag)], ..answer("201 Created") }
 }
 
-/// Three names a page.
+/// Three names on each page.
 fn list(state: &State, request: &Request) -> Answer {
     let prefix = request.query.get("prefix").cloned().unwrap_or_default();
     let after = request.query.get("marker").cloned().unwrap_or_default();

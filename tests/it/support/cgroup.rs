@@ -1,4 +1,4 @@
-//! A memory cgroup of a test's own.
+//! A memory cgroup for one test.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// `None`: none can be made here.
+    /// `None` if none can be created here.
     pub fn with_limit(bytes: u64) -> Option<Cgroup> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
@@ -16,9 +16,9 @@ impl Cgroup {
         hierarchies.into_iter().find_map(|(root, limit)| {
             let group = Cgroup(Path::new(root).join(format!("trainit-test-{}-{number}", std::process::id())));
             fs::create_dir(&group.0).ok()?;
-            // Not where the memory controller is another hierarchy's, or not handed down.
+            // Fails if the memory controller belongs to another hierarchy, or is not delegated.
             fs::write(group.0.join(limit), bytes.to_string()).ok()?;
-            // Swap would only make it slow.
+            // Swap would only slow the test down.
             let _ = fs::write(group.0.join("memory.swap.max"), "0");
             let _ = fs::write(group.0.join("memory.memsw.limit_in_bytes"), bytes.to_string());
             Some(group)

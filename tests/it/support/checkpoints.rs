@@ -48,25 +48,25 @@ impl Place {
         self.bucket.as_ref().map_or_else(file, |(url, _)| url.clone())
     }
 
-    /// `trainit checkpoint DEED` on the store and the checkpoint directory.
-    pub fn checkpoint(&self, deed: &str) -> Trainit {
-        self.checkpoint_in(deed, &self.local())
+    /// `trainit checkpoint ACTION` on the store and the checkpoint directory.
+    pub fn checkpoint(&self, action: &str) -> Trainit {
+        self.checkpoint_in(action, &self.local())
     }
 
     /// The same with another directory: another machine.
-    pub fn checkpoint_in(&self, deed: &str, local: &Path) -> Trainit {
-        self.checkpoint_through(&[], deed, local)
+    pub fn checkpoint_in(&self, action: &str, local: &Path) -> Trainit {
+        self.checkpoint_through(&[], action, local)
     }
 
     /// The same, started by another program.
-    pub fn checkpoint_through(&self, prefix: &[&str], deed: &str, local: &Path) -> Trainit {
+    pub fn checkpoint_through(&self, prefix: &[&str], action: &str, local: &Path) -> Trainit {
         let (url, local) = (self.url(), local.to_str().unwrap());
-        let args = ["checkpoint", deed, "--checkpoint-store", &url, "--checkpoint-dir", local, "--settle", "0"];
+        let args = ["checkpoint", action, "--checkpoint-store", &url, "--checkpoint-dir", local, "--settle", "0"];
         let trainit = Trainit::through(prefix, args);
         self.env().iter().fold(trainit, |trainit, (name, value)| trainit.env(name, value))
     }
 
-    /// What one must know to get at the store.
+    /// The variables to access the store.
     pub fn env(&self) -> &[(&'static str, String)] {
         self.bucket.as_ref().map_or(&[], |(_, env)| env)
     }
@@ -95,7 +95,7 @@ impl Place {
         assert_eq!(self.commits().len(), 1);
     }
 
-    /// Restores onto an empty machine; returns where.
+    /// Restores into a new directory; returns its path.
     #[track_caller]
     pub fn pull_afresh(&self, name: &str) -> PathBuf {
         let to = self.path(name);
@@ -109,7 +109,7 @@ impl Place {
         tree(&self.local().join(format!("step-{step}")))
     }
 
-    /// These steps, one after another.
+    /// Saves and pushes these steps, one after another.
     #[track_caller]
     pub fn save_and_push(&self, steps: RangeInclusive<u64>) {
         for step in steps {
@@ -162,8 +162,8 @@ pub fn save_in(local: &Path, step: u64) {
     fs::write(unit.join("state.json"), format!("{{\"step\": {step}}}")).unwrap();
 }
 
-/// Every file under a directory but our own corner: path to content. Directories end in `/`, links say where to, and
-/// any other entry has its mode and time before its content.
+/// Every file under a directory except trainit's own: path to content. Directories end in `/`, links have their target,
+/// and any other entry has its mode and time before its content.
 pub fn tree(root: &Path) -> BTreeMap<String, Vec<u8>> {
     fn visit(root: &Path, at: &Path, found: &mut BTreeMap<String, Vec<u8>>) {
         for entry in fs::read_dir(at).unwrap() {

@@ -1,4 +1,4 @@
-//! Reads documents for people: pages, manifests, and the command lines in them.
+//! Reads the documentation: pages, manifests, and the command lines in them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -74,7 +74,7 @@ pub fn objects<'a>(value: &'a Value, visit: &mut dyn FnMut(&'a Map<String, Value
     }
 }
 
-/// The text of a list's words.
+/// The texts in a list.
 pub fn words(list: Option<&Value>) -> Vec<String> {
     let items = list.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     items.iter().map(|word| word.as_str().unwrap_or_else(|| panic!("{word} is no text")).to_owned()).collect()
@@ -115,7 +115,7 @@ pub fn in_shell(place: &str, script: &str) -> Vec<Found> {
             let inner = word.split_once("$(").unwrap().1.rsplit_once(')').unwrap().0;
             found.extend(in_shell(place, inner));
         }
-        // An image may have our name as well.
+        // An image may have trainit's name, too.
         let starts_images = words.first().is_some_and(|first| first == "docker");
         let at = words.iter().position(|word| word == "trainit" || word.ends_with("/trainit"));
         if let Some(at) = at.filter(|_| !starts_images) {

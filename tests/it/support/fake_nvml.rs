@@ -23,7 +23,7 @@ pub struct FakeNvml {
 }
 
 impl FakeNvml {
-    /// With these scenario lines.
+    /// A library with these scenario lines.
     pub fn new(lines: &[&str]) -> FakeNvml {
         FakeNvml::of(Driver::Current, lines)
     }

@@ -1,5 +1,5 @@
-//! A metadata server on loopback that a test scripts: it speaks HTTP/1.1, can hang, break off, babble, and remembers what
-//! it was asked.
+//! A scripted metadata server on loopback: it speaks HTTP/1.1, can hang, break off or send without end, and records its
+//! requests.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -28,11 +28,11 @@ pub enum Reply {
     Answer(&'static str, Vec<(&'static str, String)>, String),
     /// Never answers.
     Hang,
-    /// Closes the connection without a word.
+    /// Closes the connection without an answer.
     Close,
-    /// Promises more than it sends.
+    /// Announces more than it sends.
     Half(&'static str),
-    /// A body without an end.
+    /// An endless body.
     Endless,
 }
 
@@ -49,10 +49,10 @@ pub fn status(status: &'static str) -> Reply {
 /// The state that a test can change while the server runs.
 #[derive(Default)]
 struct Shared {
-    /// Raised by `turn`; a reply may depend on it and wait for it.
+    /// Raised by `turn`; a reply may depend on it or wait for it.
     stage: Mutex<(u32, Vec<Request>)>,
     changed: Condvar,
-    /// Bytes of bodies without an end.
+    /// Bytes of endless bodies that clients have read.
     babbled: AtomicUsize,
 }
 
@@ -67,12 +67,12 @@ pub struct Metadata {
 pub struct Stage<'a>(&'a Shared);
 
 impl Stage<'_> {
-    /// How often the test has turned.
+    /// The number of calls of `turn`.
     pub fn now(&self) -> u32 {
         self.0.stage.lock().unwrap().0
     }
 
-    /// Waits until it is no longer this.
+    /// Waits until the stage differs from this one.
     pub fn wait_while(&self, stage: u32) -> u32 {
         let guard = self.0.stage.lock().unwrap();
         self.0.changed.wait_while(guard, |(now, _)| *now == stage).unwrap().0
@@ -100,18 +100,18 @@ impl Metadata {
         self.shared.changed.notify_all();
     }
 
-    /// What was asked so far, as `METHOD path`.
+    /// The requests so far, as `METHOD path`.
     pub fn asked(&self) -> Vec<String> {
         let stage = self.shared.stage.lock().unwrap();
         stage.1.iter().map(|r| format!("{} {}", r.method, r.path)).collect()
     }
 
-    /// How much of bodies without an end was taken.
+    /// Bytes of endless bodies that clients have read.
     pub fn babbled(&self) -> usize {
         self.shared.babbled.load(Relaxed)
     }
 
-    /// Waits until something that contains the text was asked so often.
+    /// Waits until a request that contains the text has arrived this number of times.
     #[track_caller]
     pub fn after_question(&self, text: &str, times: usize) {
         super::eventually(&format!("{text} is asked {times} times"), || {
@@ -157,7 +157,7 @@ pub fn google(etag: &str, body: &str) -> Reply {
     Reply::Answer("200 OK", headers, body.to_owned())
 }
 
-/// Google's, as documented: `preempted` hangs on `wait_for_change` until the value differs from the ETag's; it turns
+/// Google's, as documented: `preempted` hangs on `wait_for_change` until the value differs from the ETag's; it changes
 /// with the stage.
 pub fn gce(request: &Request, stage: &Stage<'_>) -> Reply {
     if request.header("metadata-flavor") != Some("Google") {

@@ -22,7 +22,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Longer than anything here should take on a busy machine; reaching it is a failure, never a way to pass.
+/// The limit for any wait. It is longer than any wait on a busy machine, so reaching it is a failure.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The program under test.
@@ -30,7 +30,7 @@ pub fn binary() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_trainit"))
 }
 
-/// A command line of trainit with an empty environment but for PATH.
+/// A command line of trainit. Its environment has only PATH.
 pub struct Trainit {
     command: Command,
 }
@@ -84,13 +84,13 @@ impl Trainit {
         self
     }
 
-    /// What standard input is.
+    /// Sets standard input.
     pub fn stdin(mut self, stdin: impl Into<Stdio>) -> Trainit {
         self.command.stdin(stdin);
         self
     }
 
-    /// The command itself, for what this builder does not know.
+    /// The command itself, for options that this builder does not have.
     pub fn command(&mut self) -> &mut Command {
         &mut self.command
     }
@@ -182,7 +182,7 @@ impl Drop for Running {
 /// A trainit that has ended.
 #[derive(Debug)]
 pub struct Finished {
-    /// How.
+    /// Its status.
     pub status: ExitStatus,
     /// Everything it and its children wrote to standard output.
     pub stdout: Vec<u8>,
@@ -304,14 +304,14 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Fails unless what began then took no longer than work without a wait takes on a busy machine. A test uses it where the
-/// wait that it excludes would last longer. Bounds below 5 s do not hold on a busy machine.
+/// Fails unless the time since `begun` is short enough for work without a wait on a busy machine. A test uses it to
+/// exclude a longer wait. Bounds below 5 s do not hold on a busy machine.
 #[track_caller]
 pub fn assert_prompt(begun: Instant) {
     assert_within(begun, Duration::from_secs(10));
 }
 
-/// Fails unless what began then took no longer than the limit, which is a promise of trainit and the time of a busy machine.
+/// Fails unless the time since `begun` is within the limit, which is a promise of trainit and a margin for a busy machine.
 #[track_caller]
 pub fn assert_within(begun: Instant, limit: Duration) {
     let took = begun.elapsed();
@@ -337,7 +337,7 @@ pub fn first_child(pid: i32) -> Option<i32> {
     children.split_whitespace().next()?.parse().ok()
 }
 
-/// Whether the driver of real GPUs is loaded here, so that nothing can be seen of a machine without any.
+/// Whether the driver of real GPUs is loaded here, so that a machine without GPUs cannot be tested.
 pub fn has_gpus() -> bool {
     let has_driver = std::path::Path::new("/proc/driver/nvidia").exists();
     if has_driver {
@@ -351,8 +351,8 @@ pub fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
 }
 
-/// Waits until a run has had the one wake-up of its own, in which it takes room in its small directory, and sleeps with
-/// all its threads.
+/// Waits until a run has reserved space in its run directory, its only wake-up without a cause, and all its threads
+/// sleep.
 #[track_caller]
 pub fn settled(running: &Running, dir: &Path) {
     let sleeps = |task: PathBuf| {

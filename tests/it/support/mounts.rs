@@ -1,4 +1,4 @@
-//! File systems that do not answer. Each is let go of when it is dropped, which ends every call that waits in it.
+//! File systems that do not answer. Dropping one unmounts it and ends every call that waits in it.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ impl Hung {
     pub fn over(at: &Path) -> Option<Hung> {
         let fuse = File::options().read(true).write(true).open("/dev/fuse").ok()?;
         let mut mount = Command::new("mount");
-        // It has the device as its standard input.
+        // The helper has the device as its standard input.
         mount.args(["-i", "-n", "-t", "fuse.hung", "-o", "fd=0,rootmode=40755,user_id=0,group_id=0", "hung"]);
         let is_mounted = mount.arg(at).stdin(fuse.try_clone().ok()?).stderr(Stdio::null()).status().ok()?.success();
         is_mounted.then(|| Hung { at: at.to_owned(), _fuse: fuse })
@@ -49,7 +49,7 @@ impl Frozen {
         (is_made && mount.status().ok()?.success()).then(|| Frozen { at: at.to_owned() })
     }
 
-    /// Until what comes back is dropped, which is to be before any process that writes is waited for.
+    /// Freezes until the result is dropped. Drop it before waiting for a process that writes.
     pub fn freeze(&self) -> Ice<'_> {
         assert!(Command::new("fsfreeze").arg("-f").arg(&self.at).status().unwrap().success());
         Ice(&self.at)

@@ -1,4 +1,4 @@
-//! Holds a process or a thread with ptrace(2), in the place of a kernel that does not let it go.
+//! Holds a process or a thread with ptrace(2), to imitate one that is stuck in the kernel.
 
 #![expect(unsafe_code, reason = "ptrace")]
 
@@ -8,14 +8,14 @@ use super::eventually;
 pub struct Held(i32);
 
 impl Held {
-    /// It runs on, but after it is killed no process can reap it.
+    /// The process runs, but after a kill it cannot be reaped.
     #[track_caller]
     pub fn when_killed(pid: i32) -> Held {
         request(libc::PTRACE_SEIZE, pid);
         Held(pid)
     }
 
-    /// It does not move any more.
+    /// The thread is stopped.
     #[track_caller]
     pub fn still(tid: i32) -> Held {
         let held = Held::when_killed(tid);

@@ -54,7 +54,7 @@ pub(in crate::support) fn hash_of(bytes: &[u8]) -> String {
 
 pub(super) const CHECKSUM: &str = "x-amz-checksum-crc64nvme";
 
-/// CRC-64/NVME as S3 spells it; its polynomial's bits reversed.
+/// CRC-64/NVME in S3's form; the bits of the polynomial are reversed.
 fn crc64_of(bytes: &[u8]) -> String {
     static TABLE: LazyLock<Vec<u64>> = LazyLock::new(|| {
         let step = |state: u64, _| state >> 1 ^ if state & 1 == 1 { 0x9a6c_9329_ac4b_c9b5 } else { 0 };
@@ -82,7 +82,7 @@ fn put(state: &mut State, request: Request, upload: Option<String>, ignores_cond
     if request.header("x-goog-hash").is_some_and(|sent| sent != hash_of(&request.body)) {
         return error("400 Bad Request", "BadDigest");
     }
-    // Of every object and every part, as S3 checks it and says so.
+    // S3 checks and reports the checksum of every object and every part.
     let checksum = request.header(CHECKSUM).map(|sent| (CHECKSUM, sent.to_owned()));
     if checksum.as_ref().is_some_and(|(_, sent)| *sent != crc64_of(&request.body)) {
         return error("400 Bad Request", "BadDigest");
@@ -134,7 +134,7 @@ pub(in crate::support) fn get(state: &State, request: &Request) -> Answer {
     Answer { headers, body: object.bytes[from..end].to_vec(), ..answer("206 Partial Content") }
 }
 
-/// Three keys a page, so that every client must ask for more pages.
+/// Three keys on each page, so that every client must request more pages.
 fn list(state: &State, query: &BTreeMap<String, String>) -> Answer {
     const PAGE: usize = 3;
     assert_eq!(query.get("list-type").map(String::as_str), Some("2"));
@@ -148,7 +148,7 @@ fn list(state: &State, query: &BTreeMap<String, String>) -> Answer {
         .iter()
         .map(|(key, object)| {
             let (key, size, etag) = (escape(key), object.bytes.len(), object.generation);
-            // A file that exists only during a write was made just now.
+            // An object without a time was created just now.
             let hour = if key.contains("/.trainit/probes/") { 17 } else { 16 };
             let time = format!("2026-11-21T{hour}:00:00.000Z");
             format!(

@@ -1,5 +1,5 @@
-//! A bucket on loopback that speaks the XML dialects of Cloud Storage, S3 and Azure (`blobs`) over real HTTP.
-//! A test may read it, damage it, and say how it misbehaves.
+//! A bucket on loopback that speaks the XML dialects of Cloud Storage, S3 and Azure (`blobs`) over real HTTP. A test
+//! can read it, damage it, and configure its misbehaviour.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -34,29 +34,29 @@ impl Request {
 
 /// How the bucket misbehaves for one request.
 pub enum Fault {
-    /// Answers this, and does nothing.
+    /// Returns this answer without performing the request.
     Refuse(&'static str, &'static str),
-    /// Does it, and answers this.
+    /// Performs the request, and returns this answer.
     Afterwards(&'static str),
-    /// Closes the connection, nothing done.
+    /// Closes the connection without performing the request.
     Close,
-    /// Closes it after the headers, while the body is sent.
+    /// Closes the connection after the headers, while the body is sent.
     Cut,
     /// Never answers.
     Hang,
-    /// Does it, and never answers.
+    /// Performs the request, and never answers.
     Mute,
-    /// Answers 200 and does nothing.
+    /// Answers 200 without performing the request.
     Pretend,
-    /// Sends half of the body that it promised.
+    /// Sends half of the announced body.
     Half,
-    /// Sends half of the body and says that this is all.
+    /// Sends half of the body and announces only that half.
     Short,
     /// Flips a bit of a stored or sent object.
     Flip,
-    /// Lists nothing and says that this was all.
+    /// Lists nothing, as the last page.
     LosePage,
-    /// Answers 200 with this, and does nothing.
+    /// Answers 200 with this text without performing the request.
     Say(&'static str),
     /// Answers with this status and this text, and then sends more text until the client closes.
     Endless(&'static str, &'static str),
@@ -72,7 +72,7 @@ struct Object {
 pub(super) struct State {
     objects: BTreeMap<String, Object>,
     uploads: BTreeMap<String, BTreeMap<u32, Vec<u8>>>,
-    /// Azure's, by blob and id.
+    /// Azure's blocks, by blob and id.
     pub(super) blocks: BTreeMap<(String, String), Vec<u8>>,
     generation: u64,
     asked: Vec<Request>,
@@ -87,7 +87,7 @@ struct Shared {
     babbled: AtomicUsize,
 }
 
-/// Bytes after which an answer without an end has one.
+/// The limit in bytes of an endless answer.
 const MOST_BABBLE: usize = 400 << 20;
 
 /// The bucket. Its threads end with the test process.
@@ -97,7 +97,7 @@ pub struct Bucket {
     shared: Arc<Shared>,
 }
 
-/// Its name.
+/// The bucket's name.
 pub const NAME: &str = "train-bucket";
 
 impl Bucket {
@@ -105,7 +105,7 @@ impl Bucket {
         Bucket::of(false)
     }
 
-    /// One that ignores If-None-Match and generations.
+    /// A bucket that ignores If-None-Match and generations.
     pub fn liar() -> Bucket {
         Bucket::of(true)
     }
@@ -130,12 +130,12 @@ impl Bucket {
         Bucket { at, shared }
     }
 
-    /// What finds it as Cloud Storage.
+    /// The variables to use it as Cloud Storage.
     pub fn as_google(&self) -> Vec<(&'static str, String)> {
         vec![("STORAGE_EMULATOR_HOST", self.at.clone())]
     }
 
-    /// What finds it as S3.
+    /// The variables to use it as S3.
     pub fn as_amazon(&self) -> Vec<(&'static str, String)> {
         vec![
             ("AWS_ENDPOINT_URL", format!("http://{}", self.at)),
@@ -145,7 +145,7 @@ impl Bucket {
         ]
     }
 
-    /// What finds it as Azure's.
+    /// The variables to use it as Azure Blob Storage.
     pub fn as_azure(&self) -> Vec<(&'static str, String)> {
         vec![
             ("AZURE_STORAGE_ACCOUNT", "acc".to_owned()),
@@ -154,15 +154,15 @@ impl Bucket {
         ]
     }
 
-    /// From now on, requests are judged by this first.
+    /// From now on, this rule decides about each request first.
     pub fn misbehave(&self, rule: impl Fn(&Request) -> Option<Fault> + Send + Sync + 'static) {
         *self.shared.rule.lock().unwrap() = Some(Arc::new(rule));
     }
 
-    /// It looks whether a name is free, and writes then, where it is a [`Bucket::liar`]; the first PUT of a key that ends so
-    /// waits in between. It reports the wait, and continues when the test says so.
+    /// Makes the first PUT of a key with this ending wait between the check whether the name is free and the write of a
+    /// [`Bucket::liar`]. The receiver gets a message when it waits, and the sender continues it.
     pub fn hesitate(&self, end: &'static str) -> (Receiver<()>, Sender<()>) {
-        let ((waits, told), (go_on, word)) = (channel(), channel());
+        let ((waits, waiting), (go_on, word)) = (channel(), channel());
         let (first, shared) = (Mutex::new(Some(word)), Arc::clone(&self.shared));
         self.misbehave(move |r| {
             let is_there = shared.state.lock().unwrap().has(&r.key);
@@ -177,7 +177,7 @@ impl Bucket {
             }
             None
         });
-        (told, go_on)
+        (waiting, go_on)
     }
 
     pub fn behave(&self) {
@@ -192,7 +192,7 @@ impl Bucket {
         self.state().objects.get(key).map(|o| o.bytes.clone())
     }
 
-    /// Puts an object there without a request.
+    /// Adds an object without a request.
     pub fn place(&self, key: &str, bytes: &[u8]) {
         self.state().put(key, bytes.to_vec());
     }
@@ -212,11 +212,11 @@ impl Bucket {
     }
 
     /// Every request so far as `METHOD key`.
-    pub fn deeds(&self) -> Vec<String> {
+    pub fn request_lines(&self) -> Vec<String> {
         self.asked().iter().map(|r| format!("{} {}", r.method, r.key)).collect()
     }
 
-    /// Bytes of endless answers that were taken from it.
+    /// Bytes of endless answers that clients have read.
     pub fn babbled(&self) -> usize {
         self.shared.babbled.load(Relaxed)
     }
@@ -230,7 +230,7 @@ impl Bucket {
     }
 }
 
-/// The key of `as_amazon`.
+/// The access key of `as_amazon`.
 pub const SECRET: &str = "wJalrXUtnFEMIEXAMPLEKEYhunter2";
 
 impl State {
@@ -279,7 +279,7 @@ fn serve(stream: &TcpStream, shared: &Shared) {
         let rule = shared.rule.lock().unwrap().clone();
         let fault = rule.and_then(|rule| rule(&request));
         if let Some(Fault::Cut) = fault {
-            // Half closed and then reset while the body arrives, so the other side writes into a closed pipe.
+            // Half closed and then reset while the body arrives, so that the client writes into a closed connection.
             let _ = reader.read_exact(&mut [0; 4096]);
             let _ = stream.shutdown(std::net::Shutdown::Write);
             return;
@@ -327,7 +327,7 @@ fn serve(stream: &TcpStream, shared: &Shared) {
             }
             Some(Fault::Flip) => {
                 let mut request = request;
-                // S3's check is before the damage.
+                // S3 checks before the damage.
                 request.headers.remove(CHECKSUM);
                 if let Some(byte) = request.body.first_mut() {
                     *byte ^= 1;
@@ -386,7 +386,7 @@ fn receive(reader: &mut BufReader<&TcpStream>) -> Option<(Request, usize)> {
     let query = pairs.map(|(name, value)| (decode(name), decode(&value.replace('+', " ")))).collect();
     let (bucket, key) = path.trim_start_matches('/').split_once('/').unwrap_or((path.trim_start_matches('/'), ""));
     let length = headers.get("content-length").and_then(|l| l.parse().ok()).unwrap_or(0);
-    // Whoever asks for another bucket finds none: the rest of the server need not know.
+    // A request for another bucket finds nothing.
     let is_ours = decode(bucket) == NAME;
     let key = if is_ours { decode(key) } else { "\0".to_owned() };
     Some((Request { method, key, query, headers, body: Vec::new() }, length))
