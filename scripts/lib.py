@@ -1,4 +1,4 @@
-"""What the Python scripts share: the repository's root, the binary to try, and the commands that must be installed.
+"""Common code of the Python scripts: the repository's root, the binary to try, and the commands that must be installed.
 
 A script in a folder of scripts/ imports it after sys.path.insert(0, ...) of its parent folder.
 """
@@ -23,7 +23,7 @@ def skip(reason):
 
 
 def need(command, package):
-    """Installs Debian's package where the command is missing and this is root."""
+    """Installs Debian's package if the command is missing and this is root."""
     if shutil.which(command):
         return
     if os.geteuid() != 0 or not shutil.which("apt-get"):
@@ -60,7 +60,7 @@ def _built(profile):
 
 
 def packages(venv, mark, *wanted):
-    """Installs them once in a virtual environment of .cache, as `packages` of lib.sh: its Python, or None where they cannot be had."""
+    """Installs them once in a virtual environment of .cache, as `packages` of lib.sh: its Python, or None if they cannot be installed."""
     folder = os.path.join(ROOT, ".cache", venv)
     python, mark = os.path.join(folder, "bin", "python"), os.path.join(folder, mark)
     if os.path.exists(mark):

@@ -9,9 +9,9 @@ ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
 
 def metadata(target, *flags):
     """The answer of `cargo metadata` for one target."""
-    told = subprocess.run(["cargo", "metadata", "--format-version=1", "--locked", "--filter-platform", target, *flags],
+    answer = subprocess.run(["cargo", "metadata", "--format-version=1", "--locked", "--filter-platform", target, *flags],
                           stdout=subprocess.PIPE, check=True, cwd=ROOT)
-    return json.loads(told.stdout)
+    return json.loads(answer.stdout)
 
 
 def used(targets, kinds=(None, "build")):
@@ -21,10 +21,10 @@ def used(targets, kinds=(None, "build")):
     """
     found, edges = {}, {}
     for target in targets:
-        told = metadata(target)
-        nodes = {node["id"]: node for node in told["resolve"]["nodes"]}
-        by_id = {package["id"]: package for package in told["packages"]}
-        seen, waiting = set(), [told["resolve"]["root"]]
+        answer = metadata(target)
+        nodes = {node["id"]: node for node in answer["resolve"]["nodes"]}
+        by_id = {package["id"]: package for package in answer["packages"]}
+        seen, waiting = set(), [answer["resolve"]["root"]]
         while waiting:
             package = waiting.pop()
             if package in seen:

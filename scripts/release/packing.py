@@ -1,4 +1,4 @@
-"""What the release scripts share: the version, the time of the release, and archives whose bytes depend on nothing else.
+"""Common code of the release scripts: the version, the time of the release, and reproducible archives.
 
 Every archive has sorted members, owner 0, fixed modes and the one time. Compressed bytes are zlib's: the same on machines
 with the same zlib.
@@ -26,7 +26,7 @@ def fail(text):
 
 
 def arguments(description, flags=()):
-    """The architectures of the command line (this machine's where none is given), the folder of --out and the flags."""
+    """The architectures of the command line (by default this machine's), the folder of --out and the flags."""
     import argparse
 
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -49,7 +49,7 @@ def read(path):
 
 
 def static_file(arch, name="trainit"):
-    """What scripts/build-static left."""
+    """The file that scripts/build-static built."""
     path = "target/static/%s/%s" % (arch, name)
     if not os.path.exists(os.path.join(ROOT, path)):
         fail("there is no %s; build it first: scripts/build-static %s" % (path, arch))
@@ -63,19 +63,19 @@ def package():
 
 def epoch():
     """SOURCE_DATE_EPOCH, else the time of the last commit."""
-    told = os.environ.get("SOURCE_DATE_EPOCH")
-    if told is None:
+    seconds = os.environ.get("SOURCE_DATE_EPOCH")
+    if seconds is None:
         git = ["git", "-C", ROOT, "log", "-1", "--format=%ct"]
         done = subprocess.run(git, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False, text=True)
-        told = done.stdout.strip() or "0"
-    if not re.fullmatch("[0-9]+", told):
-        fail("SOURCE_DATE_EPOCH is %r; expected seconds since 1970" % told)
-    return int(told)
+        seconds = done.stdout.strip() or "0"
+    if not re.fullmatch("[0-9]+", seconds):
+        fail("SOURCE_DATE_EPOCH is %r; expected seconds since 1970" % seconds)
+    return int(seconds)
 
 
 def zipped(members):
     """A zip archive of (name, mode, bytes), in their order."""
-    # A zip archive knows no time before 1980, and two seconds are its step.
+    # A zip archive has no time before 1980, and a resolution of two seconds.
     when = time.gmtime(max(epoch(), calendar.timegm((1980, 1, 1, 0, 0, 0))))
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
@@ -87,7 +87,7 @@ def zipped(members):
 
 
 def tar(members):
-    """A tar archive of (name, mode, bytes), with the folders that they lie in."""
+    """A tar archive of (name, mode, bytes), with their folders."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         folders = set()
@@ -116,7 +116,7 @@ def gzipped(content):
 
 
 def write(folder, name, content):
-    """Writes a file in one piece and prints its name."""
+    """Writes a file atomically and prints its name."""
     path = os.path.join(folder, name)
     with open(path + ".part", "wb") as file:
         file.write(content)

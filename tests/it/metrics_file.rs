@@ -286,7 +286,7 @@ fn a_report_waits_for_the_lock() {
 }
 
 const FULL: &str = "mount -t tmpfs -o size=4k none \"$DIR\" && printf '{\"x\": \"%s\"}\\n' \"$(head -c $((FILL)) /dev/zero | tr '\\0' x)\" >\"$FILE\" && \
-     cp \"$FILE\" /dev/shm/before-$$ && \"$@\"; code=$?; cmp \"$FILE\" /dev/shm/before-$$ && echo as it was; rm /dev/shm/before-$$; exit $code";
+     cp \"$FILE\" /dev/shm/before-$$ && \"$@\"; code=$?; cmp \"$FILE\" /dev/shm/before-$$ && echo is unchanged; rm /dev/shm/before-$$; exit $code";
 
 #[test]
 fn a_full_disk_leaves_the_file_unchanged_and_is_reported() {

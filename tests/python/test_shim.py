@@ -29,14 +29,14 @@ GOLDEN = ROOT / "tests/golden/hypertune-cases.jsonl"
 DEADLINE = 60
 
 
-# The tests' own environment is empty, so this is found before.
+# The tests' environment is empty, so this is read before.
 EXECUTABLE = os.environ.get("TRAINIT") or os.path.join(os.environ.get("CARGO_TARGET_DIR", str(ROOT / "target")), "debug/trainit")
 
 needs_executable = unittest.skipUnless(os.access(EXECUTABLE, os.X_OK), "no trainit executable: cargo build, or name one with TRAINIT")
 
 
 class Case(unittest.TestCase):
-    """A directory, an environment without anything of trainit or a tuner, and no warning from before."""
+    """A directory, an environment without variables of trainit or a tuner, and no earlier warning."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -86,15 +86,15 @@ class Case(unittest.TestCase):
 
     @contextlib.contextmanager
     def one_warning(self, words):
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             yield
-        self.assertEqual([w.category for w in told], [RuntimeWarning], [str(w.message) for w in told])
-        self.assertIn(words, str(told[0].message))
+        self.assertEqual([w.category for w in caught], [RuntimeWarning], [str(w.message) for w in caught])
+        self.assertIn(words, str(caught[0].message))
 
 
 class OutsideTrainit(Case):
-    def test_every_call_is_harmless_and_leaves_nothing(self):
+    def test_every_call_is_harmless_and_creates_nothing(self):
         with mock.patch.object(_metrics_file, "DEFAULT_FILE", self.file), warnings.catch_warnings():
             warnings.simplefilter("error")
             trainit.step(1, loss=0.5)
@@ -110,12 +110,12 @@ class OutsideTrainit(Case):
         self.assertIs(signal.getsignal(signal.SIGTERM), signal.SIG_DFL)
         self.assertEqual(os.listdir(self.dir), [])
 
-    def test_a_report_reaches_a_tuner_that_runs_the_process_without_trainit(self):
+    def test_without_trainit_a_report_reaches_the_tuner(self):
         os.environ["CLOUD_ML_HP_METRIC_FILE"] = self.file
         self.assertTrue(trainit.report("acc", 0.9))
         self.assertEqual(len(self.lines()), 1)
 
-    def test_the_import_brings_nothing_but_the_standard_library(self):
+    def test_the_package_imports_only_the_standard_library(self):
         code = "import sys; before = set(sys.modules); import trainit, trainit.hypertune; print(*(set(sys.modules) - before))"
         for name in self.end(self.python(code)).split():
             origin = getattr(sys.modules.get(name), "__file__", None) or ""
@@ -134,7 +134,7 @@ class Steps(Case):
         with open(os.environ["TRAINIT_HEARTBEAT_FILE"], encoding="ascii") as file:
             return json.load(file)
 
-    def test_the_first_step_beats_and_further_ones_once_a_second(self):
+    def test_the_first_step_writes_a_heartbeat_and_later_steps_once_a_second(self):
         self.under_trainit()
         trainit.step(1)
         self.assertEqual(self.beat(), {"step": 1})
@@ -146,7 +146,7 @@ class Steps(Case):
         self.assertEqual(self.beat(), {"step": 10000})
         self.assertEqual(os.listdir(self.dir), ["heartbeat"])
 
-    def test_a_metric_is_written_with_its_newest_value_and_the_step_of_that(self):
+    def test_a_metric_is_written_with_its_newest_value_and_step(self):
         self.under_trainit()
         trainit.step(1, loss=4)
         trainit.step(2, loss=3, acc=0.5)
@@ -154,8 +154,8 @@ class Steps(Case):
         self.assertEqual([(x["loss"], x["global_step"]) for x in self.lines()], [("4.0", "1")])
         self.now += 1.0
         trainit.step(4)
-        told = {(tag, line[tag], line["global_step"]) for line in self.lines()[1:] for tag in ("loss", "acc") if tag in line}
-        self.assertEqual(told, {("loss", "2.0", "3"), ("acc", "0.5", "2")})
+        found = {(tag, line[tag], line["global_step"]) for line in self.lines()[1:] for tag in ("loss", "acc") if tag in line}
+        self.assertEqual(found, {("loss", "2.0", "3"), ("acc", "0.5", "2")})
 
     def test_a_value_is_converted_only_when_it_is_written(self):
         self.under_trainit()
@@ -170,7 +170,7 @@ class Steps(Case):
             trainit.step(n, loss=Tensor())
         self.assertEqual(len(converted), 1)
 
-    def test_a_step_that_is_no_number_still_beats(self):
+    def test_a_step_that_is_not_a_number_still_writes_a_heartbeat(self):
         self.under_trainit()
         with self.one_warning("is no whole number"):
             trainit.step("many")
@@ -179,7 +179,7 @@ class Steps(Case):
         trainit.step()
         self.assertEqual(self.beat(), {})
 
-    def test_a_metric_may_be_called_as_a_parameter(self):
+    def test_a_metric_may_have_the_name_of_a_parameter(self):
         self.under_trainit()
         trainit.step(7, n=1, self=2, tag=3)
         self.assertEqual(len(self.lines()), 3)
@@ -209,7 +209,7 @@ class Steps(Case):
         self.end(self.python("import trainit\nfor n in range(1, 501): trainit.step(n, loss=n)"))
         self.assertEqual((self.lines()[-1]["loss"], self.lines()[-1]["global_step"]), ("500.0", "500"))
 
-    def test_a_forked_child_writes_nothing_of_its_parents(self):
+    def test_a_forked_child_writes_no_values_of_its_parent(self):
         self.under_trainit()
         code = """
             import os, sys, trainit
@@ -235,7 +235,7 @@ class Reports(Case):
         line = self.lines()[0]
         self.assertEqual((line["acc"], line["global_step"], line["checkpoint_path"], line["trial"]), ("0.5", "7", "/m/ck", "0"))
 
-    def test_an_empty_tag_is_the_variables_else_the_default(self):
+    def test_an_empty_tag_is_that_of_the_variable_or_else_the_default(self):
         trainit.report("", 1)
         os.environ["CLOUD_ML_HP_METRIC_TAG"] = "acc"
         trainit.report("", 1)
@@ -263,11 +263,11 @@ class Reports(Case):
         self.assertEqual(self.lines(), [])
 
     def test_many_different_mistakes_do_not_fill_the_log(self):
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             for n in range(1000):
                 trainit.report("a", "x%d" % n)
-        self.assertEqual(len(told), _report.MOST_WARNINGS)
+        self.assertEqual(len(caught), _report.MOST_WARNINGS)
 
     def test_a_file_that_cannot_be_written_is_one_warning(self):
         os.environ["CLOUD_ML_HP_METRIC_FILE"] = self.dir
@@ -275,13 +275,13 @@ class Reports(Case):
             self.assertIs(trainit.report("a", 1), False)
             self.assertIs(trainit.report("a", 2), False)
 
-    def test_a_fifo_without_a_reader_does_not_hold_the_trainer(self):
+    def test_a_fifo_without_a_reader_does_not_block_the_trainer(self):
         os.mkdir(os.path.dirname(self.file))
         os.mkfifo(self.file)
         with self.one_warning("is not in"):
             self.assertIs(trainit.report("a", 1), False)
 
-    def test_only_the_first_rank_reports_unless_every_rank_is_asked_for(self):
+    def test_only_the_first_rank_reports_by_default(self):
         os.environ["RANK"] = "1"
         self.assertIs(trainit.report("a", 1), False)
         self.assertIs(trainit.report("a", 1, every_rank=True), True)
@@ -301,7 +301,7 @@ class Reports(Case):
             thread.join()
         self.assertEqual(len(self.lines()), 400)
 
-    def test_as_many_lines_stay_as_are_kept(self):
+    def test_only_the_last_lines_are_kept(self):
         for keep, stay in (("3", 3), ("0", 8), ("nonsense", 13)):
             _report._warned.clear()
             os.environ["TRAINIT_KEEP"] = keep
@@ -331,20 +331,20 @@ class File(Case):
         for keep in (0, 5):
             self.assertEqual(self.carry_out(b'{}\n{"a": 1}', b"{}\n", keep), b'{}\n{"a": 1}\n{}\n')
 
-    def test_the_oldest_lines_go_and_newlines_stand_in_their_place_until_the_file_is_shortened(self):
+    def test_the_oldest_lines_are_dropped_and_newlines_fill_the_file_until_it_is_shortened(self):
         plan = _metrics_file.plan(b"aaa\nc\n", 0, b"d\n", 2)
         self.assertEqual((plan.content, plan.length), (b"c\nd\n\n\n", 4))
         self.assertEqual(self.carry_out(b"a\nb\n\n\n", b"c\n", 3), b"a\nb\n\n\nc\n")
         self.assertEqual(self.carry_out(b"a\nb\n\n\n", b"c\n", 2), b"b\nc\n")
         self.assertEqual(self.carry_out(b"", b"1\n2\n3\n", 2), b"2\n3\n")
 
-    def test_a_file_that_is_no_metrics_file_is_left_alone(self):
+    def test_a_file_that_is_not_a_metrics_file_is_not_changed(self):
         data = b"x" * (_metrics_file.LONGEST_LINE + 1)
         with self.assertRaises(OSError):
             self.carry_out(data, b"{}\n", 100)
         self.assertEqual(os.path.getsize(self.file), len(data))
 
-    def test_a_line_longer_than_the_first_look_is_found(self):
+    def test_a_line_longer_than_the_first_read_is_found(self):
         long = b'{"a": "' + b"x" * 50000 + b'"}\n'
         self.assertEqual(self.carry_out(long + b"torn", b"{}\n", 0), long + b"{}\n")
 
@@ -356,7 +356,7 @@ class File(Case):
         after = os.stat(self.file)
         self.assertEqual((before.st_ino, before.st_mode), (after.st_ino, after.st_mode))
 
-    def test_a_lock_that_is_never_given_back_costs_the_trimming_and_nothing_else(self):
+    def test_a_lock_that_is_never_released_only_prevents_trimming(self):
         os.makedirs(os.path.dirname(self.file))
         with open(self.file, "wb") as holder, mock.patch.object(_metrics_file, "PATIENCE", 0.05):
             holder.write(b"{}\n" * 3)
@@ -365,7 +365,7 @@ class File(Case):
             _metrics_file.MetricsFile(self.file, 2).append(b"{}\n")
         self.assertEqual(len(self.lines()), 4)
 
-    def test_the_lock_is_given_back_though_a_forked_child_has_the_descriptor(self):
+    def test_the_lock_is_released_although_a_forked_child_has_the_descriptor(self):
         metrics = _metrics_file.MetricsFile(self.file)
         fork_in_the_middle = """
             import os, sys, time
@@ -385,7 +385,7 @@ class File(Case):
         process = self.python(fork_in_the_middle.replace("sys.argv[1]", repr(self.file)), stdin=subprocess.PIPE)
         self.assertEqual(process.stdout.readline(), "done\n")
         with open(self.file, "rb") as file:
-            # Raises where the child holds it.
+            # Raises if the child holds it.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         metrics.append(b"{}\n")
         process.communicate("", timeout=DEADLINE)
@@ -412,7 +412,7 @@ class File(Case):
 
 
 class HyperTune(Case):
-    # Where the package loses what others wrote, or breaks every later report.
+    # Cases where the library loses the lines of others, or breaks every later report.
     DIFFERENCES = {
         "old file is lost at the first report": '{"a": "1"}\n',
         "checkpoint path object poisons the queue": None,
@@ -489,7 +489,7 @@ class HyperTune(Case):
 
         return getattr(numpy, kind)(text)
 
-    def test_a_file_without_a_folder_and_an_empty_variable_are_taken(self):
+    def test_a_file_without_a_folder_and_an_empty_variable_are_accepted(self):
         before = os.getcwd()
         os.chdir(self.dir)
         self.addCleanup(os.chdir, before)
@@ -500,7 +500,7 @@ class HyperTune(Case):
         with mock.patch.object(_metrics_file, "DEFAULT_FILE", self.file):
             self.assertEqual(hypertune.HyperTune().metric_path, self.file)
 
-    def test_a_failed_write_is_raised_as_the_package_does(self):
+    def test_a_failed_write_raises_the_same_error_as_in_the_library(self):
         os.environ["CLOUD_ML_HP_METRIC_FILE"] = "/dev/full"
         with self.assertRaises(OSError):
             hypertune.HyperTune().report_hyperparameter_tuning_metric("a", 1)
@@ -511,7 +511,7 @@ class Stopping(Case):
         super().setUp()
         self.under_trainit()
 
-    def test_the_file_says_so_and_holds_the_deadline(self):
+    def test_the_preemption_file_announces_a_stop_and_has_the_deadline(self):
         self.assertIs(trainit.should_stop(), False)
         self.assertIsNone(trainit.deadline())
         self.write("preemption", "2026-04-11T22:26:58.250Z\n")
@@ -519,18 +519,18 @@ class Stopping(Case):
         deadline = trainit.deadline()
         self.assertEqual((deadline.isoformat(), deadline.utcoffset().total_seconds()), ("2026-04-11T22:26:58.250000+00:00", 0.0))
 
-    def test_a_deadline_that_is_none_is_none(self):
+    def test_an_invalid_deadline_is_none(self):
         for text in ("", "\n", "soon", "2026-13-45T00:00:00Z", "x" * 5000):
             self.write("preemption", text)
             self.assertIsNone(trainit.deadline(), text[:20])
             self.assertIs(trainit.should_stop(), True)
 
-    def test_sigterm_is_heard_from_the_first_question_on(self):
+    def test_sigterm_is_noticed_after_the_first_call(self):
         trainit.should_stop()
         os.kill(os.getpid(), signal.SIGTERM)
         self.assertIs(trainit.should_stop(), True)
 
-    def test_a_handler_of_the_trainers_own_stays(self):
+    def test_the_trainers_own_handler_stays(self):
         def own(*_):
             pass
 
@@ -563,11 +563,11 @@ class Stopping(Case):
 
 
 class Resuming(Case):
-    def test_the_variables_are_what_trainit_says(self):
+    def test_the_values_are_those_of_trainits_variables(self):
         os.environ.update(TRAINIT_RESUME_FROM="/ck/5", TRAINIT_RESUME_STEP="5", TRAINIT_CHECKPOINT_DIR="/ck")
         self.assertEqual((trainit.resume_from(), trainit.resume_step(), trainit.checkpoint_dir("x")), ("/ck/5", 5, "/ck"))
 
-    def test_a_checkpoint_whose_step_is_not_known_has_none(self):
+    def test_a_checkpoint_with_an_unknown_step_has_none(self):
         for text in ("", "x", "-1", "1.5"):
             os.environ.update(TRAINIT_RESUME_FROM="/ck/5", TRAINIT_RESUME_STEP=text)
             self.assertIsNone(trainit.resume_step())
@@ -604,7 +604,7 @@ class BesideTheExecutable(Case):
             self.skipTest("a release build has no clock to freeze")
         self.assertEqual(lines[0::2], lines[1::2])
 
-    def test_both_say_which_rank_is_the_first(self):
+    def test_both_agree_on_the_first_rank(self):
         task = '{"cluster": {"%s": ["a"], "worker": ["b"]}, "task": {"type": "%s", "index": %s}}'
         environments = [{}, {"PROCESS_ID": "1"}, {"PROCESS_ID": "1", "NUM_PROCESSES": "2", "COORDINATOR_ADDRESS": "a"}]
         names = [names[0] for names in _first.RANKS if len(names) == 1] + list(_first.HOSTS)
@@ -617,7 +617,7 @@ class BesideTheExecutable(Case):
         environments += [{"RANK": "1", "SLURM_PROCID": "0"}, {"PET_NODE_RANK": "0", "RANK": "3"},
                          {"CLUSTER_SPEC": task % ("chief", "worker", "0"), "TF_CONFIG": task % ("chief", "chief", "0")}]
         self.under_trainit(TRAINIT_KEEP="0", TRAINIT_RANK0_ONLY="true")
-        told = []
+        is_first = []
         for at in range(0, len(environments), 8):
             batch = environments[at:at + 8]
             running = [self.report_metric("t%d" % (at + n), "1", env={**os.environ, **one}) for n, one in enumerate(batch)]
@@ -627,8 +627,8 @@ class BesideTheExecutable(Case):
         for n, one in enumerate(environments):
             with mock.patch.dict(os.environ, one):
                 self.assertEqual(_first.is_first(), "t%d" % n in reported, one)
-            told.append("t%d" % n in reported)
-        self.assertTrue(any(told) and not all(told))
+            is_first.append("t%d" % n in reported)
+        self.assertTrue(any(is_first) and not all(is_first))
 
     def test_a_loop_under_trainit_stops_saves_and_resumes(self):
         checkpoints = os.path.join(self.dir, "checkpoints")

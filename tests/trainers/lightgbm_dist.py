@@ -36,12 +36,12 @@ def main():
         "machines": machines, "num_machines": len(hosts), "local_listen_port": int(hosts[rank].split(":")[1]),
     }
 
-    def told(env):
+    def report(env):
         print("step=%d loss=%.6f" % (env.iteration + 1, env.evaluation_result_list[0][2]), flush=True)
 
     print("start rank=%d world=%d lightgbm=%s" % (rank, len(hosts), lgb.__version__), flush=True)
     data = lgb.Dataset(x, y)
-    booster = lgb.train(params, data, num_boost_round=args.steps, valid_sets=[data], callbacks=[told])
+    booster = lgb.train(params, data, num_boost_round=args.steps, valid_sets=[data], callbacks=[report])
     trees = booster.model_to_string().split("parameters:")[0]
     print("model=%s" % hashlib.sha256(trees.encode()).hexdigest()[:16], flush=True)
     print("done step=%d" % args.steps, flush=True)

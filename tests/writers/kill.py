@@ -52,7 +52,7 @@ class Writer:
     def must_be_complete(self, begun, done):
         """Units whose save has returned and that no process has changed since."""
         oldest = begun - self.keep + 1 if self.keep else 0
-        # The save that has begun may already be deleting the oldest.
+        # The current save may already be deleting the oldest checkpoint.
         return {self.unit(step) for step in done if step >= oldest}
 
 
@@ -269,7 +269,7 @@ class HuggingFace(Writer):
         self.torch, self.transformers = torch, transformers
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
-        # It imports most of itself only when asked for.
+        # It imports most modules lazily.
         for name in ("Trainer", "TrainerCallback", "TrainingArguments", "GPT2Config", "GPT2LMHeadModel"):
             getattr(transformers, name)
 
@@ -379,7 +379,7 @@ class AccelerateSame(Accelerate):
         optimizer = self.torch.load(os.path.join(directory, unit, "optimizer.bin"), weights_only=False)
         if optimizer["param_groups"][0]["lr"] != step:
             raise ValueError("the model of step %d, the optimizer of another" % step)
-        # A name that stays says no step of the trainer's.
+        # A constant name does not contain the trainer's step.
         return 1
 
 
@@ -602,7 +602,7 @@ class XGBoost(Writer):
                 self.word = word
 
             def after_iteration(self, model, epoch, evals_log):
-                # Of the first round it saves nothing.
+                # It saves nothing in the first round.
                 if epoch > 0:
                     say(self.word, epoch)
                 return False
@@ -627,7 +627,7 @@ class Composer(TorchFile):
     sharded = None
 
     def prepare(self):
-        # Nothing is sent to its makers.
+        # Turns its telemetry off.
         os.environ.update(MOSAICML_PLATFORM="false", GLOO_SOCKET_IFNAME="lo")
         super().prepare()
         import composer
@@ -703,7 +703,7 @@ class Composer(TorchFile):
 
 
 class ComposerSharded(Composer):
-    """The same of two processes, each of which saves its shards."""
+    """The same with two processes, each of which saves its shards."""
 
     processes = 2
 
@@ -753,7 +753,7 @@ class Nvrx(TorchFile):
         step = 0
         while True:
             step += 1
-            # Made of tensors it asks for a GPU.
+            # With tensors it needs a GPU.
             state = self.states.BasicTensorAwareStateDict({})
             state.state_dict = {k: self.torch.from_numpy(v) for k, v in filled(self.numpy, step).items()}
             self.torch.distributed.barrier()
@@ -773,7 +773,7 @@ class Nvrx(TorchFile):
 
 
 class Numpy(Writer):
-    """numpy.save, as many an own trainer does."""
+    """numpy.save, as in many hand-written trainers."""
 
     def prepare(self):
         import numpy
@@ -797,7 +797,7 @@ class Numpy(Writer):
 
 
 class Pickle(Numpy):
-    """pickle.dump, as many an own trainer does."""
+    """pickle.dump, as in many hand-written trainers."""
 
     def unit(self, step):
         return "step-%d.pkl" % step
@@ -828,7 +828,7 @@ WRITERS = {
 }
 
 
-def forked(deed):
+def forked(work):
     """Runs it in a separate process; returns its answer, or its exception as text."""
     reading, writing = os.pipe()
     pid = os.fork()
@@ -836,7 +836,7 @@ def forked(deed):
         os.close(reading)
         silence()
         try:
-            answer = {"ok": deed()}
+            answer = {"ok": work()}
         except BaseException as error:
             answer = {"error": "%s: %s" % (type(error).__name__, str(error)[:200])}
         os.write(writing, json.dumps(answer).encode())
@@ -902,7 +902,7 @@ def listen(pipe, events, until):
 
 
 def kill(writer, pids, rng):
-    """All at once, or one of several a little earlier."""
+    """Kills all processes at once, or one of several a little earlier."""
     first = []
     if len(pids) > 1 and rng.random() < 0.5:
         first = [rng.choice(pids)]
@@ -941,7 +941,8 @@ def trial(writer, options, rng, durations, counts):
 
     command = [options.trainit, "checkpoint", "list", "--json", "--checkpoint-dir", directory] + writer.arguments
     listed = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, env={}).stdout)["local"]
-    # The listing names the newest complete unit of a format. Files of no format are a rest, which has no unit.
+    # The listing names the newest complete unit of a format. Files without a format belong to the rest, which
+    # has no unit.
     verdicts = {unit["unit"]: unit for unit in listed if unit["unit"] is not None}
     wrong = []
     finished = {unit for unit in [writer.unit(max(done))] if unit in writer.must_be_complete(begun, done)} if done else set()
@@ -956,7 +957,7 @@ def trial(writer, options, rng, durations, counts):
             wrong.append("%s is called complete and is torn: %s" % (unit, loaded["error"]))
         if complete and "ok" in loaded and says["step"] not in (None, loaded["ok"]) and options.writer != "keras":
             wrong.append("%s is called step %s and is step %s" % (unit, says["step"], loaded["ok"]))
-        # The save after it may have been killed when all of it was written.
+        # The next save may have been killed after everything was written.
         newer = any(other["complete"] and name != unit for name, other in verdicts.items())
         if unit in finished and not complete and not newer and not any(part["framework"] == "tree" for part in listed):
             why = says["problem"] if says else "not seen at all"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A real framework under `trainit run`, life after life: two on one disk, one on an empty disk, one more on that.
+"""A real framework under `trainit run` in four runs: two on one disk, one on an empty disk, and one more on that disk.
 
 Usage: lives.py WRITER --trainit PATH --work DIR
 
@@ -19,7 +19,7 @@ import time
 
 KEEP = 2
 SAVES = 3
-# Saves that come faster than they are committed are not all committed.
+# Saves that are faster than the commits are not all committed.
 PAUSE = 0.4
 
 
@@ -105,7 +105,7 @@ def huggingface(directory, resume, say):
         disable_tqdm=True, per_device_train_batch_size=1)
     data = [{"x": torch.ones(1), "labels": torch.ones(1)}] * 64
     trainer = transformers.Trainer(Model(), arguments, train_dataset=data, callbacks=[Slow()])
-    # True takes the highest in the directory.
+    # True uses the highest number in the directory.
     trainer.train(resume_from_checkpoint=bool(resume))
     return trainer.state.global_step, [name for name in os.listdir(directory) if name.startswith("checkpoint-")]
 
@@ -129,7 +129,7 @@ def lightning(directory, resume, say):
             return torch.optim.SGD(self.parameters(), 0.1)
 
         def on_train_epoch_end(self):
-            # It is saved after this.
+            # The save follows.
             time.sleep(PAUSE)
 
     begun = torch.load(resume, weights_only=False)["global_step"] if resume else 0
@@ -187,7 +187,7 @@ def safetensors(directory, resume, say):
     import torch
     step = 0
     if resume:
-        # Two files a save are no known format, so the directory itself is the checkpoint.
+        # Two files for each save are not a known format, so the directory itself is the checkpoint.
         resume = os.path.join(resume, newest(resume, "model_")[-1])
         step = int(library.load_file(resume)["step"])
         beside = resume.replace("model", "optimizer").replace(".safetensors", ".pt")
@@ -233,7 +233,7 @@ def ignite(directory, resume, say):
 
     class Saver(DiskSaver):
         def remove(self, filename):
-            # Its list of saves, which it saves, has some that a restore did not bring.
+            # Its saved list of saves contains some that were not restored.
             if os.path.exists(os.path.join(directory, filename)):
                 super().remove(filename)
 
@@ -263,7 +263,7 @@ def keras(directory, resume, say):
         def on_epoch_begin(self, epoch, logs=None):
             if self.begun is None:
                 self.begun = say(epoch)
-            # The epoch before is saved by now.
+            # The previous epoch is saved at this point.
             time.sleep(PAUSE)
 
         def on_epoch_end(self, epoch, logs=None):
@@ -294,7 +294,7 @@ def xgboost(directory, resume, say):
 
 
 def composer(directory, resume, say):
-    # Nothing is sent to its makers.
+    # Turns its telemetry off.
     os.environ.update(MOSAICML_PLATFORM="false", GLOO_SOCKET_IFNAME="lo")
     import composer as library
     import torch
@@ -360,16 +360,16 @@ def main():
     for number, disk in enumerate(["new", "kept", "empty", "kept"], 1):
         if disk == "empty":
             shutil.rmtree(local)
-        told, verdict = os.path.join(args.work, "told"), os.path.join(args.work, "verdict")
+        facts, verdict = os.path.join(args.work, "facts"), os.path.join(args.work, "verdict")
         run = [args.trainit, "run", "--checkpoint-dir", local, "--checkpoint-store", "file://" + os.path.abspath(store),
                "--settle", "0s", "--mirror-interval", "100ms", "--max-restarts", "0", "--verdict-file", verdict, *options, "--",
-               "sh", "-c", 'exec "$@" 3>"$0"', told, sys.executable, os.path.abspath(__file__), args.writer, "--live"]
+               "sh", "-c", 'exec "$@" 3>"$0"', facts, sys.executable, os.path.abspath(__file__), args.writer, "--live"]
         done = subprocess.run(run, capture_output=True, text=True, timeout=300, check=False)
         life = "life %d (%s disk)" % (number, disk)
         if done.returncode != 0:
             wrong.append("%s ended with %d: %s" % (life, done.returncode, done.stderr[-2000:]))
             break
-        with open(told, encoding="utf-8") as lines:
+        with open(facts, encoding="utf-8") as lines:
             begun, ended = [json.loads(line) for line in lines]
         with open(verdict, encoding="utf-8") as text:
             committed = json.load(text)["committed_step"]

@@ -7,9 +7,9 @@
  *   e n;  at SIGTERM exits with n      a  at SIGTERM starts a session and stays
  *   c n;  at SIGTERM forks node n, which lives for a moment, and stays
  *   u  records that it is set up, and handles signals from now on   w n;  waits n ms              x n;  exits with n      k n;  ends itself by signal n
- * A line of the log: TIME_US ID WHAT NUMBER ("got" a signal of a process, "told" a signal of the kernel)
+ * A line of the log: TIME_US ID WHAT NUMBER ("got" a signal of a process, "kernel" a signal of the kernel)
  *
- * The kernel sends HUP and CONT to an orphaned group with a stopped member (setpgid(2)). trainit has no part in that, so a
+ * The kernel sends HUP and CONT to an orphaned group with a stopped member (setpgid(2)). trainit does not cause that, so a
  * process whose script does not let HUP end it goes on.
  */
 #define _GNU_SOURCE
@@ -72,7 +72,7 @@ static int fork_as(int child) {
 static void on_signal(int n, siginfo_t *info, void *context) {
     int of_kernel = info->si_code == SI_KERNEL;
     (void)context;
-    note(of_kernel ? "told" : "got", n);
+    note(of_kernel ? "kernel" : "got", n);
     if (n == SIGHUP && dies_of_hup && !of_kernel) _exit(128 + n);
     if (n != SIGTERM || !at_term) return;
     if (at_term == 'e') _exit(term_number);

@@ -1,4 +1,4 @@
-"""A JAX loop: values are arrays that are still being computed when step() is told them."""
+"""A JAX loop: values are arrays that are still being computed when step() gets them."""
 import os
 import sys
 

@@ -1,4 +1,4 @@
-"""A TensorFlow loop with tf.train.Checkpoint: what is resumed from is a prefix, no file."""
+"""A TensorFlow loop with tf.train.Checkpoint: the checkpoint to resume from is a prefix, not a file."""
 import os
 import sys
 
