@@ -6,9 +6,11 @@
 //! nothing before the owner of the claim below it is gone or has had the time to find the new claim (`Claims`).
 //!
 //! With a store that answers within seconds no number is used twice, and of two complete gangs (two agents in every seat)
-//! one yields before the other starts. While the store answers the older gang more slowly, both can train until it does; the
-//! attempt objects keep their commits apart. Without a store there is only the lease. Then two things are not guaranteed:
-//! where every agent is new, a number can be used again, and two complete gangs do not hear of each other.
+//! one yields before the other starts. The end of the job is the last claim. A leader that finds it, and has not seen it at its
+//! start, ends too; one that has seen it begins a new run. While the store answers the older gang more slowly, both can train until it does; the
+//! attempt objects keep their commits apart. Without a store there is only the lease. Then three things are not guaranteed:
+//! where every agent is new, a number can be used again; two complete gangs do not hear of each other; and a leader does not
+//! hear that the job has finished under another one.
 
 use serde::{Deserialize, Serialize};
 
@@ -30,10 +32,29 @@ pub struct Claim {
     pub leader: Incarnation,
     /// The leader's host, for people.
     pub host: String,
-    /// The job began without any checkpoint, and no step was common to all members since: a leader that finds no common step
-    /// begins anew.
-    #[serde(default)]
+    /// What it says of the job.
+    #[serde(flatten)]
+    pub job: JobState,
+}
+
+/// What a claim says of the job. A claim of an earlier version says nothing of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobState {
+    /// It began without any checkpoint, or from the beginning as it was asked to, and no step was common to all members since:
+    /// a leader that finds no common step begins anew.
     pub from_nothing: bool,
+    /// The leader was asked to begin from the beginning. Where a step was common since, it has done so.
+    pub from_scratch: bool,
+    /// It has finished: no generation starts under this claim.
+    pub has_finished: bool,
+}
+
+impl Claim {
+    /// Whether the job has begun from the beginning as it was asked to, has made a common step since, and goes on.
+    pub fn begun_anew(&self) -> bool {
+        self.job.from_scratch && !self.job.from_nothing && !self.job.has_finished
+    }
 }
 
 /// The object's name in [`FOLDER`]. Names sort as their numbers do.
@@ -87,7 +108,12 @@ mod tests {
 
     #[test]
     fn a_claim_is_read_back_and_one_of_another_generation_is_refused() {
-        let claim = Claim { generation: 3, leader: Incarnation(7), host: "a\nb".to_owned(), from_nothing: true };
+        let claim = Claim {
+            generation: 3,
+            leader: Incarnation(7),
+            host: "a\nb".to_owned(),
+            job: JobState { from_nothing: true, ..JobState::default() },
+        };
         let bytes = serde_json::to_vec(&claim).unwrap();
         let expected = Claim { host: "a b".to_owned(), ..claim };
         assert_eq!(read(3, &bytes), Ok(expected), "a host's name is one line");

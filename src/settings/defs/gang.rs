@@ -74,7 +74,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "gang-from-scratch",
         TOPIC,
         on::RUN | on::INSPECT,
-        "Start from the beginning although replicas have checkpoints; the checkpoints are moved aside",
+        "Start the job from the beginning although replicas have checkpoints, which are moved aside; once a new step is common to all, restarts resume from it, with a store even if all replicas were replaced, until the job has finished",
     ),
     one(
         "finish-grace",

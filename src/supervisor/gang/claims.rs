@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 use super::SharedStore;
 use crate::edge::store::{Created, Store, StoreError, Trouble};
 use crate::rules::gang::Generation;
-use crate::rules::gang::claim::{Claim, FOLDER, LIMIT, common_name, end_name, generation_of, name, read};
+use crate::rules::gang::claim::{Claim, FOLDER, JobState, LIMIT, common_name, end_name, generation_of, name, read};
 use crate::rules::gang::leader::Event;
 use crate::rules::gang::seat::Incarnation;
 
@@ -21,7 +21,7 @@ const TO_LOOK_BACK: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Ask {
     /// Claim a generation, however long the store takes.
-    Claim { generation: Generation, from_nothing: bool },
+    Claim { generation: Generation, job: JobState },
     /// Look whether another leader has claimed it.
     Look(Generation),
 }
@@ -33,9 +33,9 @@ pub(super) struct Claimant {
     pub(super) host: String,
 }
 
-/// The newest claim in the store, and whether its gang has ended. `None`: there is none, or the store does not answer in
+/// The newest claim in the store, where there is one, and whether its gang has ended. `None`: the store does not answer in
 /// time.
-pub(super) async fn newest(shared: &SharedStore) -> Option<(Claim, bool)> {
+pub(super) async fn newest(shared: &SharedStore) -> Option<Option<(Claim, bool)>> {
     let looked = timeout(TO_LOOK_BACK, async {
         let store = shared.open().await?;
         let objects = store.list(FOLDER).await?;
@@ -46,16 +46,22 @@ pub(super) async fn newest(shared: &SharedStore) -> Option<(Claim, bool)> {
         let has_ended = names.contains(&end_name(generation).as_str());
         let is_common = names.contains(&common_name(generation).as_str());
         let claim = read_claim(&store, generation).await?;
-        Ok(claim.map(|claim| (Claim { from_nothing: claim.from_nothing && !is_common, ..claim }, has_ended)))
+        Ok(claim.map(|claim| (with_common(claim, is_common), has_ended)))
     });
     match looked.await {
-        Ok(Ok(found)) => found,
+        Ok(Ok(found)) => Some(found),
         Ok(Err(error)) => {
             tracing::warn!(code = "gang", "earlier generations are not known: {error}");
             None
         }
         Err(_) => None,
     }
+}
+
+/// The claim of a generation, where all members may have committed a step of it.
+fn with_common(claim: Claim, is_common: bool) -> Claim {
+    let from_nothing = claim.job.from_nothing && !is_common;
+    Claim { job: JobState { from_nothing, ..claim.job }, ..claim }
 }
 
 /// Says that the gang of this generation has ended, so that the next leader need not wait for it. A store that does not take it
@@ -119,10 +125,10 @@ async fn answer(shared: Option<&SharedStore>, claimant: &Claimant, ask: Ask) -> 
     };
     match ask {
         Ask::Look(generation) => look(shared, claimant, generation).await.ok().flatten(),
-        Ask::Claim { generation, from_nothing } => {
+        Ask::Claim { generation, job } => {
             let mut is_told = false;
             loop {
-                match claim(shared, claimant, generation, from_nothing).await {
+                match claim(shared, claimant, generation, job).await {
                     Ok(event) => return Some(event),
                     Err(error) if !std::mem::replace(&mut is_told, true) => tracing::warn!(
                         code = "gang",
@@ -141,11 +147,11 @@ async fn claim(
     shared: &SharedStore,
     claimant: &Claimant,
     generation: Generation,
-    from_nothing: bool,
+    job: JobState,
 ) -> Result<Event, StoreError> {
     let store = shared.open().await?;
     let Claimant { leader, host } = claimant.clone();
-    let body = serde_json::to_vec(&Claim { generation, leader, host, from_nothing }).unwrap_or_default();
+    let body = serde_json::to_vec(&Claim { generation, leader, host, job }).unwrap_or_default();
     if store.create(&key(generation), body).await? == Created::Ours {
         return Ok(Event::Claimed(generation));
     }
@@ -159,16 +165,16 @@ async fn look(shared: &SharedStore, claimant: &Claimant, generation: Generation)
     while let Some(found) = read_claim(&store, next).await? {
         (newest, next) = (Some(found), next + 1);
     }
-    let Some(mut newest) = newest.filter(|claim| claim.leader != claimant.leader) else { return Ok(None) };
-    if newest.from_nothing {
-        newest.from_nothing =
-            match store.get(&format!("{FOLDER}{}", common_name(newest.generation)), LIMIT as u64).await {
-                Ok(_) => false,
-                Err(error) if error.trouble == Trouble::Absent => true,
-                Err(error) => return Err(error),
-            };
+    let Some(newest) = newest.filter(|claim| claim.leader != claimant.leader) else { return Ok(None) };
+    if !newest.job.from_nothing {
+        return Ok(Some(Event::Found(newest)));
     }
-    Ok(Some(Event::Found(newest)))
+    let is_common = match store.get(&format!("{FOLDER}{}", common_name(newest.generation)), LIMIT as u64).await {
+        Ok(_) => true,
+        Err(error) if error.trouble == Trouble::Absent => false,
+        Err(error) => return Err(error),
+    };
+    Ok(Some(Event::Found(with_common(newest, is_common))))
 }
 
 async fn read_claim(store: &Store, generation: Generation) -> Result<Option<Claim>, StoreError> {
@@ -205,18 +211,19 @@ mod tests {
         let address = Address::Directory(place.path().join("store"));
         let shared = SharedStore { address, access: Access::default() };
         block_on(async {
-            assert_eq!(newest(&shared).await, None);
+            assert_eq!(newest(&shared).await, Some(None));
             let (old, new) = (claimant(1), claimant(2));
+            let job = JobState::default();
             for generation in [1, 2] {
-                assert_eq!(claim(&shared, &old, generation, true).await.ok(), Some(Event::Claimed(generation)));
+                assert_eq!(claim(&shared, &old, generation, job).await.ok(), Some(Event::Claimed(generation)));
             }
-            assert_eq!(claim(&shared, &old, 2, true).await.ok(), Some(Event::Claimed(2)), "its own, of an earlier try");
-            let Ok(Event::Found(found)) = claim(&shared, &new, 1, false).await else { panic!("it is taken") };
+            assert_eq!(claim(&shared, &old, 2, job).await.ok(), Some(Event::Claimed(2)), "its own, of an earlier try");
+            let Ok(Event::Found(found)) = claim(&shared, &new, 1, job).await else { panic!("it is taken") };
             assert_eq!((found.generation, found.leader), (2, old.leader));
-            assert_eq!(claim(&shared, &new, 3, false).await.ok(), Some(Event::Claimed(3)));
+            assert_eq!(claim(&shared, &new, 3, job).await.ok(), Some(Event::Claimed(3)));
             let seen = look(&shared, &old, 2).await.ok().flatten();
             assert!(matches!(seen, Some(Event::Found(claim)) if claim.leader == new.leader));
-            let seen = async || newest(&shared).await.map(|(claim, has_ended)| (claim.generation, has_ended));
+            let seen = async || newest(&shared).await.flatten().map(|(claim, has_ended)| (claim.generation, has_ended));
             assert_eq!(seen().await, Some((3, false)));
             end(&shared, 3).await;
             assert_eq!(seen().await, Some((3, true)));
@@ -231,11 +238,13 @@ mod tests {
         block_on(async {
             let found = async || {
                 let Ok(Some(Event::Found(found))) = look(&shared, &claimant(2), 1).await else { panic!("it is there") };
-                let newest = newest(&shared).await.map(|(claim, _)| claim.from_nothing);
-                assert_eq!(newest, Some(found.from_nothing));
-                found.from_nothing
+                let newest = newest(&shared).await.flatten().map(|(claim, _)| claim.job.from_nothing);
+                assert_eq!(newest, Some(found.job.from_nothing));
+                found.job.from_nothing
             };
-            claim(&shared, &claimant(1), 1, true).await.expect("claimed");
+            claim(&shared, &claimant(1), 1, JobState { from_nothing: true, ..JobState::default() })
+                .await
+                .expect("claimed");
             assert!(found().await);
             put_mark(&shared, &common_name(1)).await.expect("marked");
             assert!(!found().await);
@@ -247,7 +256,7 @@ mod tests {
         block_on(async {
             let (asks, mut answers) = start(None, claimant(1));
             asks.send(Ask::Look(4)).expect("asked");
-            asks.send(Ask::Claim { generation: 5, from_nothing: false }).expect("asked");
+            asks.send(Ask::Claim { generation: 5, job: JobState::default() }).expect("asked");
             assert_eq!(answers.recv().await, Some(Event::Claimed(5)));
         });
     }

@@ -31,7 +31,7 @@ use crate::supervisor::checkpoints::restore::offer::{LEADERS_FILE, leaders_file}
 const ARRIVALS: usize = 1024;
 /// A checkpoint directory that answers later than this is taken for one that is not shared.
 const TO_MARK: Duration = Duration::from_secs(5);
-/// Where all leave, the members that are not through yet are waited for so long: the store is told of the gang's end then.
+/// Where all leave, the last members and the store are waited for so long: the store is told of the gang's end then.
 const LAST_MEMBERS: Duration = Duration::from_secs(1);
 /// What the last words may take.
 const LAST_WORDS: Duration = Duration::from_millis(700);
@@ -64,10 +64,12 @@ pub(super) async fn run(
     if let Some(dir) = gang.checkpoint_dir.clone() {
         mark(dir, incarnation).await;
     }
-    let newest = match &gang.store {
+    let read = match &gang.store {
         Some(shared) => claims::newest(shared).await,
         None => None,
     };
+    let has_read_claims = read.is_some();
+    let newest = read.flatten();
     let config = Config {
         roster: gang.place.roster.clone(),
         own: gang.place.own,
@@ -79,6 +81,7 @@ pub(super) async fn run(
         on_notice: gang.on_notice,
         limits: gang.limits,
         hang: gang.hang,
+        has_read_claims,
         former_has_ended: newest.as_ref().is_some_and(|(_, has_ended)| *has_ended),
         newest_claim: newest.map(|(claim, _)| claim),
     };
@@ -108,7 +111,7 @@ pub(super) async fn run(
     let (mut ends, mut writes): (Option<Duration>, Option<JoinHandle<()>>) = (None, None);
     loop {
         let now = clock.now();
-        if ends.is_some_and(|until| now >= until || !hub.leader.awaits_last_members()) {
+        if ends.is_some_and(|until| now >= until || !hub.leader.awaits_its_end()) {
             break;
         }
         let left = hub.wake.min(ends.unwrap_or(hub.wake)).saturating_sub(now);
@@ -228,12 +231,10 @@ impl Hub<'_> {
                     self.outbox.tell(News::Unlinked { silent: false });
                 }
                 Action::Close(link) => drop(self.links.remove(&link)),
-                Action::Claim { generation, from_nothing } => {
-                    let _ = self.asks.send(Ask::Claim { generation, from_nothing });
-                }
+                Action::Claim { generation, job } => drop(self.asks.send(Ask::Claim { generation, job })),
                 Action::MarkCommon(generation) => claims::mark_common(self.store.clone(), generation),
                 Action::LookForClaim(generation) => drop(self.asks.send(Ask::Look(generation))),
-                Action::LogSlowest(line) => tracing::info!("{line}"),
+                Action::Log(line) => tracing::info!("{line}"),
                 Action::LogHang(lines) => {
                     lines.iter().for_each(|line| tracing::warn!(code = "hung", "{line}"));
                 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::super::agreement::Mode;
 use super::super::budget::Limits;
-use super::super::claim::Claim;
+use super::super::claim::{Claim, JobState};
 use super::super::message::{ToLeader, ToMember};
 use super::super::seat::{Incarnation, Seat};
 use super::super::{Generation, Timing};
@@ -47,6 +47,8 @@ pub struct Config {
     pub hang: Option<Duration>,
     /// The newest claim in the store; `None`: there is none, or no store, or it was not read.
     pub newest_claim: Option<Claim>,
+    /// Whether it was read.
+    pub has_read_claims: bool,
     /// Whether the gang of that claim has ended: none of its trainers runs.
     pub former_has_ended: bool,
 }
@@ -81,8 +83,8 @@ pub enum Action {
     Claim {
         /// The number.
         generation: Generation,
-        /// What the claim says of the job's beginning.
-        from_nothing: bool,
+        /// What the claim says of the job.
+        job: JobState,
     },
     /// Put the object [`claim::common_name`](super::super::claim::common_name) of this generation, and try until the store has
     /// answered. Without a store do nothing.
@@ -93,8 +95,8 @@ pub enum Action {
     LookForClaim(Generation),
     /// The trainers of this generation start: for the log and the status.
     Started(Generation),
-    /// A restore takes long: log which member is the slowest, and how far it is.
-    LogSlowest(String),
+    /// Log this line.
+    Log(String),
     /// The gang hangs: log these lines, which say what the trainers of the members do.
     LogHang(Vec<String>),
     /// Every member is gone, or had its time, or belongs to another leader: the leader's agent ends once its own member has

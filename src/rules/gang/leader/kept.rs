@@ -10,15 +10,19 @@ impl Leader {
     pub(super) fn keep(&mut self, new: &[u64], actions: &mut Vec<Action>) {
         let chief = self.chief();
         let has_any = |seat: &Seat| self.holders.get(seat).is_some_and(|holder| !holder.committed.is_empty());
-        let is_each = match self.config.mode {
-            Mode::Each => true,
-            Mode::Chief | Mode::Shared => false,
+        let (is_each, is_known) = match self.config.mode {
+            Mode::Each => (true, true),
+            Mode::Chief | Mode::Shared => (false, true),
             Mode::Auto => {
                 let mut others = self.config.roster.iter().filter(|seat| seat.trains() && Some(**seat) != chief);
                 self.record.each_has_own = self.record.each_has_own || others.any(has_any);
-                self.record.each_has_own && !matches!(self.choice, Some(Choice::Shared(_)))
+                let is_shared = matches!(self.choice, Some(Choice::Shared(_)));
+                (self.record.each_has_own && !is_shared, self.record.each_has_own || is_shared)
             }
         };
+        // The others may keep checkpoints of their own, and be slower: a step of the chief counts once it has a newer one.
+        let before_newest = chief.and_then(|chief| self.holders.get(&chief)?.committed.iter().rev().nth(1));
+        let new = if is_known { new } else { before_newest.map_or(&[][..], std::slice::from_ref) };
         let lacks = |leader: &Leader, seat: Seat, step: u64| {
             let keeps = if is_each { seat.trains() } else { Some(seat) == chief };
             keeps && !leader.holders.get(&seat).is_some_and(|holder| holder.committed.contains(&step))
@@ -41,7 +45,7 @@ mod tests {
     use super::super::super::message::{Former, Hello, Offer, Record, Step, ToLeader};
     use super::super::super::seat::Incarnation;
     use super::super::Event;
-    use super::super::tests::{hello, leader, says, sent, step};
+    use super::super::tests::{hello, leader, says, sent, step, training};
     use super::*;
 
     #[test]
@@ -62,6 +66,22 @@ mod tests {
         says(&mut leader, 34_001, 0, offer(&[150, 100]));
         let actions = says(&mut leader, 34_002, 1, offer(&[150, 100]));
         assert!(matches!(sent(&actions, 1)[..], [ToMember::Agreed { choice: Choice::Own(150), .. }]), "{actions:?}");
+    }
+
+    #[test]
+    fn while_it_is_not_known_whether_other_nodes_keep_checkpoints_a_step_of_the_chief_counts_once_it_has_a_newer_one() {
+        let mut leader = training();
+        (leader.config.mode, leader.record.each_has_own) = (Mode::Auto, false);
+        let beat = |committed| ToLeader::Beat { clock: 0, step: None, restoring: None, committed };
+        let kept = |actions: &[Action]| -> Vec<u64> {
+            let step = |message: &&ToMember| if let ToMember::Kept { step } = message { Some(*step) } else { None };
+            sent(actions, 0).iter().filter_map(step).collect()
+        };
+        assert_eq!(kept(&says(&mut leader, 3, 0, beat(vec![30]))), [0; 0], "the other may be slower");
+        let mut chief_alone = leader.clone();
+        assert_eq!(kept(&says(&mut chief_alone, 4, 0, beat(vec![30, 40]))), [30]);
+        assert_eq!(kept(&says(&mut leader, 4, 1, beat(vec![30]))), [30]);
+        assert_eq!(kept(&says(&mut leader, 5, 0, beat(vec![30, 40, 50]))), [0; 0], "the other has none of them");
     }
 
     #[test]

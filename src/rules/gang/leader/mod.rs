@@ -18,6 +18,7 @@ mod view;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::claim::Claim;
 use super::first_failure::Fall;
 use super::hang::TreeState;
 use super::message::{Choice, First, Offer, Record, ToLeader, ToMember};
@@ -97,6 +98,8 @@ pub struct Leader {
     /// Until when an earlier holder of a seat may still train.
     fences: BTreeMap<Seat, Duration>,
     record: Record,
+    /// An earlier leader of the job has begun from the beginning as this one is asked to.
+    begun_anew: bool,
     /// What the generation that comes, or runs, starts from.
     choice: Option<Choice>,
     /// The agents whose trainers started last.
@@ -152,7 +155,8 @@ impl Leader {
     pub fn new(now: Duration, config: Config) -> Leader {
         let Timing { lease, .. } = config.timing;
         let floor = config.newest_claim.as_ref().map_or(0, |claim| claim.generation);
-        let from_nothing = config.newest_claim.as_ref().is_some_and(|claim| claim.from_nothing);
+        let from_nothing = config.newest_claim.as_ref().is_some_and(|claim| claim.job.from_nothing);
+        let begun_anew = config.newest_claim.as_ref().is_some_and(Claim::begun_anew);
         let former = config.newest_claim.clone().filter(|_| !config.former_has_ended);
         let old_lease = former.as_ref().map(|_| now + lease + lease / 50 + MARGIN);
         Leader {
@@ -165,10 +169,11 @@ impl Leader {
             old_generation: former.is_some(),
             left: BTreeSet::new(),
             generation: floor,
-            claims: Claims::new(now, former),
+            claims: Claims::new(now, config.has_read_claims, former),
             holders: BTreeMap::new(),
             fences: BTreeMap::new(),
             record: Record { from_nothing, ..Record::default() },
+            begun_anew,
             choice: None,
             last_started: BTreeSet::new(),
             failed_restores: 0,

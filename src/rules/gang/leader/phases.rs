@@ -131,7 +131,10 @@ impl Leader {
                 }
             }
             Phase::Training => self.find_hang(now, actions),
-            Phase::Ending => self.try_to_end(now, self.config.timing.finish_grace, actions),
+            Phase::Ending => {
+                self.claim_end(actions);
+                self.try_to_end(now, self.config.timing.finish_grace, actions);
+            }
             Phase::GivenUp => self.try_to_end(now, self.config.timing.stop_grace + LATE_EVALUATORS, actions),
             Phase::Parting => self.try_to_end(now, self.parting, actions),
             Phase::Yielded | Phase::Done => {}
@@ -180,9 +183,10 @@ impl Leader {
         let were_there =
             |seat: &Seat| self.holders.get(seat).is_some_and(|holder| self.last_started.contains(&holder.incarnation));
         let are_the_same = || offers.keys().all(were_there);
-        let beginning = if self.config.from_scratch && self.record.generation == 0 {
+        let is_asked = self.config.from_scratch && self.record.generation == 0;
+        let beginning = if is_asked && !self.begun_anew {
             Beginning::Asked
-        } else if self.record.from_nothing && (self.config.has_store || are_the_same()) {
+        } else if is_asked || self.record.from_nothing && (self.config.has_store || are_the_same()) {
             Beginning::WithoutCommonStep
         } else {
             Beginning::Never
@@ -282,12 +286,12 @@ impl Leader {
     }
 
     pub(super) fn say_waiting(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        if now < self.said_waiting + SAY_WAITING {
+        if now < self.said_waiting.max(self.since) + SAY_WAITING {
             return;
         }
         self.said_waiting = now;
         if self.phase == Phase::Arming {
-            actions.extend(self.slowest(now).map(Action::LogSlowest));
+            actions.extend(self.slowest(now).map(Action::Log));
         }
         let missing: Vec<Seat> = self.missing().into_iter().take(16).collect();
         if !missing.is_empty() {
@@ -312,7 +316,7 @@ impl Leader {
     }
 
     pub(super) fn end(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        (self.phase, self.since, self.look) = (Phase::Ending, now, None);
+        (self.phase, self.since, self.name_at, self.look) = (Phase::Ending, now, None, None);
         self.last_word(ToMember::Finish, actions);
     }
 
@@ -358,7 +362,7 @@ impl Leader {
 mod tests {
     use super::super::super::message::ToLeader;
     use super::super::Event;
-    use super::super::tests::{at, join, leader, says, step};
+    use super::super::tests::{at, fell, join, leader, says, sent, step, training};
     use super::*;
 
     #[test]
@@ -376,13 +380,26 @@ mod tests {
     }
 
     #[test]
+    fn a_halt_is_no_reason_to_name_the_members_at_once() {
+        let mut leader = training();
+        let waiting = |actions: &[Action]| !sent(actions, 0).is_empty();
+        for ms in (1_000..=40_000).step_by(1_000) {
+            let beat = || ToLeader::Beat { clock: 0, step: None, restoring: None, committed: Vec::new() };
+            says(&mut leader, ms, 0, beat());
+            says(&mut leader, ms, 1, beat());
+        }
+        says(&mut leader, 40_000, 1, fell(Class::Code, None));
+        assert!(!waiting(&step(&mut leader, 40_001, Event::Tick)), "the trainers are about to stop");
+    }
+
+    #[test]
     fn the_member_that_is_the_least_far_in_its_restore_is_named_now_and_then() {
         let mut leader = leader(|_| {});
         join(&mut leader, 0);
         let beat =
             |done| ToLeader::Beat { clock: 0, step: None, restoring: Some((done, 8 << 30)), committed: Vec::new() };
         let named = |actions: Vec<Action>| {
-            actions.into_iter().find_map(|action| if let Action::LogSlowest(line) = action { Some(line) } else { None })
+            actions.into_iter().find_map(|action| if let Action::Log(line) = action { Some(line) } else { None })
         };
         for (ms, at) in [(15_000, 1), (29_000, 2)] {
             says(&mut leader, ms, 0, beat(at << 31));

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use super::super::agreement::Mode;
 use super::super::budget::Limits;
-use super::super::claim::Claim;
+use super::super::claim::{Claim, JobState};
 use super::super::message::{Choice, Class, Failure, Former, Hello, Offer, Record, Step, ToLeader, ToMember};
 use super::super::seat::{Incarnation, Seat};
 use super::super::{Generation, Timing};
@@ -34,6 +34,7 @@ pub(super) fn leader(change: impl FnOnce(&mut Config)) -> Leader {
         limits: Limits::default(),
         hang: None,
         newest_claim: None,
+        has_read_claims: true,
         former_has_ended: false,
     };
     change(&mut config);
@@ -42,8 +43,11 @@ pub(super) fn leader(change: impl FnOnce(&mut Config)) -> Leader {
 
 /// A claim of another leader.
 pub(super) fn claim_of(generation: Generation) -> Claim {
-    Claim { generation, leader: Incarnation(99), host: "old".to_owned(), from_nothing: false }
+    Claim { generation, leader: Incarnation(99), host: "old".to_owned(), job: JobState::default() }
 }
+
+/// What a claim says of a job that begins without any checkpoint.
+pub(super) const NOTHING: JobState = JobState { from_nothing: true, from_scratch: false, has_finished: false };
 
 /// Takes an event; the store takes each claim at once.
 pub(super) fn step(leader: &mut Leader, ms: u64, event: Event) -> Vec<Action> {
@@ -216,11 +220,11 @@ fn a_new_leader_waits_for_no_gang_that_has_ended() {
 #[test]
 fn a_gang_has_ended_when_all_but_the_leader_have_left() {
     let mut leader = training();
-    assert!(leader.ended_generation().is_none() && !leader.awaits_last_members(), "one may stay");
+    assert!(leader.ended_generation().is_none() && !leader.awaits_its_end(), "one may stay");
     says(&mut leader, 5_000, 1, ToLeader::Notice { lead: 9_000 });
-    assert!(leader.awaits_last_members());
+    assert!(leader.awaits_its_end());
     says(&mut leader, 5_000, 1, ToLeader::Leaving);
-    assert!(!leader.awaits_last_members());
+    assert!(!leader.awaits_its_end());
     assert_eq!(leader.ended_generation(), Some(1));
     says(&mut leader, 6_000, 7, ToLeader::Hello(Hello { incarnation: Incarnation(50), ..hello(1) }));
     assert_eq!(leader.ended_generation(), None, "its seat is filled again");
@@ -334,7 +338,7 @@ fn nothing_is_agreed_on_before_the_store_has_the_claim() {
     let offer = |number| Event::Heard(number, ToLeader::Offer { after: 0, offer: Offer::default() });
     leader.step(at(0), offer(0));
     let actions = leader.step(at(0), offer(1));
-    assert!(actions.contains(&Action::Claim { generation: 1, from_nothing: true }) && !starts(&actions), "{actions:?}");
+    assert!(actions.contains(&Action::Claim { generation: 1, job: NOTHING }) && !starts(&actions), "{actions:?}");
     assert!(!starts(&leader.step(at(9_000), Event::Tick)));
     assert!(!starts(&leader.step(at(9_000), Event::Claimed(2))), "a claim that was not asked for");
     assert!(starts(&leader.step(at(9_000), Event::Claimed(1))));
@@ -349,7 +353,7 @@ fn a_leader_that_never_claimed_takes_the_number_after_the_one_that_is_taken() {
         leader.step(at(0), Event::Heard(number, offer));
     }
     let actions = leader.step(at(100), Event::Found(claim_of(3)));
-    assert!(actions.contains(&Action::Claim { generation: 4, from_nothing: true }), "{actions:?}");
+    assert!(actions.contains(&Action::Claim { generation: 4, job: NOTHING }), "{actions:?}");
     leader.step(at(100), Event::Claimed(4));
     let beat = || ToLeader::Beat { clock: 0, step: None, restoring: None, committed: Vec::new() };
     for ms in (200..40_000).step_by(100) {

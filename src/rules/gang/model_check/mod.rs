@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use stateright::{Checker, Model, Property};
 
-use super::claim::Claim;
+use super::claim::{Claim, JobState};
 use super::leader::Leader;
 use super::member::Member;
 use super::message::{ToLeader, ToMember};
@@ -99,7 +99,7 @@ enum Happens {
 }
 
 fn claim(generation: Generation, leader: Incarnation) -> Claim {
-    Claim { generation, leader, host: "host".to_owned(), from_nothing: false }
+    Claim { generation, leader, host: "host".to_owned(), job: JobState::default() }
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -45,6 +45,7 @@ impl World {
             limits: Limits::default(),
             hang: None,
             newest_claim: newest.map(|(generation, leader)| claim(*generation, *leader)),
+            has_read_claims: true,
             former_has_ended: false,
         };
         self.agents.push(Agent {
@@ -154,7 +155,7 @@ impl World {
                 leader::Action::Done
                 | leader::Action::MarkCommon(_)
                 | leader::Action::LogHang(_)
-                | leader::Action::LogSlowest(_) => {}
+                | leader::Action::Log(_) => {}
                 leader::Action::Wake(at) => self.agents[agent].wakes[1] = Some(at),
             }
         }

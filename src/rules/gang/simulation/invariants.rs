@@ -21,7 +21,9 @@ impl World {
         }
         // An agent that was frozen may hear of an agreement that is over; it will not start.
         let is_over = self.started.range(self.agents[agent].member.newest() + 1..).next().is_some();
-        if choice == Choice::Start && !is_over && self.a_step_is_common() {
+        // A job that is told to begin from the beginning does so until the store knows of a common step.
+        let may_begin = self.plan.from_scratch && self.store.common.is_empty();
+        if choice == Choice::Start && !is_over && !may_begin && self.a_step_is_common() {
             self.wrong(format!("agent {agent} starts from the beginning although there are steps: {:?}", self.commits));
         }
         self.agents[agent].restored = Some(choice);
@@ -37,6 +39,9 @@ impl World {
         if self.plan.store && self.store.claims.get(&generation).is_none_or(|claim| claim.leader != own) {
             self.wrong(format!("generation {generation} starts without a claim"));
         }
+        if self.finished == Some(agent) {
+            self.wrong(format!("leader {agent} starts generation {generation} after the job has finished"));
+        }
         self.done.remove(&generation);
         if !self.plan.store {
             // Where every agent is new, the numbers begin anew.
@@ -50,9 +55,7 @@ impl World {
 
     pub(super) fn launch(&mut self, agent: usize, generation: Generation) {
         self.milestone(|| format!("agent {agent} launches generation {generation}"));
-        if self.finished && !self.two_gangs {
-            self.wrong(format!("agent {agent} starts generation {generation} after the job has finished"));
-        }
+        self.judge_after_end(agent, generation);
         if !self.started.contains_key(&generation) {
             self.wrong(format!("agent {agent} starts generation {generation}, which no leader has started"));
         }
@@ -91,6 +94,15 @@ impl World {
             *self.done.entry(generation).or_default().entry(step.unwrap_or(0)).or_default() += 1;
             let when = self.now + self.plan.step;
             self.at(when, Happening::TrainerSteps { agent, run: id });
+        }
+    }
+
+    /// After the end nothing starts that was claimed since the end is in the store.
+    fn judge_after_end(&mut self, agent: usize, generation: Generation) {
+        let Some(ended) = self.finished.map(|leader| self.agents[leader].incarnation) else { return };
+        let end = self.store.claims.iter().find(|(_, claim)| claim.job.has_finished && claim.leader == ended);
+        if end.is_some_and(|(end, _)| *end < generation) {
+            self.wrong(format!("agent {agent} starts generation {generation} after the job has finished"));
         }
     }
 
@@ -170,7 +182,7 @@ impl World {
         let runs = |agent: &Agent| {
             agent.frozen.is_none() && agent.run.as_ref().is_some_and(|run| run.generation == generation)
         };
-        if !self.finished && self.agents.iter().any(runs) {
+        if self.finished.is_none() && self.agents.iter().any(runs) {
             self.wrong(format!("a trainer of generation {generation} runs {} ms after a death", self.now - since));
         }
     }

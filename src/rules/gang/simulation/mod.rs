@@ -14,12 +14,13 @@
 //! | every tree is empty 1 s after a death, or after the lease, or some time after a hang | `judge_halt` |
 //! | once faults stop the job finishes | `tests::trouble` |
 //! | one cause is charged once | `World::leader` |
-//! | nothing starts after `Finish`; the leader is done last | `launch`, `World::leader` |
+//! | nothing starts after the end; the leader is done last | `judge_after_end`, `World::leader` |
 //! | the kept step never decreases and stays offered | `member_actions`, `judge_offer` |
 //! | each 203 and 204 names a seat | `member_actions` |
 //!
 //! Of two complete gangs with a store one yields, and they train at once only while the store answers late
-//! (`two_gangs_may_train`). Without a store two complete gangs are not tried: only the lease is left.
+//! (`two_gangs_may_train`). Without a store two complete gangs are not tried: only the lease is left. A leader that has claimed a
+//! generation before the end is in the store starts it, and ends it; without a store no other leader knows of the end.
 
 mod clock;
 mod faults;
@@ -40,7 +41,7 @@ use std::time::Duration;
 
 use super::agreement::{Mode, offered};
 use super::budget::Limits;
-use super::claim::Claim;
+use super::claim::{Claim, JobState};
 use super::hang::TreeState;
 use super::leader::{self, Config, Leader, OnNotice};
 use super::member::{self, Leave, Member};
@@ -128,7 +129,8 @@ struct World {
     store: store::Store,
     /// Every required seat has had two agents at once.
     two_gangs: bool,
-    finished: bool,
+    /// The agent whose leader has ended the job.
+    finished: Option<usize>,
     gave_up: bool,
     trouble: Option<String>,
     /// The store: the steps that each seat has committed and not passed over, and the generation that each is of.

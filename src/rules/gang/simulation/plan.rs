@@ -11,6 +11,8 @@ pub(super) struct Plan {
     pub(super) timing: Timing,
     /// Whether there is a store for the claims.
     pub(super) store: bool,
+    /// Whether each leader is told to begin from the beginning.
+    pub(super) from_scratch: bool,
     /// Whether the leader is told the mode; else it finds out.
     pub(super) is_told: bool,
     /// A step of the trainers takes so long.
@@ -28,6 +30,7 @@ impl Plan {
             on_notice: OnNotice::Hold,
             timing: Timing::default(),
             store: true,
+            from_scratch: false,
             is_told: true,
             step: 100,
             steps: 600,
@@ -36,6 +39,11 @@ impl Plan {
 
     pub(super) fn without_store(mut self) -> Plan {
         self.store = false;
+        self
+    }
+
+    pub(super) fn told_to_begin_anew(mut self, is_told_so: bool) -> Plan {
+        self.from_scratch = is_told_so;
         self
     }
 

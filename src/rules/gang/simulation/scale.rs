@@ -31,6 +31,7 @@ mod tests {
                 limits: Limits { max_restarts: 1_000, ..Limits::default() },
                 hang: Some(HANG),
                 newest_claim: None,
+                has_read_claims: true,
                 former_has_ended: false,
             };
             let now = Duration::from_secs(1_000);

@@ -27,7 +27,7 @@ impl World {
     }
 
     /// The request of a leader to claim a generation. Its caller tries until the store has answered.
-    pub(super) fn claim(&mut self, agent: usize, generation: Generation, from_nothing: bool) {
+    pub(super) fn claim(&mut self, agent: usize, generation: Generation, job: JobState) {
         self.agents[agent].claim += 1;
         let claim = self.agents[agent].claim;
         if !self.plan.store {
@@ -35,7 +35,7 @@ impl World {
         }
         let when = self.now.max(self.store.away_until) + self.latency();
         let leader = self.agents[agent].incarnation;
-        let object = Claim { generation, leader, host: format!("host-{agent}"), from_nothing };
+        let object = Claim { generation, leader, host: format!("host-{agent}"), job };
         self.at(when, Happening::Put { agent, claim, object });
     }
 
@@ -90,7 +90,8 @@ impl World {
     pub(super) fn newest_claim(&self) -> Option<Claim> {
         let newest = self.store.claims.values().next_back().cloned()?;
         let is_common = self.store.common.contains(&newest.generation);
-        Some(Claim { from_nothing: newest.from_nothing && !is_common, ..newest })
+        let from_nothing = newest.job.from_nothing && !is_common;
+        Some(Claim { job: JobState { from_nothing, ..newest.job }, ..newest })
     }
 
     /// Whether what is promised of two complete gangs is not promised now: the store answers late.

@@ -23,7 +23,7 @@ impl World {
             saving: 0,
             store: store::Store::default(),
             two_gangs: false,
-            finished: false,
+            finished: None,
             gave_up: false,
             trouble: None,
             commits: BTreeMap::new(),
@@ -82,7 +82,7 @@ impl World {
     }
 
     pub(super) fn replace(&mut self, seat: Seat) {
-        if self.finished {
+        if self.finished.is_some() {
             return;
         }
         let second = self.would_be_two_gangs(seat);
@@ -111,12 +111,13 @@ impl World {
             incarnation,
             timing: self.plan.timing,
             mode: if self.plan.is_told { self.plan.mode } else { Mode::Auto },
-            from_scratch: false,
+            from_scratch: self.plan.from_scratch,
             has_store: true,
             on_notice: self.plan.on_notice,
             limits: Limits { max_restarts: 1_000, ..Limits::default() },
             hang: Some(HANG),
             newest_claim: self.newest_claim(),
+            has_read_claims: true,
             former_has_ended: false,
         };
         let leader = own.then(|| Leader::new(clock, config()));
@@ -259,7 +260,10 @@ impl World {
         let actions = leader.step(clock, event);
         let (state, more) = (leader.state(), leader.record().charged.saturating_sub(charged));
         self.gave_up |= state == "given_up";
-        self.finished |= matches!(state, "ending" | "done") && matches!(state_was, "training" | "ending");
+        // One replica alone is done at once.
+        if self.finished.is_none() && (state == "ending" || state == "done" && state_was == "training") {
+            self.finished = Some(agent);
+        }
         if !learns {
             self.charges += more;
             if self.charges > self.deaths {
@@ -270,11 +274,11 @@ impl World {
             match action {
                 leader::Action::Send(link, message) => self.send(agent, false, Message::Down(message), Some(link)),
                 leader::Action::Close(link) => self.close(link, true),
-                leader::Action::Claim { generation, from_nothing } => self.claim(agent, generation, from_nothing),
+                leader::Action::Claim { generation, job } => self.claim(agent, generation, job),
                 leader::Action::MarkCommon(generation) => self.mark_common(generation),
                 leader::Action::LookForClaim(generation) => self.look(agent, generation),
                 leader::Action::Started(generation) => self.starts(agent, generation),
-                leader::Action::LogSlowest(_) => {}
+                leader::Action::Log(line) => self.milestone(|| line),
                 leader::Action::LogHang(lines) => self.milestone(|| lines.join("\n    ")),
                 leader::Action::Done => {
                     self.milestone(|| format!("leader {agent} is done"));
@@ -289,7 +293,9 @@ impl World {
                         self.kill_agent(agent);
                         return;
                     }
-                    let of_it = self.agents[agent].leader.as_ref().map(Leader::generation);
+                    // One that ends because another has ended the job does not wait for the other's members.
+                    let is_others = self.finished.is_some_and(|ended| ended != agent);
+                    let of_it = self.agents[agent].leader.as_ref().map(Leader::generation).filter(|_| !is_others);
                     let cut: BTreeSet<Seat> = self.cuts.iter().map(|(seat, ..)| *seat).collect();
                     let reached = |other: &&Agent| other.alive && other.frozen.is_none() && !cut.contains(&other.seat);
                     let training = self
