@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::formats::ends;
+use super::formats::{ends, rest};
 use super::listing::{Entry, Kind, Listing, Peek};
 
 /// The record of one committed part, in the manifest and in `.trainit/committed.json`.
@@ -70,6 +70,7 @@ pub(super) struct Seen {
     at_start: bool,
     /// Whether it replaced an earlier version.
     pub(super) is_rewritten: bool,
+    is_text: bool,
     verdict: OnceCell<Result<(), String>>,
 }
 
@@ -89,18 +90,24 @@ pub struct History {
 
 impl History {
     /// The history at a start.
-    pub(super) fn begin(now: Duration, listing: &Listing, last: Option<Committed>, is_pushed: bool) -> History {
+    pub(super) fn begin(
+        now: Duration,
+        listing: &Listing,
+        peek: &dyn Peek,
+        last: Option<Committed>,
+        is_pushed: bool,
+    ) -> History {
         let mut history = History { last, is_pushed, look: 1, ..History::default() };
         for entry in listing.entries() {
             let look = u64::from(history.last.is_some() && history.is_fresh(entry));
-            let seen = Seen { look, at_start: true, ..Seen::of(entry, now) };
+            let seen = Seen { look, at_start: true, ..Seen::of(entry, now, peek) };
             history.seen.insert(entry.path.clone(), seen);
         }
         history
     }
 
     /// Adds a walk. Returns the paths that no longer exist.
-    pub(super) fn update(&mut self, now: Duration, listing: &Listing) -> Vec<String> {
+    pub(super) fn update(&mut self, now: Duration, listing: &Listing, peek: &dyn Peek) -> Vec<String> {
         self.look += 1;
         let mut old = std::mem::take(&mut self.seen);
         for entry in listing.entries() {
@@ -111,7 +118,7 @@ impl History {
                     save: self.save,
                     at_start: before.as_ref().is_some_and(|seen| seen.at_start),
                     is_rewritten: before.is_some(),
-                    ..Seen::of(entry, now)
+                    ..Seen::of(entry, now, peek)
                 },
             };
             self.seen.insert(entry.path.clone(), seen);
@@ -121,6 +128,16 @@ impl History {
 
     pub(super) fn seen(&self, entry: &Entry) -> Option<&Seen> {
         self.seen.get(&entry.path)
+    }
+
+    /// Whether the entry is a text, which never delays a part.
+    pub(super) fn is_text(&self, entry: &Entry) -> bool {
+        self.seen(entry).is_some_and(|seen| seen.is_text)
+    }
+
+    /// Whether a change of the entry delays its part.
+    pub(super) fn delays(&self, entry: &Entry) -> bool {
+        entry.kind != Kind::Directory && !self.is_text(entry)
     }
 
     /// The number of the look that last saw a change of the entry.
@@ -169,8 +186,16 @@ impl History {
 }
 
 impl Seen {
-    fn of(entry: &Entry, now: Duration) -> Seen {
-        let (entry, verdict) = (entry.clone(), OnceCell::new());
-        Seen { entry, since: now, look: 0, save: 0, at_start: false, is_rewritten: false, verdict }
+    fn of(entry: &Entry, now: Duration, peek: &dyn Peek) -> Seen {
+        Seen {
+            entry: entry.clone(),
+            since: now,
+            look: 0,
+            save: 0,
+            at_start: false,
+            is_rewritten: false,
+            is_text: entry.kind == Kind::File && rest::is_text(peek, entry),
+            verdict: OnceCell::new(),
+        }
     }
 }

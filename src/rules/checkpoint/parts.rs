@@ -118,11 +118,6 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Whether a change of this entry delays its part.
-fn is_counted(entry: &Entry) -> bool {
-    entry.kind != Kind::Directory && !rest::is_text(entry)
-}
-
 impl Tracker {
     /// Every part, the roots first.
     pub(super) fn parts<'a>(&self, facts: &Facts, found: &'a Partition<'a>) -> Vec<Part<'a>> {
@@ -144,7 +139,7 @@ impl Tracker {
             covered: older.chain(&root.pointers).copied().collect(),
             state: State::Committed,
             blocker: None,
-            has_content: files.iter().any(|entry| is_fresh(entry) && !rest::is_text(entry)),
+            has_content: files.iter().any(|entry| is_fresh(entry) && !self.history.is_text(entry)),
             is_intact: unit.is_good() && record.is_some_and(|record| record.unit.as_deref() == Some(&unit.path)),
             again: None,
         };
@@ -177,8 +172,11 @@ impl Tracker {
         let is_whole = |entry: &&Entry| !self.is_torn_since_start(scan, entry);
         let covered: Vec<&Entry> = found.rest.iter().copied().filter(is_whole).collect();
         let files = rest::kept(scan.options.keep_saves, &self.history, &covered);
-        let (texts, save): (Vec<&Entry>, Vec<&Entry>) =
-            files.iter().copied().filter(|entry| self.history.is_fresh(entry)).partition(|entry| rest::is_text(entry));
+        let (texts, save): (Vec<&Entry>, Vec<&Entry>) = files
+            .iter()
+            .copied()
+            .filter(|entry| self.history.is_fresh(entry))
+            .partition(|entry| self.history.is_text(entry));
         let wait = if facts.writer == Writer::Finished { Duration::ZERO } else { self.wait(facts) };
         let is_deleting = self.saves.is_deleting(facts.now, wait);
         let (has_content, is_intact) = (!save.is_empty(), !is_deleting);
@@ -215,7 +213,7 @@ impl Tracker {
 
     /// Checks that the files of a part have not changed for the time `wait`, and that none is open for writing.
     fn settle(&self, facts: &Facts, part: &mut Part, files: &[&Entry], wait: Duration) {
-        let counted = || files.iter().filter(|entry| is_counted(entry));
+        let counted = || files.iter().filter(|entry| self.history.delays(entry));
         let is_open = |entry: &&&Entry| facts.writer == Writer::Running && facts.open.contains(&entry.path);
         if let Some(entry) = counted().find(is_open) {
             part.held(State::Settling(format!("{} is open for writing", entry.path)), &entry.path);

@@ -2,7 +2,8 @@
 
 use super::formats::engine::partition;
 use super::formats::units::{Case, Partition, Root, Scan, UnitState};
-use super::formats::{rest, verdict};
+use super::formats::verdict;
+use super::history::History;
 use super::listing::{Entry, Kind, name_of};
 use super::snapshot::{Resume, resume};
 use super::tracker::Tracker;
@@ -21,7 +22,7 @@ pub struct Rewind {
 pub fn restorable(scan: &Scan, tracker: &Tracker) -> Vec<Resume> {
     let Some(newest) = resume(scan, tracker) else { return Vec::new() };
     let found = partition(scan, tracker.history());
-    let older: Vec<Resume> = only_root(&found).map_or_else(Vec::new, |root| {
+    let older: Vec<Resume> = only_root(&found, tracker.history()).map_or_else(Vec::new, |root| {
         let newer = root.units.iter().position(|unit| Some(&unit.path) == newest.unit.as_ref()).map_or(0, |at| at + 1);
         let complete = (newer..root.units.len()).filter(|at| is_complete(scan, tracker, root, *at));
         let units = complete.map(|at| &root.units[at]).filter(|unit| unit.step.is_some() && !unit.path.is_empty());
@@ -33,7 +34,7 @@ pub fn restorable(scan: &Scan, tracker: &Tracker) -> Vec<Resume> {
 /// The changes that make this unit the newest; `None`: it does not exist.
 pub fn rewind(scan: &Scan, tracker: &Tracker, unit: &str) -> Option<Rewind> {
     let found = partition(scan, tracker.history());
-    let root = only_root(&found)?;
+    let root = only_root(&found, tracker.history())?;
     let at = root.units.iter().position(|other| other.path == unit)?;
     let newer = &root.units[..at];
     let members = newer.iter().flat_map(|unit| &unit.members).filter(|entry| entry.kind != Kind::Directory);
@@ -51,9 +52,9 @@ pub fn rewind(scan: &Scan, tracker: &Tracker, unit: &str) -> Option<Rewind> {
 }
 
 /// The only root, if there is nothing else but texts.
-fn only_root<'a, 'p>(found: &'p Partition<'a>) -> Option<&'p Root<'a>> {
+fn only_root<'a, 'p>(found: &'p Partition<'a>, history: &History) -> Option<&'p Root<'a>> {
     let [root] = found.roots.as_slice() else { return None };
-    found.rest.iter().all(|entry| rest::is_text(entry)).then_some(root)
+    found.rest.iter().all(|entry| history.is_text(entry)).then_some(root)
 }
 
 fn is_complete<'a>(scan: &Scan<'a>, tracker: &Tracker, root: &Root<'a>, at: usize) -> bool {

@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::formats::ends;
 use super::formats::engine::partition;
 use super::formats::units::{Root, UnitState};
-use super::formats::{ends, rest};
 use super::listing::{Entry, Kind, name_of};
 use super::tracker::{Facts, Tracker, Writer};
 
@@ -110,7 +110,7 @@ impl Tracker {
     /// The unproven files of the rest, each with the reason: files without a checkable end that changed just before the
     /// death, and overwritten files without proof. Whole files under new names stay, and so do texts.
     fn unproven_rest(&self, facts: &Facts, files: &[&Entry]) -> BTreeMap<String, String> {
-        let is_counted = |entry: &&Entry| entry.kind == Kind::File && !rest::is_text(entry);
+        let is_counted = |entry: &&Entry| entry.kind == Kind::File && !self.history.is_text(entry);
         let fresh = files.iter().copied().filter(is_counted).filter(|entry| self.history.is_fresh(entry));
         let fresh: Vec<&Entry> = fresh.collect();
         let is_proven = self.is_one_whole(facts, &fresh);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::formats::rest;
 use super::formats::units::Partition;
 use super::history::{Habits, History};
-use super::listing::{Entry, Kind};
+use super::listing::Entry;
 
 /// The longest time that a part must be unchanged.
 pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(60);
@@ -41,8 +41,7 @@ impl Saves {
     pub(super) fn note_changes(&mut self, now: Duration, settle: Duration, found: &Partition, history: &History) {
         let units = found.roots.iter().filter(|root| root.is_unprovable()).flat_map(|root| &root.units);
         let all = found.rest.iter().chain(units.flat_map(|unit| &unit.members));
-        let is_counted = |entry: &Entry| entry.kind != Kind::Directory && !rest::is_text(entry);
-        let changed: Vec<&&Entry> = all.filter(|entry| history.is_new(entry) && is_counted(entry)).collect();
+        let changed: Vec<&&Entry> = all.filter(|entry| history.is_new(entry) && history.delays(entry)).collect();
         if changed.is_empty() {
             return;
         }

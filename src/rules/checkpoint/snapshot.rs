@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::formats::engine::partition;
-use super::formats::rest;
 use super::formats::units::{Scan, Unit};
 use super::history::{Committed, Habits, History, PartRecord};
 use super::listing::{Entry, Kind, around, end_of};
@@ -154,7 +153,7 @@ impl Tracker {
                 pointers: pointers.filter(|path| taken.contains_key(path.as_str())).cloned().collect(),
             };
             files.extend(taken.into_iter().map(|(path, entry)| {
-                (path.to_owned(), PlanFile::Here { entry: entry.clone(), is_text: rest::is_text(entry) })
+                (path.to_owned(), PlanFile::Here { entry: entry.clone(), is_text: self.history.is_text(entry) })
             }));
             planned.push(PlanPart { record, carried: false });
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::formats::units::Scan;
 use super::formats::{ends, rest};
 use super::history::{Committed, History};
-use super::listing::{Entry, Listing};
+use super::listing::{Entry, Listing, Peek};
 use super::saves::Saves;
 use super::warnings::Warnings;
 
@@ -61,13 +61,13 @@ pub struct Tracker {
 impl Tracker {
     /// At a start, or after a restore or a rollback. `last` is the newest commit, if this directory has made or
     /// restored it.
-    pub fn begin(now: Duration, listing: &Listing, last: Option<Committed>) -> Tracker {
-        Tracker { history: History::begin(now, listing, last, false), ..Tracker::default() }
+    pub fn begin(now: Duration, listing: &Listing, peek: &dyn Peek, last: Option<Committed>) -> Tracker {
+        Tracker { history: History::begin(now, listing, peek, last, false), ..Tracker::default() }
     }
 
     /// For a caller without earlier looks (`push`, `list`): the order of files within a save is always checked.
-    pub fn pushed(now: Duration, listing: &Listing) -> Tracker {
-        Tracker { history: History::begin(now, listing, None, true), ..Tracker::default() }
+    pub fn pushed(now: Duration, listing: &Listing, peek: &dyn Peek) -> Tracker {
+        Tracker { history: History::begin(now, listing, peek, None, true), ..Tracker::default() }
     }
 
     /// The history, for [`partition`](super::partition).
@@ -81,7 +81,7 @@ impl Tracker {
     }
 
     pub(super) fn take_in(&mut self, facts: &Facts) {
-        let gone = self.history.update(facts.now, facts.scan.listing);
+        let gone = self.history.update(facts.now, facts.scan.listing, facts.scan.peek);
         self.saves.note_gone(facts.now, &gone, &self.history);
         match facts.writer {
             Writer::Killed => drop(self.died.get_or_insert(facts.now)),
@@ -116,6 +116,6 @@ impl Tracker {
     pub(super) fn is_torn_since_start(&self, scan: &Scan, entry: &Entry) -> bool {
         let is_old =
             self.history.is_unchanged_since_start(entry) && !self.history.is_pushed && self.history.is_fresh(entry);
-        is_old && !rest::is_text(entry) && self.history.whole(scan.peek, entry).is_err()
+        is_old && !self.history.is_text(entry) && self.history.whole(scan.peek, entry).is_err()
     }
 }

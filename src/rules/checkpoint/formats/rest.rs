@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::ends::json;
 use crate::checkpoint::history::History;
-use crate::checkpoint::listing::{Entry, Kind, extension_of};
+use crate::checkpoint::listing::{Entry, Peek, extension_of};
 
 /// Extensions of text files, which are committed without waiting for them to settle.
 const TEXTS: &[&str] = &["txt", "csv", "tsv", "jsonl", "md", "yaml", "yml", "out"];
@@ -16,10 +16,11 @@ pub(in crate::checkpoint) fn is_text_name(name: &str) -> bool {
     TEXTS.contains(&extension_of(name).to_ascii_lowercase().as_str())
 }
 
-/// Whether the file is a text, which never delays a part. A JSON file that is too long to be read counts as a text.
-pub(in crate::checkpoint) fn is_text(entry: &Entry) -> bool {
-    let is_long = || extension_of(entry.name()).eq_ignore_ascii_case("json") && entry.size > json::LIMIT;
-    entry.kind == Kind::File && (is_text_name(entry.name()) || is_long())
+/// Whether the file is a text, which never delays a part. JSON counts as a text if it has one value on each line, or is
+/// too long to be read.
+pub(in crate::checkpoint) fn is_text(peek: &dyn Peek, file: &Entry) -> bool {
+    let is_json = || extension_of(file.name()).eq_ignore_ascii_case("json");
+    is_text_name(file.name()) || is_json() && (file.size > json::LIMIT || json::has_lines(peek, file))
 }
 
 /// The path with every number replaced by `#`.

@@ -7,6 +7,7 @@ use super::layouts::{Member, Proof, pattern};
 use super::readers::{dcp, deepspeed, huggingface, orbax, tensorflow};
 use super::rest;
 use super::units::{Case, UnitState};
+use crate::checkpoint::history::History;
 use crate::checkpoint::listing::{Entry, Kind, end_of, extension_of, is_below, join, name_of, parent_of};
 
 /// Why a unit is not complete, in one clause.
@@ -117,8 +118,8 @@ fn pointed<'a>(case: &Case<'a, '_>, files: &[&str]) -> Result<&'a Entry, String>
 }
 
 /// Whether a file describes weights but holds none; such a file may be written at any time.
-fn is_note(file: &Entry) -> bool {
-    rest::is_text(file) || ["json", "py"].contains(&extension_of(file.name()))
+fn is_note(history: &History, file: &Entry) -> bool {
+    history.is_text(file) || ["json", "py"].contains(&extension_of(file.name()))
 }
 
 /// If a unit of this name existed before, no file that was overwritten may be younger than the proof. For a new name, and
@@ -136,7 +137,7 @@ fn order(case: &Case, proof: Option<&Entry>) -> Check {
     let last: &[&str] = if let Proof::Last(files) = case.root.layout.proof { files } else { &[] };
     let is_proof = |path: &str| last.iter().any(|text| pattern(text).is_match(path));
     let is_late = |entry: &Entry, path: &str| {
-        let is_ordered = !is_note(entry) && !case.is_unordered(path) && !is_proof(path);
+        let is_ordered = !is_note(case.history, entry) && !case.is_unordered(path) && !is_proof(path);
         is_ordered && entry.mtime_ns > proof.mtime_ns && is_over(entry)
     };
     match case.files().find(|(entry, path)| is_late(entry, path)) {
@@ -148,7 +149,7 @@ fn order(case: &Case, proof: Option<&Entry>) -> Check {
 /// If a unit is overwritten, all its files and the proof must be of the new save.
 fn one_save(case: &Case, proof: Option<&Entry>) -> Check {
     let is = |differs: bool| move |entry: &&Entry| case.history.differs(entry) == Some(differs);
-    let files = || case.files().map(|(entry, _)| entry).filter(|entry| !is_note(entry));
+    let files = || case.files().map(|(entry, _)| entry).filter(|entry| !is_note(case.history, entry));
     match (files().find(is(true)), files().chain(proof).find(is(false))) {
         (Some(new), Some(old)) => Err(format!("{} is of another save than {}", old.path, new.path)),
         _ => Ok(()),
@@ -219,7 +220,7 @@ fn as_before(case: &Case) -> Check {
     let there: BTreeSet<String> = case.files().flat_map(|(_, path)| [path.to_owned(), alike(case, path)]).collect();
     let is_counted = |path: &str| case.scan.options.world_size.is_some() && case.is_per_rank(path);
     let is_here = |path: &str| there.contains(path) || there.contains(&alike(&before, path));
-    match before.files().find(|(entry, path)| !rest::is_text(entry) && !is_counted(path) && !is_here(path)) {
+    match before.files().find(|(entry, path)| !case.history.is_text(entry) && !is_counted(path) && !is_here(path)) {
         Some((entry, _)) => Err(format!("{} has no counterpart of {}", case.unit().path, entry.path)),
         None => Ok(()),
     }

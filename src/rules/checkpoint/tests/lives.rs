@@ -220,6 +220,26 @@ fn texts_never_hold_a_commit_back_and_are_committed_when_they_lie_still() {
 }
 
 #[test]
+fn json_with_a_value_on_each_line_is_a_text_and_other_json_is_not() {
+    let mut dir = Dir::new();
+    for number in 0..20 {
+        dir.write("metrics.json", format!("{{\"loss\":1}}\n{{\"loss\":{number}}}\n"));
+        dir.play("the log grows", "open metrics.json; wait 0.5");
+    }
+    dir.play("a save", "save model.pth");
+    for number in 20..40 {
+        dir.write("metrics.json", format!("{{\"loss\":1}}\n{{\"loss\":{number}}}\n"));
+        dir.play("the log grows", "open metrics.json; wait 0.5");
+    }
+    dir.play("the save is committed", "commits 1; only metrics.json model.pth");
+    for value in ["{\"loss\":1}", "{\"loss\":1}\n", "{\n\"loss\":1\n}\n"] {
+        let mut dir = Dir::new();
+        dir.write("state.json", value);
+        dir.play(value, "save model.pth; open state.json; wait 80; commits 0");
+    }
+}
+
+#[test]
 fn files_that_cannot_be_copied_are_omitted_with_the_reason() {
     let mut dir = Dir::new();
     dir.save("run/model.pt");

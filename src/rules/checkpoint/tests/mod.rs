@@ -71,7 +71,7 @@ impl Dir {
             now: Duration::from_secs(1000),
             skew_ns: 0,
             inodes: 0,
-            tracker: Tracker::begin(Duration::from_secs(1000), &Listing::default(), None),
+            tracker: Tracker::begin(Duration::from_secs(1000), &Listing::default(), &BTreeMap::new(), None),
             stored: None,
             commits: 0,
             warnings: Vec::new(),
@@ -185,12 +185,12 @@ impl Dir {
         if let Some(last) = &mut last {
             last.entries = listing.entries().iter().map(|e| (e.path.clone(), e.clone())).collect();
         }
-        self.tracker = Tracker::begin(self.now, &listing, last);
+        self.tracker = Tracker::begin(self.now, &listing, &self.files, last);
     }
 
     fn begin(&mut self) {
         let last = self.tracker.last().cloned();
-        self.tracker = Tracker::begin(self.now, &self.listing(), last);
+        self.tracker = Tracker::begin(self.now, &self.listing(), &self.files, last);
     }
 
     fn roll_back(&mut self) {
@@ -285,8 +285,8 @@ impl Dir {
                 "kill" => self.kill(),
                 "crash" => self.crash(),
                 "lose" => self.lose_disk(),
-                "forget" => self.tracker = Tracker::begin(self.now, &self.listing(), None),
-                "push" => self.tracker = Tracker::pushed(self.now, &self.listing()),
+                "forget" => self.tracker = Tracker::begin(self.now, &self.listing(), &self.files, None),
+                "push" => self.tracker = Tracker::pushed(self.now, &self.listing(), &self.files),
                 "world" => self.options.world_size = number(),
                 "keep" => self.options.keep_saves = number(),
                 "marker" => self.options.marker = Some(rest.to_owned()),

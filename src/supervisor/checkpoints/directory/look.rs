@@ -137,9 +137,11 @@ impl Watcher {
     pub(crate) async fn begin(&self, last: Option<Committed>) -> io::Result<()> {
         let (this, now) = (self.clone(), self.clock.now());
         blocking(move || {
-            let listing = walked(&this.dir, &this.options)?;
-            let (walked, beside) = (beside(&listing), beside(&listing));
-            *this.lock() = Known { tracker: Tracker::begin(now, &listing, last), walked, beside };
+            let tracker = with_listing(&this.dir, &this.options, |listing, peek| {
+                (beside(listing), Tracker::begin(now, listing, peek, last))
+            });
+            let (beside, tracker) = tracker?;
+            *this.lock() = Known { tracker, walked: beside.clone(), beside };
             Ok(())
         })
         .await
@@ -149,8 +151,8 @@ impl Watcher {
     pub(crate) async fn begin_once(&self) -> io::Result<()> {
         let (this, now) = (self.clone(), self.clock.now());
         blocking(move || {
-            let listing = walked(&this.dir, &this.options)?;
-            this.lock().tracker = Tracker::pushed(now, &listing);
+            let tracker = with_listing(&this.dir, &this.options, |listing, peek| Tracker::pushed(now, listing, peek));
+            this.lock().tracker = tracker?;
             Ok(())
         })
         .await
@@ -194,34 +196,39 @@ impl Watcher {
         act: impl FnOnce(&mut Tracker, &Facts) -> T + Send + 'static,
     ) -> io::Result<T> {
         let (this, now) = (self.clone(), self.clock.now());
-        blocking(move || {
-            let listing = walked(&this.dir, &this.options)?;
-            let beneath = match Beneath::open(&this.dir) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-                opened => Some(opened?),
-            };
-            let files = beneath.as_ref().map(|beneath| Files { beneath, listing: &listing });
+        let look = move |listing: &Listing, peek: &dyn Peek| {
             let mut known = this.lock();
             let open = match how.writer {
-                Writer::Running => open_for_writing(&listing, known.tracker.last()),
+                Writer::Running => open_for_writing(listing, known.tracker.last()),
                 Writer::Finished | Writer::Killed => BTreeSet::new(),
             };
-            let peek: &dyn Peek = files.as_ref().map_or(&Nothing, |files| files);
             let facts = Facts {
                 now,
-                scan: Scan { listing: &listing, peek, options: &this.options },
+                scan: Scan { listing, peek, options: &this.options },
                 open: &open,
                 heartbeat_step: this.heartbeat.step(),
                 writer: how.writer,
                 died_ns: how.died_ns,
                 settle: how.settle,
             };
-            known.walked = beside(&listing);
+            known.walked = beside(listing);
             has_files_to_see_with(&this.dir)?;
             Ok(act(&mut known.tracker, &facts))
-        })
-        .await
+        };
+        let (dir, options) = (self.dir.clone(), self.options.clone());
+        blocking(move || with_listing(&dir, &options, look).flatten()).await
     }
+}
+
+/// Walks the directory, and passes the listing on with the means to read its files.
+fn with_listing<T>(dir: &Path, options: &Options, act: impl FnOnce(&Listing, &dyn Peek) -> T) -> io::Result<T> {
+    let listing = walked(dir, options)?;
+    let beneath = match Beneath::open(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        opened => Some(opened?),
+    };
+    let files = beneath.as_ref().map(|beneath| Files { beneath, listing: &listing });
+    Ok(act(&listing, files.as_ref().map_or(&Nothing, |files| files as &dyn Peek)))
 }
 
 /// If no more files can be opened, a complete file looks torn. Errors: no more can be opened.

@@ -14,6 +14,17 @@ pub(in crate::checkpoint) fn read<T: DeserializeOwned>(peek: &dyn Peek, file: &E
     python_json::from_slice(&content(peek, file)?).ok()
 }
 
+/// Longest first line of JSON with one value on each line, in bytes.
+const LONGEST_LINE: usize = 64 << 10;
+
+/// Whether the file is JSON with one value on each line, as logs are, and has more than one line.
+pub(in crate::checkpoint) fn has_lines(peek: &dyn Peek, file: &Entry) -> bool {
+    let head = peek.read(&file.path, 0, LONGEST_LINE).unwrap_or_default();
+    let Some(end) = head.iter().position(|byte| *byte == b'\n') else { return false };
+    let (line, next) = head.split_at(end);
+    next.iter().any(|byte| !byte.is_ascii_whitespace()) && python_json::from_slice::<IgnoredAny>(line).is_ok()
+}
+
 fn content(peek: &dyn Peek, file: &Entry) -> Option<Vec<u8>> {
     if file.size > LIMIT { None } else { peek.read(&file.path, 0, file.size as usize) }
 }
