@@ -27,22 +27,29 @@ pub async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr
     Ok((stream, from))
 }
 
-/// The leader's side: this one message to a caller that proves itself. Errors: why the caller is no member.
-pub async fn answer(
-    mut stream: TcpStream,
-    key: &GangKey,
-    silence: Duration,
-    message: &impl Serialize,
-) -> Result<(), NoLink> {
-    let lost = |error: io::Error| NoLink::Stranger(error.to_string());
-    stream.write_all(GREETING).await.map_err(lost)?;
+/// A caller that has proven itself.
+#[derive(Debug)]
+pub struct Proven {
+    stream: TcpStream,
+    channel: Channel,
+}
+
+/// The leader's side: lets a caller prove itself. Errors: why the caller is no member.
+pub async fn greet(mut stream: TcpStream, key: &GangKey, silence: Duration) -> Result<Proven, NoLink> {
+    stream.write_all(GREETING).await.map_err(|error| NoLink::Stranger(error.to_string()))?;
     let session = session(&mut stream, key, silence).await?;
-    let frame = Channel::new(session, Direction::ToMember).frame(message);
-    let frame = frame.map_err(|error| NoLink::Stranger(error.to_string()))?;
-    stream.write_all(&frame).await.map_err(lost)?;
-    // The reset comes after the message: through a forwarder it may overtake it.
-    let _ = timeout(LINGER, stream.read(&mut [0])).await;
-    Ok(())
+    Ok(Proven { stream, channel: Channel::new(session, Direction::ToMember) })
+}
+
+impl Proven {
+    /// This one message. Errors: the caller is gone.
+    pub async fn tell(mut self, message: &impl Serialize) -> Result<(), NoLink> {
+        let frame = self.channel.frame(message).map_err(|error| NoLink::Stranger(error.to_string()))?;
+        self.stream.write_all(&frame).await.map_err(|error| NoLink::Stranger(error.to_string()))?;
+        // The reset comes after the message: through a forwarder it may overtake it.
+        let _ = timeout(LINGER, self.stream.read(&mut [0])).await;
+        Ok(())
+    }
 }
 
 /// Whether the leader answers there.
@@ -96,7 +103,7 @@ mod tests {
             let ((listener, address), key) = (listener().await, GangKey::derive("token", b"k"));
             let answered = async {
                 let (stream, _) = accept(&listener).await.expect("a connection");
-                answer(stream, &key, SILENCE, &ToMember::Finish).await
+                greet(stream, &key, SILENCE).await?.tell(&ToMember::Finish).await
             };
             let hears = async {
                 let mut link = dial("127.0.0.1", address.port(), true, &key, SILENCE).await?;

@@ -12,14 +12,14 @@ use futures_util::stream::FuturesUnordered;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep_until};
 
-use crate::edge::net::borrowed_port::{accept, answer, own_address};
+use super::door::{Places, Unproven};
+use crate::edge::clock::Clock;
+use crate::edge::net::borrowed_port::{accept, greet, own_address};
 use crate::edge::net::gang::{NoLink, listen};
 use crate::rules::gang::handshake::GangKey;
 use crate::rules::gang::message::{Referral, ToMember};
 use crate::rules::gang::place::Place;
 
-/// Callers that are served at once.
-const CALLERS: usize = 64;
 /// Before the next try where a trainer still has the port, or no connection can be taken.
 const PAUSE: Duration = Duration::from_millis(200);
 /// A port that cannot be had for so long is told of.
@@ -50,6 +50,8 @@ pub(super) struct BorrowedPort {
     own: Referral,
     key: Arc<GangKey>,
     silence: Duration,
+    clock: Clock,
+    places: Places,
     is_wanted: bool,
     open: Option<Open>,
     next_try: Instant,
@@ -60,6 +62,14 @@ pub(super) struct BorrowedPort {
 /// A caller, and whether it is a member.
 type Answered = (SocketAddr, Result<(), NoLink>);
 
+/// Sends a caller that proves itself where the leader listens. Errors: why it is no member.
+async fn refer(unproven: Unproven, key: Arc<GangKey>, silence: Duration, own: Referral) -> Result<(), NoLink> {
+    match unproven.greeted(|stream| greet(stream, &key, silence)).await {
+        Some(greeted) => greeted?.tell(&ToMember::Refer(own)).await,
+        None => Ok(()),
+    }
+}
+
 /// While this lives, the port is the leader's.
 struct Open {
     listener: TcpListener,
@@ -67,10 +77,22 @@ struct Open {
 }
 
 impl BorrowedPort {
-    pub(super) fn new(port: u16, own: Referral, key: Arc<GangKey>, silence: Duration) -> BorrowedPort {
-        let now = Instant::now();
+    pub(super) fn new(port: u16, own: Referral, key: Arc<GangKey>, silence: Duration, clock: Clock) -> BorrowedPort {
+        let (now, places) = (Instant::now(), Places::default());
         let (is_wanted, open, is_told) = (false, None, false);
-        BorrowedPort { port, own, key, silence, is_wanted, open, next_try: now, wanted_since: now, is_told }
+        BorrowedPort {
+            port,
+            own,
+            key,
+            silence,
+            clock,
+            places,
+            is_wanted,
+            open,
+            next_try: now,
+            wanted_since: now,
+            is_told,
+        }
     }
 
     /// Takes the port as soon as no trainer has it any more, or lets go of it: when this returns, a trainer can bind it.
@@ -96,12 +118,12 @@ impl BorrowedPort {
                 Some((from, answered)) = open.callers.next() => if let Err(why) = answered {
                     return (from, why);
                 },
-                accepted = accept(&open.listener), if open.callers.len() < CALLERS => match accepted {
+                accepted = accept(&open.listener) => match accepted {
                     Ok((stream, from)) => {
-                        let (own, key, silence) = (self.own, Arc::clone(&self.key), self.silence);
-                        open.callers.push(Box::pin(async move {
-                            (from, answer(stream, &key, silence, &ToMember::Refer(own)).await)
-                        }));
+                        if let Some(unproven) = self.places.admit(self.clock.now(), stream, from) {
+                            let refer = refer(unproven, Arc::clone(&self.key), self.silence, self.own);
+                            open.callers.push(Box::pin(async move { (from, refer.await) }));
+                        }
                     }
                     // As on a port that cannot be had: it is tried anew.
                     Err(_) => (self.open, self.next_try) = (None, Instant::now() + PAUSE),
@@ -127,5 +149,49 @@ impl BorrowedPort {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::Ipv4Addr;
+
+    use tokio::net::TcpSocket;
+
+    use super::*;
+    use crate::edge::net::gang::dial;
+    use crate::edge::transfer::blocking;
+    use crate::rules::gang::unproven::MOST;
+
+    #[test]
+    fn silent_callers_of_another_address_keep_no_member_out() {
+        blocking::runtime(false).expect("a runtime").block_on(async {
+            let any = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let port = any.local_addr().expect("an address").port();
+            drop(any);
+            let (key, silence) = (Arc::new(GangKey::derive("token", b"k")), Duration::from_secs(20));
+            let own = Referral { ip: Ipv4Addr::LOCALHOST.into(), port: 1 };
+            let mut borrowed = BorrowedPort::new(port, own, Arc::clone(&key), silence, Clock::start());
+            borrowed.want(true);
+            let serves = async {
+                loop {
+                    borrowed.next_refused().await;
+                }
+            };
+            let member = async {
+                let mut strangers = Vec::new();
+                while strangers.len() < MOST {
+                    let socket = TcpSocket::new_v4().expect("a socket");
+                    socket.bind((Ipv4Addr::new(127, 0, 0, 2), 0).into()).expect("another address");
+                    strangers.extend(socket.connect((Ipv4Addr::LOCALHOST, port).into()).await.ok());
+                }
+                let mut link = dial("127.0.0.1", port, true, &key, silence).await?;
+                Ok::<_, NoLink>(link.reader.next::<ToMember>().await)
+            };
+            tokio::select! {
+                heard = member => assert_eq!(heard, Ok(Ok(ToMember::Refer(own)))),
+                () = serves => {}
+            }
+        });
     }
 }

@@ -85,9 +85,21 @@ pub(super) struct Unproven {
     held: Held,
 }
 
+impl Unproven {
+    /// What becomes of it, unless another connection gets its place before. Then the place is free.
+    pub(super) async fn greeted<F: Future>(self, greet: impl FnOnce(TcpStream) -> F) -> Option<F::Output> {
+        let Unproven { stream, evicted, held: _held } = self;
+        tokio::select! {
+            biased;
+            greeted = greet(stream) => Some(greeted),
+            _ = evicted => None,
+        }
+    }
+}
+
 /// The places of unproven connections.
 #[derive(Clone, Default)]
-struct Places(Arc<Mutex<Taken>>);
+pub(super) struct Places(Arc<Mutex<Taken>>);
 
 #[derive(Default)]
 struct Taken {
@@ -109,7 +121,7 @@ impl Places {
     }
 
     /// `None`: the connection is closed.
-    fn admit(&self, now: Duration, stream: TcpStream, from: SocketAddr) -> Option<Unproven> {
+    pub(super) fn admit(&self, now: Duration, stream: TcpStream, from: SocketAddr) -> Option<Unproven> {
         let mut taken = self.taken();
         taken.last += 1;
         let number = taken.last;
@@ -143,17 +155,11 @@ pub(super) struct Door {
 impl Door {
     pub(super) fn answer(&mut self, unproven: Unproven, from: SocketAddr, link: Link) {
         let (key, silence, arrivals) = (Arc::clone(&self.key), self.silence, self.arrivals.clone());
-        let Unproven { stream, evicted, held } = unproven;
         self.tasks.spawn(async move {
-            let greeted = tokio::select! {
-                biased;
-                greeted = greet(stream, &key, silence) => greeted,
-                _ = evicted => return,
-            };
-            drop(held);
-            match greeted {
-                Ok(proven) => converse(proven, link, &arrivals).await,
-                Err(why) => drop(arrivals.send(Arrival::Refused(from, why)).await),
+            match unproven.greeted(|stream| greet(stream, &key, silence)).await {
+                Some(Ok(proven)) => converse(proven, link, &arrivals).await,
+                Some(Err(why)) => drop(arrivals.send(Arrival::Refused(from, why)).await),
+                None => {}
             }
         });
     }

@@ -135,7 +135,7 @@ pub(super) async fn run(
                 Arrival::Refused(from, why) => tell_of(&why, from.ip(), &mut strangers),
             },
             Some(own) = told.recv() => {
-                hub.borrow(BorrowedPort::new(gang.place.port, own, Arc::clone(&door.key), door.silence));
+                hub.borrow(BorrowedPort::new(gang.place.port, own, Arc::clone(&door.key), door.silence, clock));
                 writes = gang.store.clone().map(|shared| tokio::spawn(referral::write(shared, own)));
             }
             (from, why) = next_refused(&mut hub.borrowed) => tell_of(&why, from.ip(), &mut strangers),
