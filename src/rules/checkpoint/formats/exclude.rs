@@ -22,6 +22,7 @@ const DEFAULTS: &[&str] = &[
     "*~",
     "*.bak",
     "*.swp",
+    "*.lock",
     "*.log",
     "*.tfevents.*",
     "wandb/",

@@ -220,6 +220,15 @@ fn texts_never_hold_a_commit_back_and_are_committed_when_they_lie_still() {
 }
 
 #[test]
+fn a_lock_that_a_trainer_holds_for_its_whole_life_never_delays_a_commit() {
+    let mut dir = Dir::new();
+    dir.play(
+        "a lock",
+        "write run1/train.lock ; open run1/train.lock; save run1/model.bin; wait 8; commits 1; only run1/model.bin",
+    );
+}
+
+#[test]
 fn json_with_a_value_on_each_line_is_a_text_and_other_json_is_not() {
     let mut dir = Dir::new();
     for number in 0..20 {
