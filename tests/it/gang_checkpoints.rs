@@ -9,23 +9,24 @@ use crate::support::{Running, Trainit, eventually, send};
 
 const GOAL: u64 = 40;
 
-/// A replica of a collective: no rank is more than a step ahead of another. It adds up its steps, saves the sum at
-/// every step, and continues from the newest checkpoint that it finds. `SAVES=no` saves nothing; `PAUSE` is the time
-/// between two steps in seconds.
+/// A replica of a collective: no rank has done a step before all have come to it. It adds up its steps, saves the sum
+/// after every step, and continues from the newest checkpoint that it finds. `SAVES=no` saves nothing; `PAUSE` is the time
+/// between two steps in seconds, `LATE` the time before it looks for a checkpoint.
 const TRAINER: &str = r#"
 dir=$TRAINIT_CHECKPOINT_DIR; step=0; total=0
+sleep ${LATE-0}
 newest=$(ls "$dir" 2>/dev/null | sed -n 's/^step-//p' | sort -n | tail -1)
 if [ -n "$newest" ]; then step=$newest; total=$(cat "$dir/step-$step/total"); fi
 echo generation=$TRAINIT_GENERATION pid=$$ from=$step resumes=${TRAINIT_RESUME_STEP-none} .
 while [ $step -lt $GOAL ]; do
   step=$((step + 1)); total=$((total + step))
-  if [ "$SAVES" != no ]; then
-    mkdir "$dir/tmp-$step"; echo $total > "$dir/tmp-$step/total"; mv "$dir/tmp-$step" "$dir/step-$step"
-  fi
   : > "$MEETS/$TRAINIT_GENERATION-$step-$RANK"
   for rank in $RANKS; do
     while [ ! -e "$MEETS/$TRAINIT_GENERATION-$step-$rank" ]; do sleep 0.02; done
   done
+  if [ "$SAVES" != no ]; then
+    mkdir "$dir/tmp-$step"; echo $total > "$dir/tmp-$step/total"; mv "$dir/tmp-$step" "$dir/step-$step"
+  fi
   echo step=$step .
   sleep ${PAUSE-0.03}
 done
@@ -157,7 +158,9 @@ fn where_only_the_chief_saves_the_others_restore_its_commit() {
 fn where_all_see_one_directory_the_chief_puts_the_common_checkpoint_there() {
     let job = Job::of(2).with_store();
     let disk = job.disk(0);
-    let replicas = vec![job.start(0), job.replica_in(1, &disk).env("SAVES", "no").start()];
+    // The chief trains already when the other looks into the directory.
+    let worker = job.replica_in(1, &disk).env("SAVES", "no").env("LATE", "0.5").start();
+    let replicas = vec![job.start(0), worker];
     trains(&replicas[1], 1);
     replicas[0].after_line("step=7 ");
     send(trains(&replicas[1], 1), libc::SIGKILL);
