@@ -344,10 +344,10 @@ fn nothing_starts_from_scratch_if_another_file_is_in_the_place_of_the_commits() 
         }
         let run = ["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()];
         let done = Trainit::new(run).args(["--", "echo", "from scratch"]).output().expect_code(204);
-        assert!(done.out().is_empty() && done.err().contains("/.trainit/commits: it is a file or"), "{}", done.err());
+        assert!(done.out().is_empty() && done.err().contains("/.trainit/commits: Not a directory"), "{}", done.err());
         for action in ["list", "prune"] {
             let done = place.checkpoint(action).output().expect_code(204);
-            assert!(done.err().contains("/.trainit/commits: it is a file or"), "{}", done.err());
+            assert!(done.err().contains("/.trainit/commits: Not a directory"), "{}", done.err());
         }
     }
 }

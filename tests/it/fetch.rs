@@ -202,8 +202,7 @@ fn names_that_would_leave_the_directory_are_refused() {
     for name in ["../../evil", "/evil", "x//evil", "./evil", "evil\u{1}"] {
         let place = Place::new();
         place.bucket.place(&format!("data/{name}"), b"evil");
-        let shown = format!("{:?}", format!("data/{name}"));
-        place.expect_refused(place.run(), 125, &[&shown, "cannot be a path below a directory"]);
+        place.expect_refused(place.run(), 125, &["cannot list", "path segment", "delete that object"]);
         assert!(tree(place.dir.path()).keys().all(|path| !path.contains("evil")));
     }
     let place = Place::new();

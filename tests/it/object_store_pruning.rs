@@ -39,12 +39,12 @@ fn a_commit_that_another_process_deletes_during_a_prune_is_not_an_error() {
 }
 
 #[test]
-fn foreign_names_that_cannot_be_keys_are_skipped_and_kept() {
+fn directories_that_a_console_made_are_skipped_and_kept() {
     each(|bucket, place| {
         let saved = place.save(1);
         place.push();
-        let odd = [".trainit/commits//x", ".trainit/attempts/./x", "/x", "a/../b", "step-1//x", "a\nb", "folder/"];
-        for name in odd {
+        let directories = ["", "folder/", "step-1/", ".trainit/", ".trainit/commits/"];
+        for name in directories {
             bucket.place(&format!("jobs/1/{name}"), b"");
         }
         for action in ["push", "list", "verify"] {
@@ -52,8 +52,24 @@ fn foreign_names_that_cannot_be_keys_are_skipped_and_kept() {
         }
         place.checkpoint("prune").args(["--orphan-age", "0s"]).output().expect_code(0);
         assert_eq!(tree(&place.pull_afresh("elsewhere").join("step-1")), saved);
-        assert!(odd.iter().all(|name| bucket.object(&format!("jobs/1/{name}")).is_some()), "{:?}", bucket.keys());
+        assert!(
+            directories.iter().all(|name| bucket.object(&format!("jobs/1/{name}")).is_some()),
+            "{:?}",
+            bucket.keys()
+        );
     });
+}
+
+#[test]
+fn a_name_among_the_commits_that_cannot_be_a_key_is_an_error_with_the_way_out() {
+    for name in ["/x", "a/../b", "a\nb"] {
+        each(|bucket, place| {
+            place.save(1);
+            place.push();
+            bucket.place(&format!("jobs/1/.trainit/commits/{name}"), b"");
+            fails(place.checkpoint("list").output(), &["cannot list", "path segment", "delete that object"]);
+        });
+    }
 }
 
 #[test]

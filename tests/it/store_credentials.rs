@@ -82,8 +82,13 @@ static WAYS: [Way; 5] = [
     Way {
         name: "the container",
         refusal: ("403 Forbidden", "InvalidAccessKeyId"),
-        env: |bucket, at, _| {
-            [as_amazon(bucket), vec![("AWS_CONTAINER_CREDENTIALS_FULL_URI", format!("http://{at}/keys"))]].concat()
+        env: |bucket, at, file| {
+            fs::write(file, "of-the-container").unwrap();
+            let ours = vec![
+                ("AWS_CONTAINER_CREDENTIALS_FULL_URI", format!("http://{at}/keys")),
+                ("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", file.to_str().unwrap().to_owned()),
+            ];
+            [as_amazon(bucket), ours].concat()
         },
         reply: |_, number| json(number, FOREVER),
     },

@@ -94,13 +94,6 @@ pub fn is_mounted(path: &Path) -> bool {
     device(path).is_some_and(|existing| Some(existing) != device(Path::new("/")))
 }
 
-/// Reads the directory and ignores the result.
-pub fn look(path: &Path) {
-    if let Ok(mut names) = fs::read_dir(path) {
-        let _ = names.next();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,19 +6,20 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::TryStreamExt;
 use futures_util::stream::BoxStream;
-use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path as Key;
-use object_store::{Extensions, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
-use object_store::{PutPayload, PutResult};
+use object_store::{
+    Extensions, GetOptions, GetRange, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode,
+};
+use object_store::{PutOptions, PutPayload, PutResult};
 use tokio::sync::Mutex;
 
 use super::checksum::Checksum;
-use super::error::{Failed, Trouble};
+use super::error::{Failed, Trouble, silent};
 use super::list::Object;
 use super::ranged_read::Seen;
 use crate::edge::clock::Clock;
 use crate::edge::store::clouds::access::Access;
-use crate::edge::store::clouds::{amazon, azure, google};
+use crate::edge::store::clouds::{Opened, amazon, azure, google};
 use crate::rules::store::address::{self, Cloud};
 
 /// An object of parts may take so long to be put together, and so many bytes a second are moved for it at least.
@@ -26,26 +27,6 @@ const PUT_TOGETHER: Duration = Duration::from_secs(30);
 const SLOWEST: u64 = 16 << 20;
 /// Between two looks whether it is.
 const LOOK: Duration = Duration::from_secs(1);
-
-/// What `object_store` can do with every cloud.
-pub(super) trait Client: ObjectStore + MultipartStore {}
-
-impl<C: ObjectStore + MultipartStore> Client for C {}
-
-/// A bucket, opened with the credentials that there are now.
-pub(super) struct Opened {
-    pub(super) client: Arc<dyn Client>,
-    /// Whether to open it again may bring other credentials.
-    pub(super) renews: bool,
-}
-
-#[derive(Debug, Clone)]
-pub(super) struct Parts {
-    key: Key,
-    id: String,
-    /// Bytes of all of it, once that is known.
-    pub(super) size: u64,
-}
 
 pub(super) struct Bucket {
     bucket: address::Bucket,
@@ -76,47 +57,46 @@ impl Bucket {
         Arc::clone(&self.opened.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Does the operation. If the credentials are refused as stale, opens the bucket again and does it once more.
-    async fn run<T, F>(&self, work: impl Fn(Arc<dyn Client>) -> F) -> Result<T, Failed>
-    where
-        F: Future<Output = object_store::Result<T>>,
-    {
-        self.run_if(|failed| failed.trouble == Trouble::NotBelieved, work).await
-    }
-
-    async fn run_if<T, F>(
-        &self,
-        is_stale: impl Fn(&Failed) -> bool,
-        work: impl Fn(Arc<dyn Client>) -> F,
-    ) -> Result<T, Failed>
+    /// Does the operation. If the credentials may be stale, opens the bucket again and does it once more.
+    async fn run<T, F>(&self, work: impl Fn(Arc<dyn ObjectStore>) -> F) -> Result<T, Failed>
     where
         F: Future<Output = object_store::Result<T>>,
     {
         let opened = self.opened();
         // Boxed: a thread's stack holds few futures of this size.
-        let refused = match Box::pin(work(Arc::clone(&opened.client))).await {
+        let refused = match self.wait(Box::pin(work(Arc::clone(&opened.client)))).await? {
             Ok(done) => return Ok(done),
             Err(error) => Failed::from(&error),
         };
-        if !opened.renews || !is_stale(&refused) {
+        // The answer to HEAD has no words that would tell stale credentials from others.
+        let may_be_stale = matches!(refused.trouble, Trouble::NotBelieved | Trouble::Denied | Trouble::Other);
+        if !opened.renews || !may_be_stale || refused.says_there_is {
             return Err(refused);
         }
         let again = self.reopen(&opened).await.map_err(|why| {
-            Failed::new(
-                Trouble::Outdated,
-                format!(
-                    "the credentials do not hold any more ({}), and no others are to be had: {}",
-                    refused.detail, why.detail
-                ),
-            )
+            let detail =
+                format!("the credentials do not hold any more ({}), and no others are to be had", refused.detail);
+            Failed::new(Trouble::Outdated, format!("{detail}: {}", why.detail))
         })?;
-        Box::pin(work(Arc::clone(&again.client))).await.map_err(|error| {
+        self.step(Box::pin(work(Arc::clone(&again.client)))).await
+    }
+
+    /// Does what can be done once. Credentials that are not believed may be so later.
+    pub(super) async fn step<T>(&self, work: impl Future<Output = object_store::Result<T>>) -> Result<T, Failed> {
+        self.wait(work).await?.map_err(|error| {
             let failed = Failed::from(&error);
             match failed.trouble {
-                Trouble::NotBelieved => Failed { trouble: Trouble::Outdated, ..failed },
+                Trouble::NotBelieved if self.opened().renews => Failed { trouble: Trouble::Outdated, ..failed },
                 _ => failed,
             }
         })
+    }
+
+    /// Waits as long as bytes move.
+    pub(super) async fn wait<T>(&self, work: impl Future<Output = T>) -> Result<T, Failed> {
+        let limit = self.access.timeout;
+        let done = self.access.meter().watch(limit, work).await;
+        done.ok_or_else(|| Failed::new(Trouble::Unreachable, silent(limit)))
     }
 
     /// Opens it with the credentials that there are now, unless another operation has done so since.
@@ -157,32 +137,26 @@ impl Bucket {
         Ok(e_tag)
     }
 
-    pub(super) async fn begin(&self, key: &str) -> Result<Parts, Failed> {
+    pub(super) async fn begin(&self, key: &str) -> Result<Box<dyn MultipartUpload>, Failed> {
         let key = self.key(key)?;
-        let id = self.run(|client| {
+        self.run(|client| {
             let key = key.clone();
-            async move { client.create_multipart(&key).await }
-        });
-        Ok(Parts { id: id.await?, key, size: 0 })
+            async move { client.put_multipart(&key).await }
+        })
+        .await
     }
 
-    pub(super) async fn part(&self, to: &Parts, number: usize, blocks: Vec<Bytes>) -> Result<PartId, Failed> {
-        let payload: PutPayload = blocks.into_iter().collect();
-        let put = |client: Arc<dyn Client>| {
-            let (Parts { key, id, .. }, payload) = (to.clone(), payload.clone());
-            async move { client.put_part(&key, &id, number, payload).await }
-        };
-        self.run(put).await
-    }
-
-    pub(super) async fn finish(&self, of: &Parts, parts: Vec<PartId>, crc32c: u32) -> Result<Option<String>, Failed> {
-        let finished = self.run(|client| {
-            let (Parts { key, id, .. }, parts) = (of.clone(), parts.clone());
-            async move { client.complete_multipart(&key, &id, parts).await }
-        });
-        let (e_tag, extensions) = match finished.await {
+    /// The object of so many bytes appears under its key.
+    pub(super) async fn finish(
+        &self,
+        key: &str,
+        size: u64,
+        parts: &mut dyn MultipartUpload,
+        crc32c: u32,
+    ) -> Result<Option<String>, Failed> {
+        let (e_tag, extensions) = match self.step(parts.complete()).await {
             Ok(PutResult { e_tag, extensions, .. }) => (e_tag, extensions),
-            Err(failed) => self.await_whole(of, failed).await?,
+            Err(failed) => self.await_whole(key, size, failed).await?,
         };
         same_sum(&extensions, Some(Checksum(crc32c)).filter(|_| self.bucket.cloud == Cloud::Google))?;
         Ok(e_tag)
@@ -190,13 +164,14 @@ impl Bucket {
 
     /// The object, if it is complete although the store reports an error: the answer was lost, after which servers know no such
     /// upload. So they say, too, while an object is still put together from its parts.
-    async fn await_whole(&self, of: &Parts, failed: Failed) -> Result<(Option<String>, Extensions), Failed> {
-        let limit = PUT_TOGETHER + Duration::from_secs(of.size / SLOWEST);
-        let clock = Clock::start();
+    async fn await_whole(&self, key: &str, size: u64, failed: Failed) -> Result<(Option<String>, Extensions), Failed> {
+        let (key, limit, clock) = (self.key(key)?, PUT_TOGETHER + Duration::from_secs(size / SLOWEST), Clock::start());
         loop {
-            let head = GetOptions { head: true, ..GetOptions::default() };
-            let there = self.opened().client.get_opts(&of.key, head).await.ok();
-            if let Some(there) = there.filter(|there| there.meta.size == of.size) {
+            let head = self.run(|client| {
+                let (key, head) = (key.clone(), GetOptions { head: true, ..GetOptions::default() });
+                async move { client.get_opts(&key, head).await }
+            });
+            if let Some(there) = head.await.ok().filter(|there| there.meta.size == size) {
                 return Ok((there.meta.e_tag, there.extensions));
             }
             if failed.trouble != Trouble::Absent || clock.now() >= limit {
@@ -204,10 +179,6 @@ impl Bucket {
             }
             tokio::time::sleep(LOOK).await;
         }
-    }
-
-    pub(super) async fn abort(&self, parts: &Parts) {
-        let _ = self.opened().client.abort_multipart(&parts.key, &parts.id).await;
     }
 
     /// An object, or its beginning.
@@ -248,13 +219,11 @@ impl Bucket {
     /// An object as a listing has it; `None`: there is no such object.
     pub(super) async fn look(&self, key: &str) -> Result<Option<Object>, Failed> {
         let key = self.key(key)?;
-        // The answer to HEAD has no words that would tell stale credentials from others.
-        let may_be_stale = |failed: &Failed| !matches!(failed.trouble, Trouble::Absent | Trouble::Unreachable);
-        let head = |client: Arc<dyn Client>| {
+        let head = self.run(|client| {
             let key = key.clone();
             async move { client.head(&key).await }
-        };
-        match self.run_if(may_be_stale, head).await {
+        });
+        match head.await {
             Err(failed) if failed.trouble == Trouble::Absent => Ok(None),
             there => there.map(|meta| Some(self.object(meta))),
         }

@@ -2,12 +2,12 @@
 
 use std::error::Error;
 use std::io;
+use std::time::Duration;
 
 use hyper::StatusCode;
 use hyper::http::response::Parts;
 
 use crate::edge::host::limits;
-use crate::edge::store::clouds::access::Access;
 
 /// Its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub enum Trouble {
     NotBelieved,
     /// The same, but the answer may change in a moment.
     Outdated,
+    /// An object is there whose name cannot be a key (`a//b`, `../a`, control characters).
+    OddName,
     /// It does not know what was asked of it.
     Unsupported,
     /// No answer, or the answer is "later".
@@ -49,6 +51,7 @@ impl Trouble {
             Trouble::NoDirectory => "no_directory",
             Trouble::NoCredentials => "no_credentials",
             Trouble::NotBelieved | Trouble::Outdated => "not_believed",
+            Trouble::OddName => "odd_name",
             Trouble::Unsupported => "unsupported",
             Trouble::Unreachable => "unreachable",
             Trouble::Limit(_) => "limit",
@@ -93,7 +96,6 @@ impl StoreError {
 pub(super) struct Failed {
     pub(super) trouble: Trouble,
     pub(super) detail: String,
-    /// Whether it is that an object is there already.
     pub(super) says_there_is: bool,
 }
 
@@ -106,6 +108,16 @@ pub(super) struct NoAnswer(pub(super) String);
 #[error("{0}")]
 pub(super) struct NotTrusted(pub(super) String);
 
+/// Why an operation was given up.
+pub(super) fn silent(limit: Duration) -> String {
+    format!("no byte has moved for {} s", limit.as_secs())
+}
+
+/// The same of a directory.
+pub(super) fn not_answered(limit: Duration) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, format!("its file system has not answered for {} s", limit.as_secs()))
+}
+
 impl Failed {
     pub(super) fn new(trouble: Trouble, detail: String) -> Failed {
         Failed { trouble, detail, says_there_is: false }
@@ -113,10 +125,6 @@ impl Failed {
 
     pub(super) fn of_credentials(detail: String) -> Failed {
         Failed::new(Trouble::NoCredentials, detail)
-    }
-
-    pub(super) fn of(self, action: &'static str, place: String, access: &Access) -> StoreError {
-        StoreError { action, place, detail: access.censored(self.detail), trouble: self.trouble }
     }
 
     pub(super) fn no_credentials(error: &object_store::Error, way_out: &str) -> Failed {
@@ -144,6 +152,9 @@ impl From<&object_store::Error> for Failed {
         }
         if let Some(NotTrusted(detail)) = cause.downcast_ref::<NotTrusted>() {
             return Failed::of_credentials(detail.clone());
+        }
+        if let object_store::Error::InvalidPath { source } = error {
+            return Failed::new(Trouble::OddName, source.to_string().replace(char::is_control, "?"));
         }
         let text = cause.to_string();
         let answer = Answer::read(&text);
@@ -189,11 +200,8 @@ pub(super) fn in_words(body: &str) -> String {
 /// `Server returned non-2xx status code: 403 Forbidden: <?xml ...><Error><Code>AccessDenied</Code>...`
 struct Answer<'a> {
     status: Option<u16>,
-    /// The machine-readable code of the XML body.
     code: Option<&'a str>,
     message: Option<&'a str>,
-    /// S3's answer for a bucket of another region names no place.
-    is_redirect: bool,
 }
 
 impl<'a> Answer<'a> {
@@ -203,19 +211,15 @@ impl<'a> Answer<'a> {
             let (_, rest) = text.split_once(&format!("<{name}>"))?;
             rest.split_once('<').map(|(value, _)| value.lines().next().unwrap_or_default().trim())
         };
-        let is_redirect = text.starts_with("Received redirect");
-        Answer { status, code: element("Code"), message: element("Message").filter(|m| !m.is_empty()), is_redirect }
+        Answer { status, code: element("Code"), message: element("Message").filter(|m| !m.is_empty()) }
     }
 
     fn trouble(&self) -> Option<Trouble> {
         Some(match (self.code.unwrap_or_default(), self.status) {
             ("NoSuchBucket" | "ContainerNotFound" | "PermanentRedirect" | "AuthorizationHeaderMalformed", _)
             | (_, Some(301 | 307)) => Trouble::NoBucket,
-            _ if self.is_redirect => Trouble::NoBucket,
             // Two creations met: neither need have been done.
             ("ConditionalRequestConflict" | "OperationAborted", _) => Trouble::Unreachable,
-            // S3's code, with status 400, for a body that came too slowly.
-            ("RequestTimeout", _) => Trouble::Unreachable,
             (
                 "ExpiredToken"
                 | "InvalidToken"
@@ -280,24 +284,17 @@ mod tests {
 
     #[test]
     fn a_refusal_is_reported_in_its_code_and_its_first_line() {
-        let text = "Server returned non-2xx status code: 403 Forbidden: <?xml version='1.0'?><Error>\
-            <Code>SignatureDoesNotMatch</Code><Message>The request signature does not match\nmore</Message>\
-            <StringToSign>AKIA secret</StringToSign></Error>";
-        let answer = Answer::read(text);
-        assert_eq!(answer.trouble(), Some(Trouble::NotBelieved));
-        assert_eq!(answer.in_words(text), "answer 403 SignatureDoesNotMatch: The request signature does not match");
-        let gone = Answer::read("Server returned non-2xx status code: 404 Not Found: <Code>NoSuchBucket</Code>");
-        assert_eq!(gone.trouble(), Some(Trouble::NoBucket));
-        assert_eq!(Answer::read("Server returned non-2xx status code: 503 x: ").trouble(), Some(Trouble::Unreachable));
-        let of = |status: &str, code: &str| {
-            let text = format!("Server returned non-2xx status code: {status} x: <Error><Code>{code}</Code></Error>");
-            Answer::read(&text).trouble()
+        let of = |status: &str, code: &str, more: &str| {
+            let text =
+                format!("Server returned non-2xx status code: {status} x: <Error><Code>{code}</Code>{more}</Error>");
+            (Answer::read(&text).trouble(), Answer::read(&text).in_words(&text))
         };
-        assert_eq!(of("403", "AccessDenied"), Some(Trouble::Denied));
-        assert_eq!(of("400", "ExpiredToken"), Some(Trouble::NotBelieved));
-        assert_eq!(of("403", "RequestTimeTooSkewed"), Some(Trouble::NotBelieved));
-        assert_eq!(of("400", "RequestTimeout"), Some(Trouble::Unreachable));
-        assert_eq!(of("401", "AuthenticationRequired"), Some(Trouble::NotBelieved));
+        let more = "<Message>The signatures differ\nmore</Message><StringToSign>AKIA secret</StringToSign>";
+        let words = "answer 403 SignatureDoesNotMatch: The signatures differ".to_owned();
+        assert_eq!(of("403", "SignatureDoesNotMatch", more), (Some(Trouble::NotBelieved), words));
+        assert_eq!(of("404", "NoSuchBucket", "").0, Some(Trouble::NoBucket));
+        assert_eq!(of("503", "", "").0, Some(Trouble::Unreachable));
+        assert_eq!(of("403", "AccessDenied", "").0, Some(Trouble::Denied));
         let long = "x".repeat(500);
         assert_eq!(Answer::read(&long).in_words(&long).len(), 203);
     }

@@ -25,12 +25,6 @@ pub struct Object {
     pub tag: Option<String>,
 }
 
-/// Sorts them by key, each once: servers may tell a page twice, and a caller that counts or deletes may see none twice.
-pub(super) fn once<T>(objects: &mut Vec<T>, key: impl for<'a> Fn(&'a T) -> &'a str) {
-    objects.sort_by(|a, b| key(a).cmp(key(b)));
-    objects.dedup_by(|a, b| key(a) == key(b));
-}
-
 /// Shows everything below a directory that is none itself, under its key. A link to a directory is not entered: what it
 /// leads to has its own key, or is not ours; nor is what may not be read (`lost+found`). Errors: as readdir(3), those of
 /// `each`.
@@ -44,7 +38,12 @@ pub(super) fn visit(
         let directory = root.join(&at);
         let opened = trusted_open::reach(&directory, OFlag::O_PATH | OFlag::O_DIRECTORY);
         let names = match opened.and_then(|_| fs::read_dir(&directory)) {
-            Err(error) if is_absent(&error) || is_denied(&error) && at != from => continue,
+            // Where a listing begins, nothing may be there, but no file and no link to nothing.
+            Err(error) if at == from && is_absent(&error) => match directory.symlink_metadata() {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                _ => return Err(io::Error::from_raw_os_error(libc::ENOTDIR)),
+            },
+            Err(error) if at != from && (is_absent(&error) || is_denied(&error)) => continue,
             names => names?,
         };
         for entry in names {
@@ -75,7 +74,6 @@ pub(super) fn object(key: String, entry: &DirEntry) -> io::Result<Option<Object>
     Ok(file.map(|metadata| of_file(key, &metadata)))
 }
 
-/// A file under this key.
 pub(super) fn of_file(key: String, metadata: &fs::Metadata) -> Object {
     Object { key, size: metadata.len(), modified: modified(metadata), tag: None }
 }
@@ -84,7 +82,6 @@ fn is_denied(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EACCES)
 }
 
-/// Since 1970.
 pub(super) fn modified(metadata: &fs::Metadata) -> Duration {
     let modified = metadata.modified().unwrap_or(UNIX_EPOCH);
     modified.duration_since(UNIX_EPOCH).unwrap_or_default()

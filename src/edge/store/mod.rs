@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use object_store::PutMode;
-use tokio::time::timeout;
 
 mod bucket;
 mod checksum;
@@ -28,9 +27,8 @@ pub use error::{StoreError, Trouble};
 pub use list::Object;
 pub use part_sizes::PartSizes;
 pub use ranged_read::{Reading, Seen};
-pub use upload::{Part, Upload};
+pub use upload::Upload;
 
-use crate::edge::clock::Clock;
 use crate::rules::store::address::Address;
 use bucket::Bucket;
 use directory::Directory;
@@ -38,7 +36,7 @@ use error::Failed;
 use staged::Placing;
 
 /// Tries of a put-if-absent whose answer was lost.
-const CREATE_TRIES: u32 = 3;
+const CREATE_TRIES: u32 = 2;
 /// Before the next of them where it met another's.
 const CONFLICT: Duration = Duration::from_millis(200);
 
@@ -52,8 +50,8 @@ pub enum Created {
 }
 
 enum Backend {
-    Directory(Directory),
-    Bucket(Box<Bucket>),
+    Directory(Arc<Directory>),
+    Bucket(Arc<Bucket>),
 }
 
 /// An open store.
@@ -62,22 +60,9 @@ enum Backend {
 /// ([`Access::new`]). The caller may drop it earlier, for a deadline of its own. A request that may be sent twice is sent
 /// again for as long as the time-out, and once more with new credentials where a bucket refuses the old ones as stale.
 ///
-/// What an error says of the operation ([`Trouble`] in [`StoreError`]):
-///
-/// | `trouble` | the object | a later try |
-/// |---|---|---|
-/// | `Absent` | is not there | fails, unless another process writes it |
-/// | `Full`, `Denied`, `NoBucket`, `NoDirectory`, `NoCredentials`, `NotBelieved` | was not touched | fails until a person changes something |
-/// | `Outdated` | was not touched | may do, once there are other credentials |
-/// | `Unsupported` | was not touched | fails; the store cannot do this |
-/// | `Unreachable` | may have been written or deleted all the same | may do |
-/// | `Limit` | was not touched | may do, once this process has what it lacks |
-/// | `Other` | may hold other bytes than were sent, or none | may do, where the answer was spoilt on its way |
-///
 /// A listing is whole or an error. An object that was put is whole or absent.
 pub struct Store {
     backend: Backend,
-    /// For messages.
     place: String,
     /// Whether a data object replaces the object under its key.
     replaces: bool,
@@ -97,12 +82,12 @@ impl Store {
     /// must be credentials. Errors: as mkdir(2), open(2); no credentials.
     pub async fn open(address: &Address, create: bool, access: &Access) -> Result<Store, StoreError> {
         let place = address.to_string();
-        let failed = |failed: Failed| failed.of("open", place.clone(), access);
+        let failed = |failed: Failed| access.error("open", place.clone(), failed);
         let backend = match address {
             Address::Directory(root) => {
-                Backend::Directory(Directory::open(root, create, access).await.map_err(failed)?)
+                Backend::Directory(Arc::new(Directory::open(root, create, access).await.map_err(failed)?))
             }
-            Address::Bucket(bucket) => Backend::Bucket(Box::new(Bucket::open(bucket, access).await.map_err(failed)?)),
+            Address::Bucket(bucket) => Backend::Bucket(Arc::new(Bucket::open(bucket, access).await.map_err(failed)?)),
         };
         Ok(Store { backend, place, replaces: false, access: access.clone(), given_up: Arc::default() })
     }
@@ -153,40 +138,25 @@ impl Store {
                 };
             }
         };
-        // The first try takes as long as it does: where the store answers "later", the crate has tried again already.
-        let (limit, clock) = (2 * self.access.timeout, Clock::start());
-        let (mut tries, mut mode, mut before) = (0, PutMode::Create, None);
-        loop {
-            tries += 1;
-            let put = bucket.put(key, vec![bytes.clone()], mode.clone(), None);
-            let put = match before.take() {
-                None => put.await,
-                Some(error) => timeout(limit.saturating_sub(clock.now()), put).await.map_err(|_| error)?,
-            };
-            let failed = match put {
+        let mut mode = PutMode::Create;
+        for tries in 1.. {
+            let failed = match bucket.put(key, vec![bytes.clone()], mode.clone(), None).await {
                 Ok(_) => return Ok(false),
                 Err(failed) => failed,
             };
             let says_there_is = failed.says_there_is;
             let error = self.error("write", key, failed);
-            if says_there_is && error.trouble != Trouble::Unreachable {
-                return Ok(true);
+            match error.trouble {
+                _ if tries == CREATE_TRIES => return Err(error),
+                // As good as a store that ignores the condition, and found out as one.
+                Trouble::Unsupported => mode = PutMode::Overwrite,
+                // It may have been done all the same: the next try finds it.
+                Trouble::Unreachable => tokio::time::sleep(CONFLICT * tries).await,
+                _ if says_there_is => return Ok(true),
+                _ => return Err(error),
             }
-            // As good as a store that ignores the condition, and found out as one.
-            if error.trouble == Trouble::Unsupported && tries < CREATE_TRIES {
-                mode = PutMode::Overwrite;
-                continue;
-            }
-            // It may have been done all the same: the next try finds it.
-            if error.trouble != Trouble::Unreachable || tries == CREATE_TRIES {
-                return Err(error);
-            }
-            // Of the other kinds the crate has waited for the end already.
-            if says_there_is {
-                tokio::time::sleep(CONFLICT * tries).await;
-            }
-            before = Some(error);
         }
+        Ok(true)
     }
 
     /// Writes a whole data object that no other process writes; not durable before [`Store::make_durable`]. Its checksum
@@ -203,12 +173,6 @@ impl Store {
 
     fn placing(&self) -> Placing {
         if self.replaces { Placing::Over } else { Placing::Newly }
-    }
-
-    /// A file in the place of a directory that this key needs. A bucket has no directories, so nothing is in the way.
-    pub async fn in_the_way(&self, key: &str) -> Result<Option<String>, StoreError> {
-        let Backend::Directory(directory) = &self.backend else { return Ok(None) };
-        directory.in_the_way(key).await.map_err(|failed| self.error("look at", key, failed))
     }
 
     /// Flushes the data objects of these keys, so many bytes in all, and the directories that name them, to the device. A
@@ -248,7 +212,9 @@ impl Store {
             Backend::Bucket(bucket) => bucket.list(prefix).await,
         };
         let mut objects = listed.map_err(|failed| self.error("list", prefix, failed))?;
-        list::once(&mut objects, |object| &object.key);
+        // Servers may tell a page twice.
+        objects.sort_by(|a, b| a.key.cmp(&b.key));
+        objects.dedup_by(|a, b| a.key == b.key);
         Ok(objects)
     }
 
@@ -267,30 +233,25 @@ impl Store {
         }
     }
 
-    /// What time it is, since 1970, by the clock that listings tell times by: the Date of a bucket's last answer, the time
-    /// that a file system gives a new file. `None`: it does not say.
-    pub async fn time(&self) -> Option<Duration> {
-        match &self.backend {
-            Backend::Directory(directory) => directory.time().await.ok(),
-            Backend::Bucket(_) => self.access.meter().date(),
-        }
+    /// What time it is, since 1970, by the clock that listings tell times by: that of a new object under this key. `None`:
+    /// none can be made.
+    pub async fn time(&self, key: &str) -> Option<Duration> {
+        self.create(key, Vec::new()).await.ok()?;
+        let made = self.look(key).await;
+        let _ = self.delete(key).await;
+        Some(made.ok()??.modified)
     }
 
-    /// See [`Access::moved`].
-    pub fn moved(&self) -> u64 {
-        self.access.moved()
-    }
-
-    /// Deletes what writes that were cut short have left and listings do not show, older than `age`, if the key that was
-    /// to be written is one of ours; `dry` only counts it. Returns how many. A bucket's own rules for abandoned uploads see
-    /// to that.
-    pub async fn sweep(&self, age: Duration, is_ours: fn(&str) -> bool, dry: bool) -> Result<u64, StoreError> {
+    /// Deletes what writes that were cut short have left and listings do not show, unchanged since `before`, if the key that
+    /// was to be written is one of ours; `dry` only counts it. Returns how many. A bucket's own rules for abandoned uploads
+    /// see to that.
+    pub async fn sweep(&self, before: Duration, is_ours: fn(&str) -> bool, dry: bool) -> Result<u64, StoreError> {
         let Backend::Directory(directory) = &self.backend else { return Ok(0) };
-        directory.sweep(age, is_ours, dry).await.map_err(|failed| self.error("clean", "", failed))
+        directory.sweep(before, is_ours, dry).await.map_err(|failed| self.error("clean", "", failed))
     }
 
     fn error(&self, action: &'static str, key: &str, failed: Failed) -> StoreError {
-        failed.of(action, self.place(key), &self.access)
+        self.access.error(action, self.place(key), failed)
     }
 
     /// An error of a caller that cannot use the object under a key.

@@ -73,9 +73,10 @@ impl Reading<'_> {
                 let read = directory.read(key, self.at, BLOCK.min(self.end - self.at)).await;
                 read.map_err(|failed| store.error("read", key, failed))?.into()
             }
-            (Backend::Bucket(_), Some((asked, stream))) => {
-                let next = stream.next().await.transpose();
-                match next.map_err(|error| store.error("read", key, Failed::from(&error))) {
+            (Backend::Bucket(bucket), Some((asked, stream))) => {
+                let next = bucket.wait(stream.next()).await;
+                let next = next.and_then(|next| next.transpose().map_err(|error| Failed::from(&error)));
+                match next.map_err(|failed| store.error("read", key, failed)) {
                     // The crate asks for the rest only for a while after the first answer; a slow line takes longer.
                     Err(error) if error.trouble == Trouble::Unreachable && self.at > *asked => {
                         self.ask().await?;

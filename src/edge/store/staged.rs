@@ -18,9 +18,8 @@ use crate::edge::store::http::progress::Progress;
 
 /// Bytes written at a time, after each of which it is known that the file system takes them.
 pub(super) const STEP: usize = 1 << 20;
-/// Names that are tried for one staged file, and how often its directory is made: another process may remove it again.
+/// Names that are tried for one staged file.
 const NAMES: u32 = 10_000;
-const MAKES: u32 = 8;
 const NEW_FILE: Mode = Mode::from_bits_truncate(0o666);
 
 /// How a file comes into its place.
@@ -63,16 +62,12 @@ impl Staged {
 
     pub(super) fn new(root: &Path, key: &str) -> io::Result<Staged> {
         let to = root.join(key);
-        let mut makes = 0..MAKES;
         for number in 1..NAMES {
             match Staged::create(&to, number) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) if is_absent(&error) && makes.next().is_some() => {
-                    match make_directory(to.parent().unwrap_or(root)) {
-                        // The directory above was removed in between, because it was empty.
-                        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                        made => made?,
-                    }
+                // Another process may remove the directory again, because it is empty.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    make_directory(to.parent().unwrap_or(root)).or_else(unless_absent)?;
                 }
                 made => return made,
             }
@@ -99,7 +94,7 @@ impl Staged {
         Ok(())
     }
 
-    pub(super) fn place(self, root: &Path, how: Placing) -> io::Result<()> {
+    pub(super) fn place(&self, root: &Path, how: Placing) -> io::Result<()> {
         if how == Placing::Durably {
             self.file.sync_all()?;
         }
@@ -111,6 +106,7 @@ impl Staged {
         if how == Placing::Durably {
             above(root, &self.to).try_for_each(sync_directory)?;
         }
+        self.remove();
         Ok(())
     }
 }
@@ -129,6 +125,10 @@ pub(super) fn make_directory(path: &Path) -> io::Result<()> {
     let is_a_file = |error: &io::Error| error.kind() == io::ErrorKind::AlreadyExists;
     trusted_open::create_directories(path)
         .map_err(|error| if is_a_file(&error) { io::Error::from_raw_os_error(libc::ENOTDIR) } else { error })
+}
+
+fn unless_absent(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
 /// Nothing is there, or nothing can be there.

@@ -4,9 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use object_store::multipart::PartId;
+use futures_util::future::BoxFuture;
+use object_store::MultipartUpload;
 
-use super::bucket::Parts;
+use super::bucket::Bucket;
+use super::directory::Directory;
+use super::error::Failed;
 use super::staged::Staged;
 use super::{Backend, Store, StoreError};
 
@@ -17,36 +20,28 @@ const MOMENT: Duration = Duration::from_millis(10);
 pub struct Upload {
     store: Arc<Store>,
     key: String,
-    /// Bytes of the parts so far, and their number.
+    /// Bytes of the parts so far.
     size: u64,
-    count: usize,
     /// `None` once finished.
     to: Option<Place>,
 }
 
-#[derive(Clone)]
 enum Place {
-    File(Arc<Staged>),
-    Parts(Parts),
-}
-
-/// A part that was written.
-#[derive(Debug)]
-pub struct Part {
-    number: usize,
-    /// `None` for a directory's.
-    id: Option<PartId>,
+    File(Arc<Directory>, Arc<Staged>),
+    Parts(Arc<Bucket>, Box<dyn MultipartUpload>),
 }
 
 impl Store {
     /// Starts writing a data object part by part.
     pub async fn begin(self: &Arc<Self>, key: &str) -> Result<Upload, StoreError> {
         let to = match &self.backend {
-            Backend::Directory(directory) => directory.begin(key).await.map(Place::File),
-            Backend::Bucket(bucket) => bucket.begin(key).await.map(Place::Parts),
+            Backend::Directory(directory) => {
+                directory.begin(key).await.map(|staged| Place::File(Arc::clone(directory), staged))
+            }
+            Backend::Bucket(bucket) => bucket.begin(key).await.map(|parts| Place::Parts(Arc::clone(bucket), parts)),
         };
         let to = to.map_err(|failed| self.error("write", key, failed))?;
-        Ok(Upload { store: Arc::clone(self), key: key.to_owned(), size: 0, count: 0, to: Some(to) })
+        Ok(Upload { store: Arc::clone(self), key: key.to_owned(), size: 0, to: Some(to) })
     }
 
     /// Waits until nothing is left of the uploads that were dropped.
@@ -59,60 +54,35 @@ impl Store {
 
 impl Upload {
     /// The next part; parts come in the order of the calls, and several may be awaited at once.
-    pub fn part(&mut self, blocks: Vec<Bytes>) -> impl Future<Output = Result<Part, StoreError>> + Send + use<> {
-        let (from, number) = (self.size, self.count);
+    pub fn part(&mut self, blocks: Vec<Bytes>) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
+        let from = self.size;
         self.size += blocks.iter().map(|block| block.len() as u64).sum::<u64>();
-        self.count += 1;
-        let (store, key, to) = (Arc::clone(&self.store), self.key.clone(), self.to.clone());
-        async move {
-            let id = match (&store.backend, &to) {
-                (Backend::Directory(directory), Some(Place::File(staged))) => {
-                    directory.part(staged, from, blocks).await.map(|()| None)
-                }
-                (Backend::Bucket(bucket), Some(Place::Parts(parts))) => {
-                    bucket.part(parts, number, blocks).await.map(Some)
-                }
-                _ => return Err(store.useless("write", &key, "it was finished before")),
-            };
-            Ok(Part { number, id: id.map_err(|failed| store.error("write", &key, failed))? })
-        }
-    }
-
-    /// The object appears, whole, from all its parts. Returns the store's tag for it.
-    pub async fn finish(mut self, mut parts: Vec<Part>, crc32c: u32) -> Result<Option<String>, StoreError> {
-        parts.sort_by_key(|part| part.number);
-        let store = Arc::clone(&self.store);
-        let to = if parts.len() == self.count { self.to.take() } else { None };
-        let finished = match (&store.backend, to) {
-            (Backend::Directory(directory), Some(Place::File(staged))) => {
-                directory.finish(staged, store.placing()).await.map(|()| None)
+        let written: BoxFuture<'static, Result<(), Failed>> = match &mut self.to {
+            Some(Place::File(directory, staged)) => {
+                let (directory, staged) = (Arc::clone(directory), Arc::clone(staged));
+                Box::pin(async move { directory.part(staged, from, blocks).await })
             }
-            (Backend::Bucket(bucket), Some(Place::Parts(mut to))) => {
-                to.size = self.size;
-                self.to = Some(Place::Parts(to.clone()));
-                let ids = parts.into_iter().filter_map(|part| part.id).collect();
-                let finished = bucket.finish(&to, ids, crc32c).await;
-                self.to.take_if(|_| finished.is_ok());
-                finished
+            Some(Place::Parts(bucket, parts)) => {
+                let (bucket, part) = (Arc::clone(bucket), parts.put_part(blocks.into_iter().collect()));
+                Box::pin(async move { bucket.step(part).await })
             }
-            _ => return Err(store.useless("write", &self.key, "a part of it is not through")),
+            None => Box::pin(async { Ok(()) }),
         };
-        finished.map_err(|failed| store.error("write", &self.key, failed))
+        let (store, key) = (Arc::clone(&self.store), self.key.clone());
+        async move { written.await.map_err(|failed| store.error("write", &key, failed)) }
     }
 
-    /// Nothing appears.
-    pub async fn abort(mut self) {
-        if let Some(to) = self.to.take() {
-            give_up(&self.store, to).await;
-        }
-    }
-}
-
-async fn give_up(store: &Store, to: Place) {
-    match (&store.backend, to) {
-        (Backend::Directory(directory), Place::File(staged)) => directory.abort(staged).await,
-        (Backend::Bucket(bucket), Place::Parts(parts)) => bucket.abort(&parts).await,
-        _ => {}
+    /// The object appears, whole, from all its parts, which must be written. Returns the store's tag for it.
+    pub async fn finish(mut self, crc32c: u32) -> Result<Option<String>, StoreError> {
+        let finished = match &mut self.to {
+            Some(Place::File(directory, staged)) => {
+                directory.finish(Arc::clone(staged), self.store.placing()).await.map(|()| None)
+            }
+            Some(Place::Parts(bucket, parts)) => bucket.finish(&self.key, self.size, parts.as_mut(), crc32c).await,
+            None => Ok(None),
+        };
+        self.to.take_if(|_| finished.is_ok());
+        finished.map_err(|failed| self.store.error("write", &self.key, failed))
     }
 }
 
@@ -120,9 +90,12 @@ impl Drop for Upload {
     fn drop(&mut self) {
         // Cut off by the clock: parts that stay are paid for and not listed.
         if let (Some(to), Ok(runtime)) = (self.to.take(), tokio::runtime::Handle::try_current()) {
-            let (store, under_way) = (Arc::clone(&self.store), Arc::clone(&self.store.given_up));
+            let under_way = Arc::clone(&self.store.given_up);
             runtime.spawn(async move {
-                give_up(&store, to).await;
+                match to {
+                    Place::File(directory, staged) => directory.abort(staged).await,
+                    Place::Parts(bucket, mut parts) => drop(bucket.step(parts.abort()).await),
+                }
                 drop(under_way);
             });
         }

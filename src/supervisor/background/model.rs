@@ -109,9 +109,9 @@ pub(crate) async fn publish(
         done.set(done.get() + more);
         progress(done.get(), bytes);
     };
-    let mut before = opened.moved();
+    let mut before = model.access.moved();
     let moves = || {
-        let now = opened.moved();
+        let now = model.access.moved();
         now != std::mem::replace(&mut before, now)
     };
     let copying = copy(&model.dir, &listing, &opened, remote, &sent, &told);

@@ -68,6 +68,7 @@ pub(crate) fn way_out(error: &StoreError) -> &'static str {
         Trouble::Unreachable => "see that it is well and can be reached from here, then start again",
         Trouble::NoDirectory => "name a directory, or one to be made",
         Trouble::Limit(way_out) => way_out,
+        Trouble::OddName => "delete that object, or use a prefix of which only trainit writes",
         Trouble::Absent | Trouble::Unsupported => "see that the store is there, then start again",
         Trouble::Other => "see that the store, and what is between here and there, is well, then start again",
     }

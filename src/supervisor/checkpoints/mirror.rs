@@ -30,7 +30,7 @@ use crate::supervisor::checkpoints::directory::record::{self, Record};
 use crate::supervisor::checkpoints::directory::scratch_dir::sweep;
 use crate::supervisor::checkpoints::failure::{Failure, IN_THE_WAY};
 use crate::supervisor::checkpoints::progress::Listeners;
-use crate::supervisor::checkpoints::restore::offer::GangProgress;
+use crate::supervisor::checkpoints::restore::offered::GangProgress;
 use crate::supervisor::checkpoints::store::claim::{Remote, claim};
 use crate::supervisor::checkpoints::store::retention::{Pruned, Retiring};
 
@@ -142,10 +142,10 @@ impl Mirror {
             in_gang: GangProgress::default(),
         };
         let Some(address) = mirror.config.store.clone() else { return Ok(mirror) };
-        // The check below would wait silently for a store that hangs.
-        mirror.config.access.answers(&address).await.map_err(|error| mirror.config.away(&error))?;
         let (dir, store) = (mirror.config.dir.clone(), address.clone());
-        let checked = blocking(move || Ok(apart(&dir, &store, &real_path::real))).await;
+        let checked = blocking(move || Ok(apart(&dir, &store, &real_path::real)));
+        let checked = mirror.config.access.watched(&address, checked).await;
+        let checked = checked.map_err(|error| mirror.config.away(&error))?;
         checked.map_err(|error| Failure::store(format!("{address} cannot be looked at: {error}; start again")))??;
         if mirror.config.claims() {
             mirror.prepare_directory().await?;

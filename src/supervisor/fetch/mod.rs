@@ -64,9 +64,6 @@ impl Fetch {
         let dir = opened.map_err(|error| self.unwritable(&error))?;
         self.lock(&dir).await?;
         let (store, listed) = self.list().await?;
-        if let Some(name) = self.access.odd_name() {
-            return Err(self.refused(&format!("the name {name:?} in it cannot be a path below a directory")));
-        }
         let mut plan = self.plan(&dir, listed).await?;
         let (files, bytes) = (counted(plan.fetch.len(), "file"), plan.bytes());
         let unchanged = format!("{} unchanged", plan.unchanged.len());
@@ -122,7 +119,7 @@ impl Fetch {
         };
         if let Some(store) = open(&self.source.address).await? {
             let listed = store.list("").await.map_err(|error| self.away(&error))?;
-            if !listed.is_empty() || self.access.odd_name().is_some() {
+            if !listed.is_empty() {
                 return Ok((Arc::new(store), listed.into_iter().map(object).collect()));
             }
         }
@@ -173,7 +170,8 @@ impl Fetch {
 
     /// The failure for an error of the store.
     fn away(&self, error: &StoreError) -> Failure {
-        self.failure(exit::STORE, &error.to_string(), way_out(error))
+        let code = if error.trouble == Trouble::OddName { exit::NOT_STARTED } else { exit::STORE };
+        self.failure(code, &error.to_string(), way_out(error))
     }
 
     /// The failure for a directory or file that cannot be written.

@@ -1,52 +1,27 @@
 //! The environment's settings and credentials for stores. It holds secrets, so it is never shown.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
-use crate::edge::fs::real_path;
-use crate::edge::store::directory;
-use crate::edge::store::error::{Failed, StoreError};
+use futures_util::FutureExt;
+
+use crate::edge::store::error::{Failed, StoreError, not_answered, silent};
 use crate::edge::store::http::progress::Meter;
 use crate::rules::process::env::Env;
 use crate::rules::store::address::Address;
 
-/// Variables whose values must not be seen. Not addresses or names.
-const SECRETS: &[&str] = &[
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-    "AWS_CONTAINER_AUTHORIZATION_TOKEN",
-    "AZURE_CLIENT_SECRET",
-    "AZURE_STORAGE_ACCESS_KEY",
-    "AZURE_STORAGE_ACCOUNT_KEY",
-    "AZURE_STORAGE_KEY",
-    "AZURE_STORAGE_SAS_KEY",
-    "AZURE_STORAGE_SAS_TOKEN",
-    "AZURE_STORAGE_TOKEN",
-    "GOOGLE_BEARER_TOKEN",
-    "GOOGLE_SERVICE_ACCOUNT_KEY",
-    "IDENTITY_HEADER",
-];
-/// Where `--store-timeout` says nothing else.
+/// How the names of variables begin and end whose values must not be seen.
+const CLOUDS: [&str; 4] = ["AWS_", "AZURE_", "GOOGLE_", "IDENTITY_"];
+const SECRETS: [&str; 4] = ["_KEY", "_TOKEN", "_SECRET", "_HEADER"];
 pub(in crate::edge::store) const TIMEOUT: Duration = Duration::from_secs(30);
 /// Shorter values would black out words.
 pub(in crate::edge::store) const SHORTEST_SECRET: usize = 8;
-
-/// The first name in the listings that is left out of them, because it cannot be a key.
-#[derive(Debug, Clone, Default)]
-pub(in crate::edge::store) struct OddName(Arc<Mutex<Option<String>>>);
-
-impl OddName {
-    pub(in crate::edge::store) fn note(&self, name: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| name.to_owned());
-    }
-}
 
 /// The environment, for stores.
 #[derive(Clone)]
 pub struct Access {
     env: Env,
-    odd: OddName,
     meter: Meter,
     /// Plain http is allowed to every address, not only to this machine's own.
     pub(in crate::edge::store) is_plain_fine: bool,
@@ -70,19 +45,7 @@ impl Access {
     /// What this environment gives access to; `is_plain_fine`: by plain http too, wherever the store is; `timeout`: how
     /// long an operation may move no byte.
     pub fn new(env: Env, is_plain_fine: bool, timeout: Duration) -> Access {
-        let (odd, meter) = (OddName::default(), Meter::default());
-        Access { env, odd, meter, is_plain_fine, timeout }
-    }
-
-    /// Where a name is noted that a listing leaves out.
-    pub(in crate::edge::store) fn odd(&self) -> &OddName {
-        &self.odd
-    }
-
-    /// The first name that the listings of the store that it opens leave out because it cannot be a key (`a/../b`, `a//b`,
-    /// control characters), but for names that end in `/`, which stand for directories.
-    pub fn odd_name(&self) -> Option<String> {
-        self.odd.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        Access { env, meter: Meter::default(), is_plain_fine, timeout }
     }
 
     /// Where the operations of the store that it opens are counted.
@@ -90,15 +53,10 @@ impl Access {
         &self.meter
     }
 
-    /// Waits until the file system of a store that is a directory answers at all. Errors: it does not in time.
-    pub async fn answers(&self, store: &Address) -> Result<(), StoreError> {
-        let Address::Directory(path) = store else { return Ok(()) };
-        let path = path.clone();
-        let looked = directory::timed(self.meter(), self.timeout, move |_| {
-            real_path::look(&path);
-            Ok(())
-        });
-        looked.await.map_err(|error| Failed::from(&error).of("open", store.to_string(), self))
+    /// Does work of which the store's file system takes a part, as long as that answers. Errors: it does not.
+    pub async fn watched<T>(&self, store: &Address, work: impl Future<Output = T>) -> Result<T, StoreError> {
+        let done = self.meter.watch(self.timeout, work).await;
+        done.ok_or_else(|| self.error("open", store.to_string(), Failed::from(&not_answered(self.timeout))))
     }
 
     /// How long the store that it opens has taken and given nothing though it was asked; zero while it is not asked.
@@ -116,18 +74,31 @@ impl Access {
         self.meter.bytes()
     }
 
-    /// Every variable that is not blank.
+    /// Waits until a source of credentials has given some. Errors: what it says, and what to do instead.
+    pub(super) async fn wait_for<T>(
+        &self,
+        credentials: impl Future<Output = object_store::Result<T>>,
+        way_out: &str,
+    ) -> Result<(), Failed> {
+        // The crate panics at answers of which it can make no address and no header.
+        match self.meter.watch(self.timeout, AssertUnwindSafe(credentials).catch_unwind()).await {
+            Some(Ok(given)) => given.map(drop).map_err(|error| Failed::no_credentials(&error, way_out)),
+            Some(Err(_)) => {
+                Err(Failed::of_credentials(format!("the source gives credentials that cannot be used; {way_out}")))
+            }
+            None => Err(Failed::of_credentials(format!(
+                "no credentials are to be had: {}; {way_out}",
+                silent(self.timeout)
+            ))),
+        }
+    }
+
     pub(super) fn variables(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.env.iter().filter(|(_, value)| !value.trim().is_empty())
+        self.env.iter()
     }
 
     pub(in crate::edge::store) fn given(&self, name: &str) -> Option<&str> {
         self.env.given(name)
-    }
-
-    /// Whether a variable is there and says nothing.
-    pub(in crate::edge::store) fn is_blank(&self, name: &str) -> bool {
-        self.env.get(name).is_some_and(|value| value.trim().is_empty())
     }
 
     pub(in crate::edge::store) fn first(&self, names: &[&str]) -> Option<&str> {
@@ -138,9 +109,16 @@ impl Access {
         self.given(name).is_some_and(|v| matches!(v.to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on"))
     }
 
+    /// What failed at what.
+    pub(in crate::edge::store) fn error(&self, action: &'static str, place: String, failed: Failed) -> StoreError {
+        StoreError::new(action, place, self.censored(failed.detail), failed.trouble)
+    }
+
     /// The text without any secret that the environment holds: what a server echoes is not ours to trust.
     pub(in crate::edge::store) fn censored(&self, mut text: String) -> String {
-        for secret in SECRETS.iter().filter_map(|name| self.given(name)) {
+        let is_of_a_cloud = |name: &str| CLOUDS.iter().any(|start| name.starts_with(start));
+        let is_secret = |name: &str| is_of_a_cloud(name) && SECRETS.iter().any(|end| name.ends_with(end));
+        for (_, secret) in self.env.iter().filter(|(name, _)| is_secret(name)) {
             // A SAS token is a list; each value of it may be echoed alone.
             let parts = secret.split('&').map(|p| p.split_once('=').map_or(p, |(_, value)| value));
             for part in parts.chain([secret]).filter(|p| p.len() >= SHORTEST_SECRET) {

@@ -1,26 +1,93 @@
-//! What the environment says, as far as `object_store` can take it: it panics on an address, a header or a host name that
+//! What the environment says, as far as `object_store` can take it: it panics at an address, a header or a host name that
 //! is none, and that would end trainit. So all values pass here first; complaints repeat no value, which may be a secret.
-//! Files of credentials are opened here, too: a link of another user is not followed.
 
-use std::io;
+use std::net::IpAddr;
 use std::path::Path;
+use std::str::FromStr;
 
 use hyper::Uri;
-use nix::fcntl::OFlag;
-use url::{Host, Url};
+use object_store::ClientConfigKey;
+use url::Url;
 
 use crate::edge::fs::trusted_open;
 use crate::edge::store::clouds::access::Access;
 use crate::edge::store::error::Failed;
 
-/// Applies a check to each of these variables that is given.
-pub(super) fn each(
-    access: &Access,
-    names: &[&str],
-    check: impl Fn(&str, &str) -> Result<(), Failed>,
-) -> Result<(), Failed> {
-    let mut given = names.iter().filter_map(|name| Some((name, access.given(name)?)));
-    given.try_for_each(|(name, value)| check(name, value))
+type Check = fn(&str, &str) -> Result<(), Failed>;
+
+/// What the values of some variables must be, whatever the cloud.
+const CHECKS: [(Check, &[&str]); 2] = [
+    (
+        address,
+        &[
+            "AWS_ENDPOINT_URL_S3",
+            "AWS_ENDPOINT_URL",
+            "AWS_ENDPOINT",
+            "AWS_ENDPOINT_URL_STS",
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT",
+            "AWS_METADATA_ENDPOINT",
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+            "AZURE_ENDPOINT",
+            "AZURE_STORAGE_ENDPOINT",
+            "AZURE_AUTHORITY_HOST",
+            "AZURE_MSI_ENDPOINT",
+            "AZURITE_BLOB_STORAGE_URL",
+            "IDENTITY_ENDPOINT",
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE",
+            "GOOGLE_BASE_URL",
+        ],
+    ),
+    (
+        host,
+        &[
+            "AWS_REGION",
+            "AWS_DEFAULT_REGION",
+            "AZURE_STORAGE_ACCOUNT",
+            "AZURE_STORAGE_ACCOUNT_NAME",
+            "AZURE_TENANT_ID",
+            "GCE_METADATA_HOST",
+            "GCE_METADATA_ROOT",
+            "GCE_METADATA_IP",
+        ],
+    ),
+];
+
+/// Errors: one of the variables with these prefixes has a value that the crate cannot take.
+pub(super) fn check(access: &Access, prefixes: &[&str]) -> Result<(), Failed> {
+    for (name, value) in access.variables().filter(|(name, _)| prefixes.iter().any(|prefix| name.starts_with(prefix))) {
+        // A blank one is none, but the crate takes such a host for one.
+        let is_given = !value.trim().is_empty() || name.starts_with("GCE_");
+        if value.starts_with('/') {
+            is_ours(name, value)?;
+        }
+        let mut checks = CHECKS.iter().filter(|(_, names)| is_given && names.contains(&name));
+        checks.try_for_each(|(check, _)| check(name, value))?;
+    }
+    Ok(())
+}
+
+/// Errors: the first of a pair is given without the second.
+pub(super) fn pairs(access: &Access, pairs: &[(&str, &str)]) -> Result<(), Failed> {
+    let half = pairs.iter().find(|(name, other)| access.given(name).is_some() && access.given(other).is_none());
+    half.map_or(Ok(()), |(name, other)| Err(unusable(name, &format!("{other} is not given"), "set both, or neither")))
+}
+
+/// What the variables say that the crate knows, but for those of its HTTP client. Errors: a value that no header can hold.
+pub(super) fn settings<'a, K: FromStr>(access: &'a Access, prefix: &str) -> Result<Vec<(K, &'a str)>, Failed> {
+    let mut known = Vec::new();
+    for (name, value) in access.variables().filter(|(_, value)| !value.trim().is_empty()) {
+        let rest = name.strip_prefix(prefix).map(str::to_ascii_lowercase);
+        if rest.is_some_and(|rest| rest.parse::<ClientConfigKey>().is_err())
+            && let Ok(key) = name.to_ascii_lowercase().parse()
+        {
+            // JSON may have several lines.
+            if !value.trim_start().starts_with('{') {
+                text(name, value)?;
+            }
+            known.push((key, value));
+        }
+    }
+    Ok(known)
 }
 
 /// Errors: it is no address of http or https.
@@ -36,21 +103,22 @@ pub(super) fn address(name: &str, value: &str) -> Result<(), Failed> {
     value.parse::<Uri>().map(drop).map_err(|error| bad(&error.to_string()))
 }
 
+/// Errors: it can neither be a host nor a part of its name.
+fn host(name: &str, value: &str) -> Result<(), Failed> {
+    let bad = |_| unusable(name, "it becomes a part of an address", "give letters, digits, . and - only");
+    address(name, &format!("http://{}", value.trim())).map_err(bad)
+}
+
 /// Errors: it holds what no header can.
-pub(super) fn text(name: &str, value: &str) -> Result<(), Failed> {
+fn text(name: &str, value: &str) -> Result<(), Failed> {
     if value.chars().any(char::is_control) {
         return Err(unusable(name, "a line end or another control character is in it", "give it in one line"));
     }
     Ok(())
 }
 
-/// The text of a file of credentials. Errors: as open(2), read(2); a link of another user.
-pub(super) fn file(path: &str) -> io::Result<String> {
-    io::read_to_string(trusted_open::open(Path::new(path), OFlag::O_RDONLY)?)
-}
-
-/// For a file that the crate opens itself, at each renewal too. Errors: a link of another user is on the way to it.
-pub(super) fn is_ours(name: &str, path: &str) -> Result<(), Failed> {
+/// For a file that the crate may open itself, at each renewal too. Errors: a link of another user is on the way to it.
+fn is_ours(name: &str, path: &str) -> Result<(), Failed> {
     match trusted_open::metadata(Path::new(path)) {
         Err(error) if trusted_open::is_refused(&error) => {
             Err(Failed::of_credentials(format!("{name}={path} cannot be used: {error}")))
@@ -60,27 +128,10 @@ pub(super) fn is_ours(name: &str, path: &str) -> Result<(), Failed> {
     }
 }
 
-/// Errors: it cannot be a part of a host's name.
-pub(super) fn label(name: &str, value: &str) -> Result<(), Failed> {
-    if value.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')) {
-        return Ok(());
-    }
-    Err(unusable(name, "it becomes a part of an address", "give letters, digits and - only"))
-}
-
-/// Whether this is the machine we are on, whatever a name server says.
-pub(in crate::edge::store) fn is_here(url: &Url) -> bool {
-    match url.host() {
-        Some(Host::Domain(name)) => name == "localhost",
-        Some(Host::Ipv4(ip)) => ip.is_loopback(),
-        Some(Host::Ipv6(ip)) => ip.is_loopback(),
-        None => false,
-    }
-}
-
-/// `host:port` of an authority: a user and a password may stand before it.
-pub(in crate::edge::store) fn bare(authority: &str) -> &str {
-    authority.rsplit('@').next().unwrap_or_default()
+/// Whether this host is the machine we are on, whatever a name server says.
+pub(in crate::edge::store) fn is_here(host: &str) -> bool {
+    let ip = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
 }
 
 pub(super) fn unusable(name: &str, why: &str, way_out: &str) -> Failed {
@@ -92,23 +143,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_whole_addresses_pass() {
-        for good in ["http://127.0.0.1:9000", "https://minio.example/base/", "http://[::1]:9", "https://u:p@h"] {
-            assert!(address("X", good).is_ok(), "{good}");
-        }
-        for bad in ["minio:9000", "http://a b", "http://h/a b", "http://h\n", "", "ftp://h", "http://", "http://[::1"] {
-            assert!(address("X", bad).is_err_and(|f| f.detail.starts_with("X cannot be used: ")), "{bad:?}");
-        }
-    }
-
-    #[test]
     fn only_loopback_addresses_are_this_machine() {
-        let here = |text: &str| is_here(&Url::parse(text).expect("parses"));
-        assert!(
-            ["http://localhost", "http://127.0.0.1:1", "http://127.9.9.9/x", "http://[::1]/"].into_iter().all(here)
-        );
-        let elsewhere =
-            ["http://127.0.0.1.nip.invalid", "http://127.example", "http://localhost.example", "http://[::2]"];
-        assert!(!elsewhere.into_iter().any(here));
+        assert!(["localhost", "127.0.0.1", "127.9.9.9", "[::1]"].into_iter().all(is_here));
+        let elsewhere = ["127.0.0.1.nip.invalid", "127.example", "localhost.example", "[::2]"];
+        assert!(!elsewhere.into_iter().any(is_here));
     }
 }

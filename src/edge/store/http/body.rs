@@ -2,17 +2,17 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use object_store::client::{HttpError, HttpErrorKind, HttpRequestBody};
-use tokio::time::{Instant, Sleep, sleep};
 
-use crate::edge::store::http::connect::{ANSWER, error};
-use crate::edge::store::http::progress::{Operation, Progress};
+use crate::edge::store::error::NoAnswer;
+use crate::edge::store::http::progress::Progress;
 
+/// Bytes of any other answer that is read whole, and what is read of a refusal.
+pub(super) const ANSWER: usize = 64 << 10;
 /// Bytes that a connection is handed at a time.
 const PIECE: usize = 64 << 10;
 
@@ -63,33 +63,18 @@ impl Body for Outgoing {
     }
 }
 
-/// The body of an answer. It may neither fall silent nor go on without an end.
+/// The body of an answer, which may not go on without an end.
 pub(in crate::edge::store) struct Watched {
-    body: Incoming,
-    pub(in crate::edge::store) host: String,
+    pub(super) body: Incoming,
+    pub(super) host: String,
     /// Bytes that may still come.
-    left: usize,
-    silence: Duration,
-    /// Runs while a byte is waited for, and not while the reader is busy with those that came.
-    timer: Pin<Box<Sleep>>,
-    is_waiting: bool,
+    pub(super) left: usize,
     /// Whether it is of use, and not a refusal.
-    is_good: bool,
-    operation: Operation,
+    pub(super) is_good: bool,
+    pub(super) progress: Progress,
 }
 
 impl Watched {
-    /// At most `left` bytes, none of them more than `silence` after the one before.
-    pub(in crate::edge::store) fn new(
-        body: Incoming,
-        (host, is_good): (String, bool),
-        left: usize,
-        silence: Duration,
-        operation: Operation,
-    ) -> Watched {
-        Watched { body, host, left, silence, timer: Box::pin(sleep(silence)), is_waiting: true, is_good, operation }
-    }
-
     /// What a refusal begins with. That it breaks off, or that it is longer, makes it no other refusal.
     pub(in crate::edge::store) async fn beginning(mut self) -> Vec<u8> {
         self.left = usize::MAX;
@@ -112,39 +97,26 @@ impl Body for Watched {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
-        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
-            self.is_waiting = false;
-            let length = frame.as_ref().and_then(|f| f.as_ref().ok()?.data_ref()).map_or(0, Bytes::len);
-            if self.is_good {
-                self.operation.progress().moved(length);
-            } else {
-                self.operation.progress().goes_on();
-            }
-            let Some(left) = self.left.checked_sub(length) else {
-                let text = format!("the answer from {} is longer than any that was asked for", self.host);
-                // Decode: not to be asked for again.
-                return Poll::Ready(Some(Err(error(HttpErrorKind::Decode, text))));
-            };
-            self.left = left;
-            let broken = |e: hyper::Error| {
-                error(HttpErrorKind::Interrupted, format!("the answer from {} broke off: {e}", self.host))
-            };
-            return Poll::Ready(frame.map(|frame| frame.map_err(broken)));
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        let length = frame.as_ref().and_then(|f| f.as_ref().ok()?.data_ref()).map_or(0, Bytes::len);
+        if self.is_good {
+            self.progress.moved(length);
+        } else {
+            self.progress.goes_on();
         }
-        if !std::mem::replace(&mut self.is_waiting, true) {
-            let until = Instant::now() + self.silence;
-            self.timer.as_mut().reset(until);
-        }
-        ready!(self.timer.as_mut().poll(context));
-        let text = format!("{} has sent no byte for {} s", self.host, self.silence.as_secs());
-        Poll::Ready(Some(Err(error(HttpErrorKind::Timeout, text))))
+        let Some(left) = self.left.checked_sub(length) else {
+            let text = format!("the answer from {} is longer than any that was asked for", self.host);
+            // Decode: not to be asked for again.
+            return Poll::Ready(Some(Err(error(HttpErrorKind::Decode, text))));
+        };
+        self.left = left;
+        let broken = |e: hyper::Error| {
+            error(HttpErrorKind::Interrupted, format!("the answer from {} broke off: {e}", self.host))
+        };
+        Poll::Ready(frame.map(|frame| frame.map_err(broken)))
     }
+}
 
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
+pub(super) fn error(kind: HttpErrorKind, text: String) -> HttpError {
+    HttpError::new(kind, NoAnswer(text))
 }

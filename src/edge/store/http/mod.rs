@@ -2,7 +2,6 @@
 
 pub(super) mod body;
 pub(super) mod connect;
-pub(super) mod listing_page;
 pub(super) mod progress;
 pub(super) mod response_check;
 pub(super) mod tls;

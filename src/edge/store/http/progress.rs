@@ -6,9 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use tokio::task_local;
 use tokio::time::timeout;
 
 use crate::edge::clock::Clock;
+
+task_local! {
+    /// That of the operation that this task does.
+    static CURRENT: Progress;
+}
 
 /// The operations of one store.
 #[derive(Debug, Clone, Default)]
@@ -23,13 +29,30 @@ struct Counts {
     moved_at: AtomicU64,
     /// Whether the last answer was "later".
     refuses: AtomicBool,
-    /// What time it was by the store's own clock when it last answered, seconds since 1970.
-    date: AtomicU64,
 }
 
 impl Meter {
+    /// Does the work as long as bytes move. Errors (`None`): none of its bytes moved for `limit`.
+    pub(in crate::edge::store) async fn watch<T>(&self, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+        let operation = self.begin();
+        let mut work = pin!(CURRENT.scope(operation.0.clone(), work));
+        loop {
+            let left = limit.saturating_sub(self.since(&operation.0.moved_at));
+            match timeout(left, &mut work).await {
+                Ok(done) => return Some(done),
+                Err(_) if left.is_zero() => return None,
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Where the work of [`Meter::watch`] reports its bytes.
+    pub(in crate::edge::store) fn current(&self) -> Progress {
+        CURRENT.try_with(Progress::clone).unwrap_or_else(|_| self.begin().0.clone())
+    }
+
     /// Begins an operation, which runs until it is dropped.
-    pub(in crate::edge::store) fn begin(&self) -> Operation {
+    fn begin(&self) -> Operation {
         if self.0.running.fetch_add(1, Relaxed) == 0 && !self.refuses() {
             self.0.moved_at.store(self.now(), Relaxed);
         }
@@ -51,16 +74,6 @@ impl Meter {
         self.0.refuses.load(Relaxed)
     }
 
-    /// Reports what time it is by the store's own clock, seconds since 1970.
-    pub(in crate::edge::store) fn set_date(&self, unix: u64) {
-        self.0.date.store(unix, Relaxed);
-    }
-
-    /// Since 1970, by the store's own clock; `None` where it never said.
-    pub(in crate::edge::store) fn date(&self) -> Option<Duration> {
-        Some(Duration::from_secs(self.0.date.load(Relaxed))).filter(|date| !date.is_zero())
-    }
-
     fn now(&self) -> u64 {
         self.0.clock.now().as_millis() as u64
     }
@@ -71,8 +84,7 @@ impl Meter {
 }
 
 /// An operation that runs.
-#[derive(Debug)]
-pub(in crate::edge::store) struct Operation(Progress);
+struct Operation(Progress);
 
 /// Where an operation reports its bytes. It may outlive the operation.
 #[derive(Debug, Clone)]
@@ -102,30 +114,6 @@ impl Progress {
     }
 }
 
-impl Operation {
-    pub(in crate::edge::store) fn progress(&self) -> &Progress {
-        &self.0
-    }
-
-    /// How much of `limit` is left for the next byte to move.
-    pub(in crate::edge::store) fn left(&self, limit: Duration) -> Duration {
-        limit.saturating_sub(self.0.meter.since(&self.0.moved_at))
-    }
-
-    /// Waits for `work` as long as bytes move. Errors (`None`): none moved for `limit`.
-    pub(in crate::edge::store) async fn within<T>(&self, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
-        let mut work = pin!(work);
-        loop {
-            let left = self.left(limit);
-            match timeout(left, &mut work).await {
-                Ok(done) => return Some(done),
-                Err(_) if left.is_zero() => return None,
-                Err(_) => {}
-            }
-        }
-    }
-}
-
 impl Drop for Operation {
     fn drop(&mut self) {
         self.0.meter.0.running.fetch_sub(1, Relaxed);
@@ -145,26 +133,13 @@ mod tests {
     #[tokio::test]
     async fn an_operation_is_waited_for_as_long_as_its_own_bytes_move() {
         let meter = Meter::default();
-        let (moving, stuck) = (meter.begin(), meter.begin());
         let moves = async {
             for _ in 0..20 {
                 sleep(LIMIT / 8).await;
-                moving.progress().moved(1);
+                meter.current().moved(1);
             }
         };
-        let (moved, hung) = tokio::join!(moving.within(LIMIT, moves), stuck.within(LIMIT, pending::<()>()));
+        let (moved, hung) = tokio::join!(meter.watch(LIMIT, moves), meter.watch(LIMIT, pending::<()>()));
         assert_eq!((moved, hung, meter.bytes()), (Some(()), None, 20));
-    }
-
-    #[tokio::test]
-    async fn a_store_is_silent_only_while_an_operation_runs() {
-        let meter = Meter::default();
-        sleep(LIMIT / 4).await;
-        assert_eq!(meter.silence(), Duration::ZERO);
-        let operation = meter.begin();
-        sleep(LIMIT / 4).await;
-        assert!(meter.silence() >= LIMIT / 8);
-        drop(operation);
-        assert_eq!(meter.silence(), Duration::ZERO);
     }
 }

@@ -15,7 +15,7 @@ use futures_util::{TryStreamExt, stream};
 use crate::edge::clock::Clock;
 use crate::edge::fs::rooted_dir::{Beneath, forget, read_into};
 use crate::edge::host::limits;
-use crate::edge::store::{Part, PartSizes, Store, StoreError, Upload};
+use crate::edge::store::{PartSizes, Store, StoreError, Upload};
 use crate::edge::transfer::blocking::blocking;
 use crate::edge::transfer::threads::Lanes;
 use crate::rules::checkpoint::listing::parent_of;
@@ -86,20 +86,13 @@ impl<'a> Sending<'a> {
         }
         let file = blocking(move || from.open(&dir)).await.map_err(unreadable)?;
         let mut upload = self.store.begin(&key).await?;
-        match self.send_parts(&mut upload, file, entry).await {
-            Ok((parts, sums)) => {
-                let etag = upload.finish(parts, sums.whole()).await?;
-                Ok(self.sent(entry, key, etag, sums))
-            }
-            Err(stop) => {
-                upload.abort().await;
-                Err(stop)
-            }
-        }
+        let sums = self.send_parts(&mut upload, file, entry).await?;
+        let etag = upload.finish(sums.whole()).await?;
+        Ok(self.sent(entry, key, etag, sums))
     }
 
     /// Reads in order, sends as many parts at once as memory allows.
-    async fn send_parts(&self, upload: &mut Upload, file: File, entry: &Entry) -> Result<(Vec<Part>, Sums), Stop> {
+    async fn send_parts(&self, upload: &mut Upload, file: File, entry: &Entry) -> Result<Sums, Stop> {
         let (part, size, file) = (self.sizes.part_of(entry.size), entry.size, &file);
         let all = Cell::new(Sums::default());
         let all = &all;
@@ -122,13 +115,13 @@ impl<'a> Sending<'a> {
             let sent = self.carry(&entry.path, upload.part(blocks));
             async move {
                 let _held = held;
-                let part = sent.await?;
+                sent.await?;
                 (self.told)(wanted);
-                Ok::<Part, Stop>(part)
+                Ok::<(), Stop>(())
             }
         });
-        let parts = sent.try_buffer_unordered(self.sizes.at_once).try_collect().await?;
-        Ok((parts, all.take()))
+        sent.try_buffer_unordered(self.sizes.at_once).try_collect::<()>().await?;
+        Ok(all.take())
     }
 
     pub(crate) async fn send_load(

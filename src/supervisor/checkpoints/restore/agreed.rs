@@ -16,7 +16,8 @@ use crate::supervisor::checkpoints::directory::record;
 use crate::supervisor::checkpoints::failure::{Failure, Refusal};
 use crate::supervisor::checkpoints::mirror::{LastCommit, Mirror, Resume};
 use crate::supervisor::checkpoints::restore::choose::Which;
-use crate::supervisor::checkpoints::restore::offer::{Source, hash_of};
+use crate::supervisor::checkpoints::restore::offer::hash_of;
+use crate::supervisor::checkpoints::restore::offered::Source;
 use crate::supervisor::checkpoints::store::claim::Remote;
 use crate::supervisor::checkpoints::store::commits::{commits, read};
 

@@ -8,4 +8,5 @@ pub(crate) mod fetch;
 pub(crate) mod install;
 pub(crate) mod local_files;
 pub(crate) mod offer;
+pub(crate) mod offered;
 pub(crate) mod rollback;

@@ -2,19 +2,19 @@
 //! restored here.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use crate::rules::gang::agreement::{Mode, offered};
 use crate::rules::gang::message::{Offer, Step};
 use crate::rules::gang::seat::Incarnation;
-use crate::rules::store::names::{BAD, CommitName, OWN, Stamp, hash16};
+use crate::rules::store::names::{BAD, CommitName, OWN, hash16};
 use crate::supervisor::checkpoints::config::{Restore, Role};
 use crate::supervisor::checkpoints::directory::record;
 use crate::supervisor::checkpoints::failure::Failure;
 use crate::supervisor::checkpoints::mirror::Mirror;
 use crate::supervisor::checkpoints::restore::choose::{Which, has_seen};
+use crate::supervisor::checkpoints::restore::offered::Source;
 use crate::supervisor::checkpoints::store::claim::Remote;
 use crate::supervisor::checkpoints::store::commits::judge;
 
@@ -22,33 +22,6 @@ use crate::supervisor::checkpoints::store::commits::judge;
 const AT_ONCE: usize = 4;
 /// Commits of the store that are looked at.
 const MOST_COMMITS: usize = 32;
-
-/// Where a checkpoint comes from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Source {
-    /// The directory as it is.
-    Here,
-    /// An older checkpoint in the directory.
-    Unit(String),
-    /// A commit.
-    Store(CommitName),
-}
-
-/// What the mirror knows as the node of a gang.
-#[derive(Debug, Default)]
-pub(crate) struct GangProgress {
-    /// What was offered last, and where it comes from.
-    pub(crate) offered: Vec<(Step, Source)>,
-    /// Whether the directory's checkpoints may be resumed from and committed.
-    pub(crate) directory_counts: bool,
-    /// Whether the directory has what node 0 restored: this node commits nothing of it.
-    pub(crate) follows_chief: bool,
-    /// The newest step that all have.
-    pub(crate) kept: Option<u64>,
-    has_offered: bool,
-    /// Commits that were found complete.
-    whole: BTreeSet<Stamp>,
-}
 
 /// Begins the name of the file in the leader's checkpoint directory by which the others see whether they share it.
 pub(crate) const LEADERS_FILE: &str = "gang-leader-";

@@ -16,20 +16,9 @@ pub(crate) async fn attempts(store: &Store) -> Result<Vec<Attempt>, StoreError> 
     Ok(objects.iter().filter_map(|o| Attempt::from_key(&o.key)).collect())
 }
 
-/// Every commit's name, newest first: the largest (attempt, sequence), whatever step or time says. Errors: besides, what
-/// lies in the place of their directory, as training would begin from scratch beside commits that nothing shows.
+/// Every commit's name, newest first: the largest (attempt, sequence), whatever step or time says.
 pub(crate) async fn commits(store: &Store) -> Result<Vec<CommitName>, StoreError> {
-    let names = commits_among(&store.list(COMMITS).await?);
-    if names.is_empty()
-        && let Some(path) = store.in_the_way(&format!("{COMMITS}/any")).await?
-    {
-        return Err(store.useless(
-            "list",
-            &path,
-            "it is a file or leads nowhere, where the commits' directory must be",
-        ));
-    }
-    Ok(names)
+    Ok(commits_among(&store.list(COMMITS).await?))
 }
 
 /// The commits among these objects, newest first.

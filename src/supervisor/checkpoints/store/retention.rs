@@ -12,9 +12,10 @@ use crate::edge::store::{Store, StoreError};
 use crate::rules::gang::message::MOST_STEPS;
 use crate::rules::store::manifest::Manifest;
 use crate::rules::store::names::{
-    BAD, CommitName, OWN, Stamp, is_of_ours, stamp_of_data, store_of_corner, stores_below,
+    BAD, CommitName, OWN, PROBES, Stamp, is_of_ours, stamp_of_data, store_of_corner, stores_below,
 };
 use crate::rules::store::plan::{self, Hold, Retention};
+use crate::supervisor::checkpoints::directory::disk::nonce;
 use crate::supervisor::checkpoints::store::claim::{Remote, STAGED};
 use crate::supervisor::checkpoints::store::commits::{
     attempts, commits, commits_among, delete_all, judge, read, readable,
@@ -135,9 +136,11 @@ impl Retiring {
         let before = commits(store).await?.len();
         let gone = self.prune_commits(remote, None, dry).await?;
         let age = self.rule.orphan_age;
-        let orphans = orphans(store, age, &gone).await?;
+        let now = store.time(&format!("{PROBES}/{}", nonce())).await;
+        let orphans = orphans(store, (now, age), &gone).await?;
         // First, so that directories are empty when their last object goes.
-        let swept = store.sweep(age.max(STAGED), is_of_ours, dry).await;
+        let until = now.map_or(Duration::ZERO, |now| now.saturating_sub(age.max(STAGED)));
+        let swept = store.sweep(until, is_of_ours, dry).await;
         if !dry {
             delete_all(store, &orphans, || {}).await?;
         }
@@ -231,7 +234,11 @@ pub(crate) fn data_of(name: &CommitName, manifest: Option<&Manifest>, stays: imp
 }
 
 /// Data that no commit names, of an attempt that is over, and old by the store's own clock, once this is gone.
-async fn orphans(store: &Store, age: Duration, gone: &Going) -> Result<Vec<String>, StoreError> {
+async fn orphans(
+    store: &Store,
+    (now, age): (Option<Duration>, Duration),
+    gone: &Going,
+) -> Result<Vec<String>, StoreError> {
     let objects = store.list("").await?;
     let mut named: HashSet<String> = HashSet::new();
     let mut kept: HashSet<Stamp> = HashSet::new();
@@ -251,7 +258,7 @@ async fn orphans(store: &Store, age: Duration, gone: &Going) -> Result<Vec<Strin
     // Never our own clock, which may be a day ahead. Of a store that does not say, the newest object's time: it was then
     // or later.
     let newest_object = objects.iter().map(|o| o.modified).max().unwrap_or_default();
-    let now = store.time().await.unwrap_or(newest_object);
+    let now = now.unwrap_or(newest_object);
     let is_orphan = |key: &str| {
         stamp_of_data(key).is_some_and(|s| s.attempt < newest && !kept.contains(&s))
             && !named.contains(key)

@@ -114,7 +114,7 @@ pub(in crate::support) fn get(state: &State, request: &Request) -> Answer {
         ("ETag", format!("\"g{}\"", object.generation)),
         ("x-goog-generation", object.generation.to_string()),
         ("x-goog-hash", hash_of(&object.bytes)),
-        ("Last-Modified", "Sat, 21 Nov 2026 16:00:00 GMT".to_owned()),
+        ("Last-Modified", format!("Sat, 21 Nov 2026 {}:00:00 GMT", hour(&request.key))),
     ];
     let all = object.bytes.len();
     if request.method == "HEAD" {
@@ -134,6 +134,11 @@ pub(in crate::support) fn get(state: &State, request: &Request) -> Answer {
     Answer { headers, body: object.bytes[from..end].to_vec(), ..answer("206 Partial Content") }
 }
 
+/// When an object was created: a probe just now, all others an hour ago.
+fn hour(key: &str) -> u32 {
+    if key.contains("/.trainit/probes/") { 17 } else { 16 }
+}
+
 /// Three keys on each page, so that every client must request more pages.
 fn list(state: &State, query: &BTreeMap<String, String>) -> Answer {
     const PAGE: usize = 3;
@@ -148,9 +153,7 @@ fn list(state: &State, query: &BTreeMap<String, String>) -> Answer {
         .iter()
         .map(|(key, object)| {
             let (key, size, etag) = (escape(key), object.bytes.len(), object.generation);
-            // An object without a time was created just now.
-            let hour = if key.contains("/.trainit/probes/") { 17 } else { 16 };
-            let time = format!("2026-11-21T{hour}:00:00.000Z");
+            let time = format!("2026-11-21T{}:00:00.000Z", hour(&key));
             format!(
                 "<Contents><Key>{key}</Key><LastModified>{time}</LastModified><ETag>\"g{etag}\"</ETag><Size>{size}</Size></Contents>"
             )
