@@ -1,5 +1,5 @@
-//! The library of the program. Rules decide, edges touch, the supervisor carries facts down to the rules and orders out
-//! to the edges. See ARCHITECTURE.md.
+//! The library of the program. The rules decide, the edges do all I/O, and the supervisor passes events to the rules
+//! and executes the resulting actions through the edges. See ARCHITECTURE.md.
 
 pub mod cli;
 pub mod command;

@@ -25,7 +25,7 @@ unsafe extern "C" {
 /// Called once by the C library, with its own `argc` and `argv`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
-    // No file of trainit may become a standard stream, and a child must still find descriptors closed that were closed.
+    // No file of trainit may become a standard stream. A descriptor that was closed must also be closed in a child.
     stdio::hold_closed();
     // SAFETY: argv has argc entries; the check comes before the read.
     let starts_commands = argc > 1 && command::STARTS_COMMANDS.contains(&unsafe { CStr::from_ptr(*argv.add(1)) });

@@ -99,11 +99,11 @@ fn parse_with_clap(mut argv: Vec<OsString>) -> Result<Parsed, Refusal> {
 /// the `--`).
 fn misplaced_values(sub: &Sub, argv: &mut Vec<OsString>) -> Vec<Complaint> {
     let mut mistakes = Vec::new();
-    let ours = |name: &str| sub.settings().find(|setting| setting.name == name);
+    let find_setting = |name: &str| sub.settings().find(|setting| setting.name == name);
     let is_flag = |word: &str| {
         word.strip_prefix("--").is_some_and(|name| {
             let name = name.split('=').next().unwrap_or(name);
-            name.is_empty() || name == "config" || ours(name).is_some()
+            name.is_empty() || name == "config" || find_setting(name).is_some()
         })
     };
     let mut at = 2;
@@ -111,7 +111,7 @@ fn misplaced_values(sub: &Sub, argv: &mut Vec<OsString>) -> Vec<Complaint> {
     while at + 1 < argv.len() && argv[at] != "--" {
         let Some(flag) = argv[at].to_str().filter(|word| word.starts_with("--")).map(str::to_owned) else { break };
         let next = argv[at + 1].to_str().unwrap_or_default().to_owned();
-        let message = match ours(&flag[2..]).map(|setting| setting.takes) {
+        let message = match find_setting(&flag[2..]).map(|setting| setting.takes) {
             Some(Takes::Switch) if switch_value(&next).is_some() && argv[at + 2..].iter().any(|word| word == "--") => {
                 argv.remove(at + 1);
                 at += 1;
@@ -190,7 +190,7 @@ fn root() -> Command {
 
 fn build(sub: &Sub, help: bool) -> Command {
     let mut command = Command::new(sub.name).about(sub.about).after_help(sub.after);
-    // The settings of `run` are many: `-h` shows those that most people set, `--help` shows them first.
+    // `run` has many settings: `-h` shows only the most used ones, `--help` shows those first.
     let most_used: &[&str] = if sub.on == on::RUN { &MOST_USED } else { &[] };
     let is_most_used = |setting: &&Setting| most_used.contains(&setting.name);
     let first = most_used.iter().filter_map(|name| find(name));

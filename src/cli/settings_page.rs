@@ -81,9 +81,9 @@ fn the_settings_page_agrees_with_the_list() {
     if std::env::var_os("TRAINIT_WRITE_DOCS").is_some() {
         std::fs::write(&path, page()).expect("docs/settings.md can be written");
     }
-    let there = std::fs::read_to_string(&path).unwrap_or_default();
+    let current = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
-        there == page(),
+        current == page(),
         "docs/settings.md differs from src/settings/defs; generate it: TRAINIT_WRITE_DOCS=1 cargo test --lib settings_page"
     );
 }

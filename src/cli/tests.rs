@@ -30,14 +30,14 @@ fn short_help_shows_the_most_used_settings_and_long_help_shows_all_of_them_with_
 
 #[test]
 fn a_missing_operand_is_reported_with_its_values() {
-    let told = |line: &str| match parse(line.split(' ').map(OsString::from).collect()) {
+    let answer_to = |line: &str| match parse(line.split(' ').map(OsString::from).collect()) {
         Err(Refusal::Wrong(lines)) => lines.join("; "),
         _ => String::new(),
     };
     let wanted = "command line: trainit checkpoint needs ACTION: list, explain, verify, push, pull or prune; see trainit checkpoint --help";
-    assert_eq!(told("trainit checkpoint"), wanted);
+    assert_eq!(answer_to("trainit checkpoint"), wanted);
     assert_eq!(
-        told("trainit completions"),
+        answer_to("trainit completions"),
         "command line: trainit completions needs SHELL: bash, zsh or fish; see trainit completions --help"
     );
 }

@@ -54,7 +54,7 @@ fn shell(changes: &Changes) -> String {
 }
 
 /// For the many readers of `.env` files: bare if all readers agree on it, otherwise in single quotes (no interpolation)
-/// if possible. A file cannot remove a variable, so a comment says it.
+/// if possible. A file cannot remove a variable, so a comment names the variables to remove.
 fn dotenv(changes: &Changes) -> String {
     let set = changes.set.iter().filter(|(name, _)| is_identifier(name)).map(|(name, value)| {
         let is_plain = value.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-./:,=@%+[]".contains(&b));

@@ -1,5 +1,5 @@
-//! The hidden subcommand that makes this process a GPU probe. It uses no settings and no clap, so that it takes only
-//! NVML's own time.
+//! The hidden subcommand that makes this process a GPU probe. It reads no settings and does not use clap, so that it
+//! starts fast.
 
 use std::ffi::OsString;
 

@@ -91,13 +91,13 @@ fn watched(mut discovery: Discovery, settings: &gpus::Gpus, json: bool, env: &En
         events.extend(watch.pump(now));
         let is_news = |event: &GpuEvent| !matches!(event, GpuEvent::Found(_) | GpuEvent::Available);
         if events.iter().any(is_news) || now >= next_at {
-            let told = watch.told();
-            discovery.gpus = told.gpus.into_iter().map(|(gpu, _)| gpu).collect();
-            for gpu in discovery.gpus.iter_mut().filter(|_| told.unavailable.is_some()) {
+            let state = watch.state();
+            discovery.gpus = state.gpus.into_iter().map(|(gpu, _)| gpu).collect();
+            for gpu in discovery.gpus.iter_mut().filter(|_| state.unavailable.is_some()) {
                 (gpu.health, gpu.health_reason) = (Health::Unknown, None);
             }
-            discovery.problem = told.unavailable;
-            show_frame(&discovery, &told.xids, json)?;
+            discovery.problem = state.unavailable;
+            show_frame(&discovery, &state.xids, json)?;
             shown_at = now;
         }
     }

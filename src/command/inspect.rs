@@ -39,7 +39,7 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     let mut reader = Reader::new(&values, complaints);
     let as_json = reader.switch("json");
     let mut options = RunOptions::read(&mut reader, parsed.on, env);
-    options.keeping.look(&mut reader, &|| true);
+    options.keeping.resolve_places(&mut reader, &|| true);
     let mut discovery = None;
     let mut discover = || discovery.get_or_insert_with(|| gpu::discover(options.gpus.timeout, env)).clone();
     let Placed { resolved, gang, .. } = match options.place(&reader, env, &mut discover) {
@@ -54,7 +54,7 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
         .map(|(source, endpoint)| json!({ "source": source.name, "endpoint": endpoint }));
     let shared = options.keeping.shared_store(env);
     let gang = gang::seen(&options.gang, gang.as_ref(), &resolved, shared.is_some(), env);
-    let (checkpoints, code) = options.keeping.seen(&resolved, env);
+    let (checkpoints, code) = options.keeping.describe(&resolved, env);
     let mut object = object(&resolved, &values, &discovery, &unmet);
     object["gang"] = gang;
     object["checkpoints"] = with_sources(checkpoints, &object["settings"], CHECKPOINTS);

@@ -61,7 +61,7 @@ struct Writer<'a> {
     options: &'a ReportMetric,
     env: &'a Env,
     file: MetricsFile,
-    told: Vec<String>,
+    warned: Vec<String>,
     is_failing: bool,
     code: u8,
 }
@@ -70,7 +70,7 @@ impl<'a> Writer<'a> {
     fn new(options: &'a ReportMetric, env: &'a Env) -> Writer<'a> {
         let path = options.target.path.clone();
         let file = MetricsFile::new(path, options.target.keep, options.fsync, LOCK_LIMIT);
-        let mut writer = Writer { options, env, file, told: Vec::new(), is_failing: false, code: 0 };
+        let mut writer = Writer { options, env, file, warned: Vec::new(), is_failing: false, code: 0 };
         options.warnings.iter().for_each(|warning| writer.warn(warning.clone()));
         writer
     }
@@ -155,9 +155,9 @@ impl<'a> Writer<'a> {
 
     /// Prints each warning once.
     fn warn(&mut self, text: String) {
-        if self.told.len() < MOST_WARNINGS && !self.told.contains(&text) {
+        if self.warned.len() < MOST_WARNINGS && !self.warned.contains(&text) {
             stdio::complain(&format!("trainit: warning: {text}"));
-            self.told.push(text);
+            self.warned.push(text);
         }
     }
 }

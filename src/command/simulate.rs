@@ -50,7 +50,7 @@ pub fn main(parsed: &Parsed, env: Env, mask: Mask) -> u8 {
     };
     match simulated(parsed, env, mask, &settings, &place) {
         Ok(report) => finish(&report, &settings),
-        Err(error) => refuse(&[format!("the simulation cannot go on: {error}; check {}", place.dir.display())]),
+        Err(error) => refuse(&[format!("the simulation cannot continue: {error}; check {}", place.dir.display())]),
     }
 }
 
@@ -151,7 +151,7 @@ impl Place {
         let dir = std::path::absolute(&dir).map_err(|error| complaint(&dir, error.to_string()))?;
         // A directory that exists already may be another user's.
         let made = if is_temporary { DirBuilder::new().mode(0o700).create(&dir) } else { fs::create_dir_all(&dir) };
-        made.map_err(|error| complaint(&dir, format!("cannot be made: {error}")))?;
+        made.map_err(|error| complaint(&dir, format!("cannot be created: {error}")))?;
         let first = fs::read_dir(&dir).map_err(|error| complaint(&dir, format!("cannot be read: {error}")))?.next();
         if first.is_some() {
             return Err(complaint(&dir, "is not empty, and its checkpoints would be resumed".to_owned()));

@@ -27,7 +27,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(20);
 struct Run {
     socket: PathBuf,
     pid: i32,
-    said: io::Result<(String, Value)>,
+    answer: io::Result<(String, Value)>,
 }
 
 /// Exits with 0 if the run answered (and, with --check, is healthy), or else with 1.
@@ -43,8 +43,8 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
         Some(socket) => ask(&socket).map_err(|error| why(&socket, &error)),
         None => find(env.given("TMPDIR")),
     };
-    let (text, status) = match run.and_then(|run| run.said.map_err(|error| why(&run.socket, &error))) {
-        Ok(said) => said,
+    let (text, status) = match run.and_then(|run| run.answer.map_err(|error| why(&run.socket, &error))) {
+        Ok(answer) => answer,
         Err(line) if only_check => {
             let _ = stdio::print(&format!("unhealthy: {line}\n"));
             return 1;
@@ -102,15 +102,15 @@ fn find(tmp: Option<&str>) -> Result<Run, String> {
         }
     }
     let (sockets, asked): (Vec<PathBuf>, Vec<Asked>) = nearest.runs.into_iter().unzip();
-    let said = status_socket::answers(&asked, ANSWER_LIMIT.saturating_sub(clock.now()).max(RETRY_PAUSE));
+    let answer = status_socket::answers(&asked, ANSWER_LIMIT.saturating_sub(clock.now()).max(RETRY_PAUSE));
     let mut runs: Vec<Run> = sockets
         .into_iter()
         .zip(&asked)
-        .zip(said)
-        .map(|((socket, asked), said)| Run { socket, pid: asked.pid, said: said.and_then(parsed) })
+        .zip(answer)
+        .map(|((socket, asked), answer)| Run { socket, pid: asked.pid, answer: answer.and_then(parsed) })
         .collect();
     if runs.len() > 1 {
-        let state = |run: &Run| match &run.said {
+        let state = |run: &Run| match &run.answer {
             Ok((_, status)) => headline(status),
             Err(_) => "without an answer".to_owned(),
         };
@@ -164,7 +164,7 @@ fn distance(pid: i32, is_own: bool) -> u8 {
 
 fn ask(socket: &Path) -> io::Result<Run> {
     let (pid, answer) = status_socket::ask(socket, ANSWER_LIMIT)?;
-    Ok(Run { socket: socket.to_owned(), pid, said: answer.and_then(parsed) })
+    Ok(Run { socket: socket.to_owned(), pid, answer: answer.and_then(parsed) })
 }
 
 fn parsed(text: String) -> io::Result<(String, Value)> {

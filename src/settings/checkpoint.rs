@@ -279,7 +279,7 @@ mod tests {
             ("checkpoint-store", "https://b/p", "AWS_ENDPOINT_URL"),
             ("checkpoint-store", "file:///s", "--checkpoint-dir"),
             ("checkpoint-format", "tensorflo", "did you mean tensorflow?"),
-            ("checkpoint-exclude", "a[", "no glob"),
+            ("checkpoint-exclude", "a[", "not a glob"),
             ("checkpoint-include", "/", "matches nothing"),
             ("keep-saves", "0", "from 1"),
             ("marker", "a/b", "name of a file"),

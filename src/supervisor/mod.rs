@@ -133,7 +133,7 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
     let mut performer = supervisor.performer;
     let gang = performer.gang.as_mut().map(GangDesk::end);
     let peak_memory_bytes = performer.memory.peak();
-    let xids = performer.gpus.told().map(|told| told.xids);
+    let xids = performer.gpus.state().map(|state| state.xids);
     let metrics = performer.collectors.take().map(Collectors::finish).unwrap_or_default();
     let takes_others_along = spawn::own_pid() == 1 && performer.has_inherited();
     if let (Some(report), Some(scene)) = (performer.report.take(), scene) {

@@ -89,7 +89,7 @@ fn a_later_run_replaces_the_model_and_removes_its_obsolete_files() {
     run(&place, "mkdir \"$0\"; echo longer graph > \"$0/saved_model.pb\"").output().expect_code(0);
     let there = files(&place.store());
     assert_eq!(there["saved_model.pb"], "longer graph\n");
-    assert_eq!(there.keys().collect::<Vec<_>>(), ["saved_model.pb", "foreign-file"]);
+    assert_eq!(there.keys().collect::<Vec<_>>(), ["foreign-file", "saved_model.pb"]);
 }
 
 #[test]

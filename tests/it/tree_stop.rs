@@ -244,8 +244,8 @@ fn processes_killed_at_the_deadline_are_named_and_so_is_the_shell_that_kept_the_
     let killed = log.lines().find(|line| line.contains("the stop grace is over")).unwrap();
     assert!(killed.contains("train.sh (pid ") && killed.contains(&format!("python3 (pid {trainer})")), "{killed}");
     let why = format!(
-        "python3 (pid {trainer}) never heard SIGTERM before the last third of the grace: its parent train.sh keeps \
-         SIGTERM to itself: start it with exec, or use --signal-target group"
+        "python3 (pid {trainer}) never got SIGTERM before the last third of the grace: its parent train.sh does not \
+         forward it: start it with exec, or use --signal-target group"
     );
     assert!(killed.contains(&why), "{killed}");
 }
@@ -256,7 +256,7 @@ fn a_killed_trainer_that_got_sigterm_in_time_is_not_reported_as_late() {
     let running = start(dir.path(), &["--stop-grace", "1s"], &["./train.sh"]);
     running.after_line("ready");
     let log = running.stop().expect_code(143).err();
-    assert!(log.contains("SIGKILL for python3 (pid ") && !log.contains("never heard"), "{log}");
+    assert!(log.contains("SIGKILL for python3 (pid ") && !log.contains("never got SIGTERM"), "{log}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! `trainit checkpoint list|explain|verify|push|pull|prune`: manual access to the store, with the same code as `run`.
 //!
-//! `push` claims an attempt like a run, so it takes over the store from a run that still commits, which is then fenced.
-//! The store does not say whether there is one, but the runs on this machine do.
+//! `push` claims an attempt like a run. A run that still commits to the store is fenced by that. The store cannot tell
+//! whether such a run exists, so the runs on this machine are asked.
 
 mod directory;
 pub mod options;
@@ -54,8 +54,8 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     let mut reader = Reader::new(&layered, complaints);
     let mut settings = Checkpoints::read(&mut reader);
     settings.model_dir = reader.path("model-dir");
-    let is_told = |name: &&str| layered.get(name).is_some_and(|given| given.origin != Origin::Default);
-    if action == "push" && !["keep-last", "keep-every"].iter().any(is_told) {
+    let is_given = |name: &&str| layered.get(name).is_some_and(|given| given.origin != Origin::Default);
+    if action == "push" && !["keep-last", "keep-every"].iter().any(is_given) {
         // The retention rule of the run was not given for this command.
         settings.retention.last = u64::MAX;
     }

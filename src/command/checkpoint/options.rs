@@ -35,9 +35,9 @@ use crate::supervisor::keep::{self, Keep};
 /// The limit for a launch's name, so that a run's file about itself stays small.
 const LAUNCH_CHARS: usize = 200;
 
-/// The run that keeps the checkpoints if there are several trainits on a node.
+/// Who commits and restores if there are several trainits on a node, for messages.
 const KEPT_BY: &str = "the trainit of local rank 0 on this node";
-/// The same if a trainit has started this one.
+/// Who does so if another trainit has started this one as part of its command.
 const KEPT_ABOVE: &str = "the trainit that this one runs below";
 
 /// The settings for checkpoints and the model.
@@ -75,8 +75,13 @@ impl Keeping {
         Access::new(env.clone(), self.checkpoints.allow_http, self.checkpoints.store_timeout)
     }
 
-    /// Resolves all places; places inside of each other are a mistake. Returns false if `goes_on` says to stop.
-    pub(in crate::command) fn look(&mut self, reader: &mut Reader<'_>, goes_on: &dyn Fn() -> bool) -> bool {
+    /// Finds the real paths of the directories and stores. Overlapping ones are reported as a mistake. Returns false if
+    /// `may_continue` returned false first.
+    pub(in crate::command) fn resolve_places(
+        &mut self,
+        reader: &mut Reader<'_>,
+        may_continue: &dyn Fn() -> bool,
+    ) -> bool {
         let Keeping { checkpoints, model, .. } = self;
         let stores = [&checkpoints.store, &model.as_ref().and_then(|model| model.store.clone())];
         let stores = stores.into_iter().flatten().filter_map(|store| match store {
@@ -84,7 +89,7 @@ impl Keeping {
             Address::Bucket(_) => None,
         });
         let places = [&checkpoints.dir, &checkpoints.model_dir].into_iter().flatten().chain(stores);
-        self.places = Found::of(places.cloned().collect(), PLACES_LIMIT, goes_on);
+        self.places = Found::of(places.cloned().collect(), PLACES_LIMIT, may_continue);
         let real = |path: &Path| self.places.real(path);
         if let (Some(dir), Some(store)) = (&checkpoints.dir, &checkpoints.store)
             && let Err(error) = apart(dir, store, &real)
@@ -100,12 +105,13 @@ impl Keeping {
         !self.places.was_stopped
     }
 
-    /// The state of checkpoints here, for people. No store is read, and nothing is changed. Null without a directory;
-    /// in addition the exit code for a directory that `run` could not use.
-    pub(in crate::command) fn seen(self, resolved: &Resolved, env: &Env) -> (Value, u8) {
+    /// The checkpoints on this machine, as the JSON object that `inspect` shows; null without a checkpoint directory.
+    /// No store is read, and nothing is changed. The number is the exit code: not 0 for a directory that `run` could
+    /// not use.
+    pub(in crate::command) fn describe(self, resolved: &Resolved, env: &Env) -> (Value, u8) {
         let Some(dir) = self.checkpoints.dir.clone() else { return (Value::Null, 0) };
         let Keeping { checkpoints: mut settings, places, .. } = self;
-        settings.options = beside(settings.options, resolved);
+        settings.options = with_world_size(settings.options, resolved);
         let node_rank = resolved.spec.reading.node_rank;
         let by = match resolved.spec.beside_the_first() {
             Some(_) => Some(KEPT_BY),
@@ -143,11 +149,11 @@ impl Keeping {
     /// copies the model.
     pub(in crate::command) fn of_node(mut self, resolved: &Resolved, env: &Env) -> Option<Keep> {
         let (node_rank, local_rank) = (resolved.spec.reading.node_rank, resolved.spec.beside_the_first());
-        self.checkpoints.options = beside(self.checkpoints.options, resolved);
+        self.checkpoints.options = with_world_size(self.checkpoints.options, resolved);
         let is_below = is_below_the_keeper(&self.checkpoints, &self.places, &resolved.spec, env);
-        let is_ours = local_rank.is_none() && !is_below;
-        let model = model_to_copy(self.model.filter(|_| is_ours), node_rank, &self.checkpoints, env);
-        let stores = [self.checkpoints.store.as_ref().filter(|_| is_ours), model.as_ref().map(|model| &model.store)];
+        let is_first = local_rank.is_none() && !is_below;
+        let model = model_to_copy(self.model.filter(|_| is_first), node_rank, &self.checkpoints, env);
+        let stores = [self.checkpoints.store.as_ref().filter(|_| is_first), model.as_ref().map(|model| &model.store)];
         warn_of_lost_store(stores.into_iter().flatten(), &self.places);
         let by = match local_rank {
             Some(local_rank) => Some(format!("{KEPT_BY}; this one, of local rank {local_rank},")),
@@ -175,10 +181,10 @@ fn warn_of_lost_store<'a>(stores: impl Iterator<Item = &'a Address>, places: &Fo
     }
 }
 
-/// Adds the number of processes that may write into the checkpoint directory. It is known if all of them are on this
-/// node, and trainit or a launcher starts each one. (A single one may be a launcher of many; other nodes may share the
-/// directory.)
-fn beside(options: Options, resolved: &Resolved) -> Options {
+/// Adds the number of processes that write into the checkpoint directory, if it is known: all of them must be on this
+/// node, because other nodes may share the directory. A single process may be a launcher of many, so its number is
+/// unknown.
+fn with_world_size(options: Options, resolved: &Resolved) -> Options {
     let (launches, nodes) = (resolved.launches.len(), resolved.spec.reading.num_nodes);
     let launched = resolved.spec.reading.process.as_ref().map(|process| process.world);
     let world_size = launched.or(u32::try_from(launches).ok()).filter(|count| nodes == Some(1) && *count > 1);

@@ -69,7 +69,7 @@ pub(super) async fn push(config: impl Fn(Role) -> Config, options: PushOptions, 
             && !take_over
             && let Some(pid) = committer(&store, dir, tmp).await
         {
-            return Ok(nothing_pushed(&beside_run(pid)));
+            return Ok(nothing_pushed(&refused_beside_run(pid)));
         }
         let mirror = pushing.insert(Mirror::open(config(Role::Pushes)).await?);
         // It knows already how long the files have been unchanged.
@@ -128,9 +128,10 @@ async fn newest_if_same(mirror: &Mirror, plan: &Plan) -> Result<Option<Stamp>, S
 }
 
 fn seems_same(manifest: &Manifest, plan: &Plan) -> bool {
-    let theirs: HashSet<(&str, u64, i64)> = manifest.regular().map(|f| (f.path.as_str(), f.size, f.mtime_ns)).collect();
-    let ours = plan.files_here().map(|entry| (entry.path.as_str(), entry.size, entry.mtime_ns));
-    ours.collect::<HashSet<_>>() == theirs
+    let committed: HashSet<(&str, u64, i64)> =
+        manifest.regular().map(|f| (f.path.as_str(), f.size, f.mtime_ns)).collect();
+    let planned = plan.files_here().map(|entry| (entry.path.as_str(), entry.size, entry.mtime_ns));
+    planned.collect::<HashSet<_>>() == committed
 }
 
 /// The result of a push that was stopped.
@@ -150,11 +151,11 @@ async fn stopped(pushing: Option<&Mirror>) -> String {
     why.to_owned()
 }
 
-/// Why a push is refused while this process runs.
-fn beside_run(pid: i32) -> String {
+/// Why a push is refused while the run with this PID commits to the store.
+fn refused_beside_run(pid: i32) -> String {
     let run = if pid > 0 { format!("pid {pid}") } else { "a process of another container".to_owned() };
     format!(
-        "{run} on this machine is a run that commits to this store, which a push would end with 205: let that run commit, push after its end, or give --take-over"
+        "{run} on this machine commits to this store, and a push would end that run with 205: let it commit, push after its end, or give --take-over"
     )
 }
 

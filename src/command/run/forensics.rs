@@ -9,7 +9,7 @@ use crate::rules::framework::{Launch, flight_recorder};
 use crate::rules::process::env::Env;
 
 /// The time limit for creating the directory, because its file system may hang.
-const TO_MAKE: Duration = Duration::from_secs(5);
+const CREATE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Sets the variables, and creates the directory, because PyTorch does not.
 pub(super) fn prepare(dir: &Path, env: &Env, launches: &mut [Launch]) {
@@ -18,9 +18,9 @@ pub(super) fn prepare(dir: &Path, env: &Env, launches: &mut [Launch]) {
         flight_recorder::turn_on(&shown, env, &mut launch.changes);
     }
     let made = dir.to_owned();
-    if let Err(error) = signals::in_time("forensics", TO_MAKE, move || create_directories(&made)) {
+    if let Err(error) = signals::in_time("forensics", CREATE_LIMIT, move || create_directories(&made)) {
         tracing::warn!(
-            "the directory of --hang-forensics, {shown}, cannot be made: {error}; PyTorch writes no dumps without it, so make it \
+            "the directory of --hang-forensics, {shown}, cannot be created: {error}; PyTorch writes no dumps without it, so create it \
              where the trainer may write"
         );
     }

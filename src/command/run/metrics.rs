@@ -107,8 +107,8 @@ pub(super) fn check_trial(tuner: &Tuner, sources: Option<&Sources>) {
 /// Warns about metrics and steps that were not found. A trial without any metric has its own warning.
 pub(super) fn warn_of_missing(looked_for: &[String], step_name: Option<&str>, measured: &Ledger, tuner: &Tuner) {
     let missing: Vec<&str> = looked_for.iter().map(String::as_str).filter(|tag| !measured.has(tag)).collect();
-    let is_told = measured.is_empty() && tuner.trial.is_some();
-    if let Some(warning) = contract::not_found(measured.names(), &missing, &measured.sources).filter(|_| !is_told) {
+    let is_warned = measured.is_empty() && tuner.trial.is_some();
+    if let Some(warning) = contract::not_found(measured.names(), &missing, &measured.sources).filter(|_| !is_warned) {
         tracing::warn!("{warning}");
     }
     if let Some(name) = step_name.filter(|_| !measured.is_empty() && !measured.has_steps()) {

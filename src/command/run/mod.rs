@@ -55,8 +55,8 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     options.run.policy.outlives_hangup = signals::is_ignored(Signal::HUP);
     start_log(&options.run);
     require_command(&parsed, &mut reader);
-    let goes_on = || stopped_before_start(&options.run.policy).is_none();
-    let is_asked_to_end = !options.keeping.look(&mut reader, &goes_on);
+    let may_continue = || stopped_before_start(&options.run.policy).is_none();
+    let is_asked_to_end = !options.keeping.resolve_places(&mut reader, &may_continue);
     let (placed, found) = if is_asked_to_end { (Err(Vec::new()), None) } else { place(&options, &reader, &env) };
     if (is_asked_to_end || found.is_some())
         && let Some(outcome) = stopped_before_start(&options.run.policy)
@@ -267,8 +267,8 @@ fn host() -> String {
     limits::hostname().unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// Publishes the reasons against a start. A single one is in the verdict only; several are logged before it, one on each line. The verdict
-/// has the code of the first; a mistake without a code gets the reason's.
+/// Publishes why the job did not start. A single mistake is in the verdict only; several are logged before it, one on
+/// each line. The verdict has the code of the first mistake, or else the word of the reason.
 fn not_started(mistakes: &[String], settings: &RunSettings, codes: &[&str]) -> u8 {
     let detail = match mistakes {
         [one] => one.clone(),

@@ -35,8 +35,8 @@ pub struct Found {
 }
 
 impl Found {
-    /// Waits up to the limit, and only while `goes_on` returns true.
-    pub fn of(paths: Vec<PathBuf>, limit: Duration, goes_on: &dyn Fn() -> bool) -> Found {
+    /// Waits up to the limit, and only while `may_continue` returns true.
+    pub fn of(paths: Vec<PathBuf>, limit: Duration, may_continue: &dyn Fn() -> bool) -> Found {
         let (mut found, clock, (sender, receiver)) = (Found::default(), Clock::start(), channel());
         if paths.is_empty() {
             return found;
@@ -54,7 +54,7 @@ impl Found {
                     found.real.insert(path, real);
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) => found.was_stopped = !goes_on(),
+                Err(RecvTimeoutError::Timeout) => found.was_stopped = !may_continue(),
             }
         }
         found

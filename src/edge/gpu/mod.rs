@@ -54,14 +54,14 @@ pub fn discover(call: Duration, env: &Env) -> Discovery {
     discover_while(call, env, &|| true)
 }
 
-/// As [`discover`], but stops waiting when `goes_on` returns false.
-pub fn discover_while(call: Duration, env: &Env, goes_on: &dyn Fn() -> bool) -> Discovery {
+/// As [`discover`], but stops waiting when `may_continue` returns false.
+pub fn discover_while(call: Duration, env: &Env, may_continue: &dyn Fn() -> bool) -> Discovery {
     let limits = Limits::discovery(call);
     let site = site(env);
-    let report = probe::ask(&probe_exec::nvml(env), Mode::Discover, env, limits, goes_on);
+    let report = probe::ask(&probe_exec::nvml(env), Mode::Discover, env, limits, may_continue);
     let may_ask_again = !matches!(report.ending, answer::Ending::Stuck(_));
     let nodes = (answer::is_silent(&report) && may_ask_again && device_count() > 0)
-        .then(|| probe::ask(&probe_exec::ourselves(), Mode::Nodes, env, limits, goes_on).findings);
+        .then(|| probe::ask(&probe_exec::ourselves(), Mode::Nodes, env, limits, may_continue).findings);
     let mut discovery = answer::interpret(report, nodes, &site);
     cuda::mark(&mut discovery.gpus, env.get("CUDA_VISIBLE_DEVICES"), env.get("CUDA_DEVICE_ORDER"));
     discovery

@@ -150,8 +150,8 @@ impl ProbeProcess {
 }
 
 /// Starts a probe and runs it to its end, bounded by the limits and the time to reap it. The time is up as soon as
-/// `goes_on` returns false. Waits for no other child.
-pub fn ask(program: &ProbeProgram, mode: Mode, env: &Env, limits: Limits, goes_on: &dyn Fn() -> bool) -> Report {
+/// `may_continue` returns false. Waits for no other child.
+pub fn ask(program: &ProbeProgram, mode: Mode, env: &Env, limits: Limits, may_continue: &dyn Fn() -> bool) -> Report {
     let clock = Clock::start();
     let mut reader = Reader::new(clock.now(), limits);
     let mut findings = Findings::default();
@@ -168,7 +168,7 @@ pub fn ask(program: &ProbeProgram, mode: Mode, env: &Env, limits: Limits, goes_o
         for line in reader.feed(clock.now(), output.as_deref().unwrap_or_default()) {
             findings.add(line);
         }
-        let now = if goes_on() { clock.now() } else { Duration::MAX };
+        let now = if may_continue() { clock.now() } else { Duration::MAX };
         if let Some(overrun) = reader.overrun(now) {
             break finish(&probe, &clock, overrun, findings.ended);
         }

@@ -28,7 +28,7 @@ mod tests {
 
     #[test]
     fn a_number_that_needs_a_unit_causes_a_warning() {
-        let told = |name: &str, value: &str| {
+        let warnings_for = |name: &str, value: &str| {
             let mut complaints = Vec::new();
             let env = Env::from_pairs([(name, value)]);
             let values = Values::gather(on::RUN, Default::default(), &env, None, &mut complaints);
@@ -37,12 +37,12 @@ mod tests {
         for (name, value, proposed) in
             [("TRAINIT_MIN_GPU_MEMORY", "70", "70GiB"), ("TRAINIT_MIRROR_BANDWIDTH", " 200 ", "200MiB")]
         {
-            let lines = told(name, value);
+            let lines = warnings_for(name, value);
             assert!(lines.len() == 1 && lines[0].contains(name) && lines[0].contains(proposed), "{lines:?}");
         }
         for value in ["70GiB", "0", "85899345920", "70 B", "many"] {
-            assert_eq!(told("TRAINIT_MIN_GPU_MEMORY", value), [""; 0], "{value}");
+            assert_eq!(warnings_for("TRAINIT_MIN_GPU_MEMORY", value), [""; 0], "{value}");
         }
-        assert_eq!(told("TRAINIT_MIRROR_BANDWIDTH", "100000000"), [""; 0]);
+        assert_eq!(warnings_for("TRAINIT_MIRROR_BANDWIDTH", "100000000"), [""; 0]);
     }
 }

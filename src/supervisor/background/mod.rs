@@ -88,13 +88,13 @@ impl Background {
         let begins_of = Begins { fetch: Arc::clone(&fetch), gather: Arc::clone(&gather) };
         let (farewell, clock) = (NotifyOnDrop(eventfd.clone()), Clock::start());
         let heartbeat = work.keep.as_ref().map(Keep::heartbeat).unwrap_or_default();
-        let (told, begins) = mpsc::channel();
+        let (ready, begins) = mpsc::channel();
         let history = history.clone();
         signals::thread_without_signals("background", move || {
             let _farewell = farewell;
             let runtime = blocking::runtime(work.has_files());
             let (runtime, begun) = runtime.map_or_else(|e| (None, Err(e)), |runtime| (Some(runtime), Ok(())));
-            let _ = told.send(begun);
+            let _ = ready.send(begun);
             if let Some(runtime) = runtime {
                 runtime.block_on(carry_out(work, order_receiver, begins_of, teller, clock, history));
             }

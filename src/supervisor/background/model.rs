@@ -2,9 +2,9 @@
 //! AI looks for `saved_model.pb` at the root). The target of a symbolic link is copied under the link's name, because stores
 //! have no links.
 //!
-//! It is committed as checkpoints are: data first, the manifest (`.trainit/model.json`) last. Without the manifest the model is
-//! not complete. An older model is replaced file by file: first its manifest is deleted, then the files that only it named. A
-//! run that finds the manifest of another one at its end deletes it and fails: the files may be of both.
+//! It is committed like checkpoints: data first, the manifest (`.trainit/model.json`) last. Without the manifest the model is
+//! not complete. An older model is replaced file by file: first its manifest is deleted, then the files that only it has. A run
+//! that finds another run's manifest at its end deletes it and fails, because the files may be a mixture.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -34,7 +34,7 @@ use crate::supervisor::checkpoints::failure::Stop;
 use crate::supervisor::checkpoints::progress::{going_on, make_durable};
 use crate::supervisor::checkpoints::store::claim::Remote;
 
-/// Before another try of what failed; doubled each time.
+/// The pause before another try; it doubles each time.
 const PAUSE: Duration = Duration::from_millis(500);
 /// A file is sent this many times if another try may succeed.
 const TRIES: u32 = 4;
@@ -44,13 +44,13 @@ const SCHEMA: &str = "trainit.model/1";
 /// A model and where it goes.
 #[derive(Debug)]
 pub struct LeftModel {
-    /// Where the trainer wrote it.
+    /// The directory in which the trainer wrote it.
     pub dir: PathBuf,
-    /// Where it goes.
+    /// Its destination.
     pub store: Address,
-    /// Whether links that lead out of the directory are followed too.
+    /// Whether links out of the directory are followed, too.
     pub follow: bool,
-    /// What the environment says about stores.
+    /// The options to open the store.
     pub access: Access,
 }
 
@@ -68,17 +68,17 @@ struct File {
 }
 
 impl LeftModel {
-    /// The line for a copy that the clock cut off.
+    /// The message for a copy that ran out of time.
     pub(crate) fn cut_off(&self) -> String {
         let (dir, store) = (self.dir.display(), &self.store);
         format!(
-            "the time was up before the model in {dir} was in {store}; what lies there is whole only with {MANIFEST}; {AGAIN}"
+            "the time was up before the model in {dir} was in {store}; the copy there is complete only with {MANIFEST}; {AGAIN}"
         )
     }
 }
 
-/// Copies it. `remote`: the checkpoints' store, which says whether a newer run has taken over; `progress` hears bytes done and bytes in
-/// all. Errors: that, or one line; the local model is as it was.
+/// Copies it. `remote`: the checkpoints' store, which shows whether a newer run has taken over; `progress` gets the bytes done
+/// and the total. Errors: a newer run, or one line. The local model is unchanged.
 pub(crate) async fn publish(
     model: &LeftModel,
     remote: Option<&Remote>,
@@ -87,7 +87,7 @@ pub(crate) async fn publish(
     let (dir, store) = (model.dir.display(), &model.store);
     let (at, there) = (model.dir.clone(), store.clone());
     let found = blocking(move || Ok(nearness(&at, &there))).await;
-    let prepared = match found.map_err(|error| Stop::Failed(format!("{dir} cannot be looked at: {error}; {AGAIN}")))? {
+    let prepared = match found.map_err(|error| Stop::Failed(format!("{dir} cannot be read: {error}; {AGAIN}")))? {
         Nearness::Same => {
             tracing::info!("{store} is where the trainer wrote the model ({dir}): there is nothing to copy");
             return Ok(());
@@ -105,7 +105,7 @@ pub(crate) async fn publish(
     })?;
     let (files, bytes) = (listing.files().count(), listing.files().map(|f| f.size).sum());
     let (sent, done) = (Cell::new(0), Cell::new(0));
-    let told = |more: u64| {
+    let report = |more: u64| {
         done.set(done.get() + more);
         progress(done.get(), bytes);
     };
@@ -114,8 +114,8 @@ pub(crate) async fn publish(
         let now = model.access.moved();
         now != std::mem::replace(&mut before, now)
     };
-    let copying = copy(&model.dir, &listing, &opened, remote, &sent, &told);
-    going_on(copying, moves, &told).await.map_err(|stop| match stop {
+    let copying = copy(&model.dir, &listing, &opened, remote, &sent, &report);
+    going_on(copying, moves, &report).await.map_err(|stop| match stop {
         Stop::Fenced(by) => Stop::Fenced(by),
         stop => Stop::Failed(format!(
             "the model in {dir} is not in {store}: {}; {} of its {files} files are there now, the rest is what was there \
@@ -128,8 +128,8 @@ pub(crate) async fn publish(
     Ok(())
 }
 
-/// How near the two places are to each other, after the trainer has created its files. Without the mount a directory that
-/// is named like a bucket's is one of this machine's own.
+/// The relation of the two places after the trainer has created its files. Without the mount, a directory with the name
+/// of a bucket's is an ordinary local directory.
 fn nearness(dir: &Path, store: &Address) -> Nearness {
     let is_bucket = matches!(store, Address::Bucket(_));
     match store.nearness(dir, &real_path::real) {
@@ -138,7 +138,7 @@ fn nearness(dir: &Path, store: &Address) -> Nearness {
     }
 }
 
-/// What is to be copied, and the store, of which nothing is changed yet.
+/// The files to copy, and the opened store, which is still unchanged.
 async fn prepare(model: &LeftModel) -> Result<(Listing, Arc<Store>), Stop> {
     let listing = listed(model).await.map_err(Stop::Failed)?;
     if listing.files().next().is_none() {
@@ -152,14 +152,14 @@ async fn prepare(model: &LeftModel) -> Result<(Listing, Arc<Store>), Stop> {
     Ok((listing, Arc::new(Store::open(&model.store, true, &model.access).await?.replacing())))
 }
 
-/// `count` has the number of files that are there, `told` hears the number of bytes that were sent.
+/// `count` gets the number of copied files, `report` gets the number of sent bytes.
 async fn copy(
     at: &Path,
     listing: &Listing,
     store: &Arc<Store>,
     remote: Option<&Remote>,
     count: &Cell<usize>,
-    told: &dyn Fn(u64),
+    report: &dyn Fn(u64),
 ) -> Result<(), Stop> {
     give_way(remote).await?;
     let at = at.to_owned();
@@ -167,13 +167,13 @@ async fn copy(
         blocking(move || Beneath::open(&at).map(Arc::new)).await.map_err(|error| Stop::Failed(error.to_string()))?;
     if let Some(before) = before(store).await? {
         store.delete(MANIFEST).await?;
-        // First: a file may have become a directory, and the reverse.
+        // Obsolete files are deleted first, because a file may have become a directory, or the reverse.
         for old in before.files.iter().filter(|old| listing.file(&old.path).is_none()) {
             store.delete(&old.path).await?;
         }
     }
     let uncommitted = RefCell::default();
-    let sending = Sending::begin((&dir, store), None, listing.files().map(|f| f.size), told, &uncommitted).await;
+    let sending = Sending::begin((&dir, store), None, listing.files().map(|f| f.size), report, &uncommitted).await;
     let mut items: Vec<Item> = Vec::new();
     // The files at the root come last: other programs look for them.
     let (deeper, top): (Vec<&Entry>, Vec<&Entry>) = listing.files().partition(|f| f.path.contains('/'));
@@ -187,7 +187,7 @@ async fn copy(
     }
     sending.end().await;
     let keys: Vec<String> = items.iter().map(|i| i.key.clone()).collect();
-    make_durable(store, &keys, items.iter().map(|i| i.size).sum(), told).await?;
+    make_durable(store, &keys, items.iter().map(|i| i.size).sum(), report).await?;
     items.sort_by(|a, b| a.path.cmp(&b.path));
     let files = items.into_iter().map(|i| File { path: i.path, size: i.size, crc32c: i.crc32c }).collect();
     let manifest = Manifest { schema: SCHEMA.to_owned(), files };
@@ -200,7 +200,7 @@ async fn copy(
     Err(Stop::Failed("another run has copied its model there at the same time".to_owned()))
 }
 
-/// What a newer run leaves is not for us to replace.
+/// Fails if a newer run has taken over, because its model must not be replaced.
 async fn give_way(remote: Option<&Remote>) -> Result<(), Stop> {
     match remote {
         Some(remote) => remote.give_way(None).await,
@@ -208,13 +208,13 @@ async fn give_way(remote: Option<&Remote>) -> Result<(), Stop> {
     }
 }
 
-/// Sends one file until it is there, some times where another try may do it.
+/// Sends one file, with several tries if another try may succeed.
 async fn send(sending: &Sending<'_>, entry: &Entry) -> Result<Item, Stop> {
     let (path, mut pause) = (&entry.path, PAUSE);
     for left in (0..TRIES).rev() {
         let sent = match sending.send(entry, Held::loosely(entry), path.clone()).await {
             Ok(sent) if sending.store.size(path).await? == Some(entry.size) => return Ok(sent.item),
-            Ok(_) => Stop::Lost(format!("the store acknowledged {path} and does not hold it whole")),
+            Ok(_) => Stop::Lost(format!("the store acknowledged {path} but does not hold it whole")),
             Err(stop) => stop,
         };
         if left == 0 || !sent.may_pass() {
@@ -227,7 +227,7 @@ async fn send(sending: &Sending<'_>, entry: &Entry) -> Result<Item, Stop> {
     Err(Stop::Failed(format!("{path} was not sent")))
 }
 
-/// What is to be copied, links followed. Errors: some lead out, and that was not asked for.
+/// The files to copy, links followed. Errors: links lead out of the directory, and following them was not requested.
 async fn listed(model: &LeftModel) -> Result<Listing, String> {
     let (root, may_leave) = (model.dir.clone(), model.follow);
     let walked = blocking(move || {
@@ -235,7 +235,7 @@ async fn listed(model: &LeftModel) -> Result<Listing, String> {
         let out = if may_leave { BTreeSet::new() } else { links::leading_out(&root, &walked) };
         let all = walked.entries().iter().filter(|e| matches!(e.kind, Kind::Symlink(_)));
         let all = all.map(|e| e.path.clone()).collect();
-        // Where there are none that lead out, none is reached through the others either.
+        // If no link leads out, none is reached through other links either.
         let followed = if out.is_empty() { links::follow(&root, &walked, &all) } else { walked };
         let listing = without_corners(followed);
         let beneath = Beneath::open(&root)?;
@@ -247,7 +247,7 @@ async fn listed(model: &LeftModel) -> Result<Listing, String> {
     let (listing, out, cut) = walked.await.map_err(|error| error.to_string())?;
     if let Some(first) = out.first() {
         return Err(format!(
-            "the symbolic link {} leads out of it, so a copy would lack what is there; --follow-symlinks copies that too",
+            "the symbolic link {} leads out of it, so a copy would lack its target; --follow-symlinks copies that, too",
             and_more(first, out.len())
         ));
     }
@@ -259,7 +259,7 @@ async fn listed(model: &LeftModel) -> Result<Listing, String> {
             tracing::warn!("{} in {} is not copied: {why}", entry.path, model.dir.display());
         }
     }
-    // They are copied all the same: it may be a checkpoint beside the model.
+    // They are copied nevertheless, because they may be a checkpoint in the same directory.
     if let Some(first) = cut.first() {
         tracing::warn!(
             code = "model",

@@ -1,4 +1,4 @@
-//! The orders to the background thread, and its way to tell the supervisor what happened.
+//! The orders to the background thread, and its channel for events to the supervisor.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,13 +20,14 @@ pub(in crate::supervisor) enum Order {
     Restore,
     Refresh,
     FallBack,
-    /// Find out which checkpoints can be restored. The argument is the leader's agent, because all may share one directory.
+    /// List the checkpoints that can be restored. The argument is the leader's incarnation, because all replicas may share
+    /// one directory.
     Survey(Option<Incarnation>),
     /// Restore exactly this step.
     RestoreAgreed(Choice),
     /// All members of the gang have this step: keep it and newer ones.
     Keep(u64),
-    /// The trainer was killed this long ago, maybe in the middle of a save.
+    /// The trainer was killed this long ago, perhaps in the middle of a save.
     MarkUnsure(Duration),
     Publish,
     /// The last commit, and its deadline on the thread's clock.
@@ -41,7 +42,7 @@ pub(in crate::supervisor) enum Order {
     },
 }
 
-/// The thread's side.
+/// The thread's end of the channels.
 #[derive(Debug, Clone)]
 pub(in crate::supervisor) struct Teller {
     pub(super) events: mpsc::Sender<Event>,

@@ -94,7 +94,7 @@ async fn reach(peer: &Peer, missing: &RefCell<BTreeMap<String, String>>) {
         let why = match found {
             Ok(()) => break,
             Err(NoAnswer::Refused) if !peer.must_listen => break,
-            Err(NoAnswer::Refused) => nobody_listens(peer),
+            Err(NoAnswer::Refused) => no_listener(peer),
             Err(NoAnswer::Other(why)) => why,
         };
         tracing::debug!("{name}: {why}");
@@ -105,7 +105,7 @@ async fn reach(peer: &Peer, missing: &RefCell<BTreeMap<String, String>>) {
     missing.borrow_mut().remove(&name);
 }
 
-fn nobody_listens(peer: &Peer) -> String {
+fn no_listener(peer: &Peer) -> String {
     let port = peer.address.port;
     let alternative = peer.alternative.as_ref().map_or_else(String::new, |alternative| {
         format!(", nor at {}, {} ({})", alternative.server, alternative.address.port, alternative.variable)

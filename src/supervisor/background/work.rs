@@ -1,4 +1,4 @@
-//! What the background thread does, as futures of its one runtime.
+//! The work of the background thread, as futures of its runtime.
 
 use std::sync::Arc;
 

@@ -95,13 +95,13 @@ impl Fetch {
 
     /// Waits until no other process fetches into the directory: several trainits of a node may have the same setting.
     async fn lock(&self, dir: &Arc<Beneath>) -> Result<(), Failure> {
-        let mut is_told = false;
+        let mut is_logged = false;
         loop {
             let locked = Arc::clone(dir);
             if blocking(move || locked.try_lock()).await.map_err(|error| self.unwritable(&error))? {
                 return Ok(());
             }
-            if !std::mem::replace(&mut is_told, true) {
+            if !std::mem::replace(&mut is_logged, true) {
                 let dir = self.dir.display();
                 tracing::info!(code = "fetch", "waiting for another process that fetches into {dir}");
             }
@@ -189,7 +189,7 @@ impl Fetch {
         match wrong {
             Wrong::Disk(error) => self.unwritable(&error),
             Wrong::Store(error) => self.away(&error),
-            Wrong::Spoilt(why) => self.failure(
+            Wrong::Corrupt(why) => self.failure(
                 exit::STORE,
                 &format!("{path} came twice, and {why}"),
                 "check the store and the network to it, then start again",

@@ -36,7 +36,7 @@ const MODE: u32 = 0o644;
 /// Why a file could not be fetched.
 pub(super) enum Wrong {
     /// The received bytes differ from those in the store.
-    Spoilt(String),
+    Corrupt(String),
     Store(StoreError),
     Disk(io::Error),
 }
@@ -45,7 +45,7 @@ impl Wrong {
     /// Whether another try may get the right bytes.
     fn is_doubtful(&self) -> bool {
         match self {
-            Wrong::Spoilt(_) => true,
+            Wrong::Corrupt(_) => true,
             Wrong::Store(error) => error.is_doubtful(),
             Wrong::Disk(_) => false,
         }
@@ -165,7 +165,7 @@ impl<'a> Transfer<'a> {
         if matches!(self.fetch.source.address, Address::Directory(_)) {
             let now = self.store.look(&object.path).await.map_err(Wrong::Store)?;
             if now.map(super::object).as_ref() != Some(object) {
-                return Err(Wrong::Spoilt("it changed while it was read".to_owned()));
+                return Err(Wrong::Corrupt("it changed while it was read".to_owned()));
             }
         }
         let (dir, lines, object) = (Arc::clone(&self.dir), Arc::clone(&self.lines), object.clone());
@@ -196,13 +196,13 @@ impl<'a> Transfer<'a> {
             whole = joined(whole, came.crc32c, length);
             let Some(seen) = came.seen else { continue };
             if seen.size != object.size || first.as_ref().is_some_and(|first| first.tag != seen.tag) {
-                return Err(Wrong::Spoilt("it changed while it was read".to_owned()));
+                return Err(Wrong::Corrupt("it changed while it was read".to_owned()));
             }
             first = Some(seen);
         }
         match first.and_then(|seen| seen.crc32c) {
-            Some(theirs) if theirs != whole => {
-                Err(Wrong::Spoilt(format!("its crc32c is {}, the store says {}", hex(whole), hex(theirs))))
+            Some(stated) if stated != whole => {
+                Err(Wrong::Corrupt(format!("its crc32c is {}, the store says {}", hex(whole), hex(stated))))
             }
             _ => Ok(()),
         }

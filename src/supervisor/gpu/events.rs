@@ -18,19 +18,19 @@ pub(in crate::supervisor) struct GpuEvents {
     host: String,
     is_open: bool,
     /// Reasons already reported for leaving this machine: the trainer's death may report the same one again.
-    said: Vec<String>,
+    reported: Vec<String>,
 }
 
 impl GpuEvents {
     pub(in crate::supervisor) fn new(gpus: Option<(GpuWatch, String)>) -> GpuEvents {
         let (watch, host) = gpus.map_or((None, String::new()), |(watch, host)| (Some(watch), host));
-        GpuEvents { watch, host, is_open: false, said: Vec::new() }
+        GpuEvents { watch, host, is_open: false, reported: Vec::new() }
     }
 
     /// Starts watching, because the command runs.
     pub(in crate::supervisor) fn open(&mut self) {
         self.is_open = true;
-        self.said.clear();
+        self.reported.clear();
     }
 
     /// Stops watching, because the command has ended. The loop does not wait for the probe, which may be stuck in the
@@ -89,38 +89,38 @@ impl GpuEvents {
     }
 
     /// The state of the GPUs, if any are watched.
-    pub(in crate::supervisor) fn told(&self) -> Option<Gpus> {
-        self.watch.as_ref().map(GpuWatch::told)
+    pub(in crate::supervisor) fn state(&self) -> Option<Gpus> {
+        self.watch.as_ref().map(GpuWatch::state)
     }
 
     fn tell(&mut self, events: Vec<GpuEvent>) -> Vec<Event> {
-        let mut told = Vec::new();
+        let mut reports = Vec::new();
         for event in events {
             match event {
                 GpuEvent::Found(found) => {
                     tracing::debug!(gpus = found.gpus.len() as u64, "the GPUs are watched");
                     // Problems that CUDA has with the GPUs were reported before the start.
                     if let Some(problem) = found.problem.filter(|problem| found.unusable.as_ref() != Some(problem)) {
-                        tracing::warn!(code = "gpu", "{problem}; training goes on");
+                        tracing::warn!(code = "gpu", "{problem}; training continues");
                     }
                 }
                 GpuEvent::Round => {}
-                GpuEvent::Finding(finding) => told.extend(self.finding(finding.class, &finding.text)),
+                GpuEvent::Finding(finding) => reports.extend(self.finding(finding.class, &finding.text)),
                 GpuEvent::Unavailable(reason) => tracing::warn!(
                     code = "gpu_unknown",
-                    "the state of the GPUs is unknown for now: {reason}; training goes on"
+                    "the state of the GPUs is unknown for now: {reason}; training continues"
                 ),
                 GpuEvent::Available => tracing::info!("the GPUs are watched again"),
             }
         }
-        told
+        reports
     }
 
     fn finding(&mut self, class: Class, text: &str) -> Option<Event> {
         match class {
-            Class::Leave if self.said.iter().any(|said| said == text) => None,
+            Class::Leave if self.reported.iter().any(|reported| reported == text) => None,
             Class::Leave => {
-                self.said.push(text.to_owned());
+                self.reported.push(text.to_owned());
                 Some(Event::GpuFailed { detail: format!("{text} (host {})", self.host) })
             }
             Class::Restart | Class::Note => {

@@ -59,7 +59,7 @@ impl GpuWatch {
     }
 
     /// The state of the GPUs: each GPU with its samples, the XIDs, and why the state is unknown for now.
-    pub fn told(&self) -> Gpus {
+    pub fn state(&self) -> Gpus {
         let watch = self.lifecycle.watched();
         let with_samples = |gpu: Gpu| {
             let samples = watch.samples(gpu.index).copied().collect();

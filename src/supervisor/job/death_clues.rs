@@ -18,8 +18,8 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns the clues as clauses. `path` is PATH, if it is set.
 pub(in crate::supervisor) fn of(argv: &[OsString], path: Option<&[u8]>, end: End) -> Vec<String> {
-    let there = limits::shared_memory().map(|(total, free)| SharedMemory { total, free });
-    let mut clues: Vec<String> = shared_memory_clue(end, there).into_iter().collect();
+    let memory = limits::shared_memory().map(|(total, free)| SharedMemory { total, free });
+    let mut clues: Vec<String> = shared_memory_clue(end, memory).into_iter().collect();
     if spawn::refuses_clone3() {
         clues.push(limits::NO_CLONE3.to_owned());
     }

@@ -10,7 +10,7 @@ use crate::edge::process::signals::thread_without_signals;
 use crate::rules::framework::flight_recorder::is_pipe;
 use crate::rules::text::safe_text::counted;
 
-/// Ranks of one node, and leftovers of others.
+/// The limit of pipes: the ranks of one node, and leftovers of other runs.
 const MOST_PIPES: usize = 4096;
 
 /// Writes into the pipe of each rank that reads one, and logs how many there are.
@@ -43,6 +43,6 @@ pub(in crate::supervisor) fn ask(directory: PathBuf) {
 fn ask_all(directory: &Path) -> io::Result<usize> {
     let names = Beneath::open(directory)?.names("")?;
     let pipes = names.into_iter().filter(|name| is_pipe(name)).take(MOST_PIPES);
-    // A pipe without a reader is an earlier run's, or another node's.
+    // A pipe without a reader belongs to an earlier run or to another node.
     Ok(pipes.filter(|name| named_pipe::write_line(&directory.join(name), "dump").is_ok()).count())
 }

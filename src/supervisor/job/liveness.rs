@@ -24,12 +24,12 @@ pub(in crate::supervisor) struct Liveness {
     /// Per cent of a core that the trainer used between the last two samples.
     cpu: Option<u32>,
     /// The warning about invisible processes was logged.
-    told_blind: bool,
+    is_blindness_logged: bool,
 }
 
 impl Liveness {
     pub(in crate::supervisor) fn new(heartbeat: Option<String>, heard: Arc<AtomicU64>, history: History) -> Liveness {
-        Liveness { heartbeat, history, heard, last: None, cpu: None, told_blind: false }
+        Liveness { heartbeat, history, heard, last: None, cpu: None, is_blindness_logged: false }
     }
 
     /// Before an attempt: removes the heartbeat of the previous one.
@@ -43,7 +43,7 @@ impl Liveness {
     /// Samples the heartbeat file, the output and the processes. The first sample of an attempt has no earlier
     /// processes to compare with.
     pub(in crate::supervisor) fn sample(&mut self, now: Uptime, tree: Option<Vec<Descendant>>) -> Event {
-        if tree.is_none() && !std::mem::replace(&mut self.told_blind, true) {
+        if tree.is_none() && !std::mem::replace(&mut self.is_blindness_logged, true) {
             tracing::warn!(
                 "without a /proc of its own PID namespace, the hang watch cannot see the threads, reads and writes of \
                  the trainer: only heartbeats, output and commits are signs of life; mount /proc, or let the trainer \

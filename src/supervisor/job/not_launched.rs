@@ -52,7 +52,7 @@ fn cannot_execute(argv: &[OsString], path: Option<&[u8]>, error: &io::Error) -> 
     let python = if !is_there("python") && is_there("python3") { "python3" } else { "python" };
     // The command is named only if its file is reachable or its name cannot hold a secret.
     let is_seen = chain.first().is_some_and(|(_, kind)| *kind != FileKind::Unreachable || shown == printable(&name));
-    let told = why(&name, &chain, exec_error, Image { machine: program::MACHINE, python }).filter(|_| is_seen);
+    let explanation = why(&name, &chain, exec_error, Image { machine: program::MACHINE, python }).filter(|_| is_seen);
     let other_than_found = || {
         let rest: Vec<String> = argv.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
         not_found::why(&name, &rest, program::is_file(program), is_there)
@@ -64,12 +64,12 @@ fn cannot_execute(argv: &[OsString], path: Option<&[u8]>, error: &io::Error) -> 
             let code = if name.contains('/') { exit::NOT_EXECUTABLE } else { exit::NOT_FOUND };
             let way_out =
                 "its interpreter or dynamic loader is missing in this image; install it or build for this image";
-            (code, told.unwrap_or_else(|| format!("cannot execute {shown}: {way_out}")))
+            (code, explanation.unwrap_or_else(|| format!("cannot execute {shown}: {way_out}")))
         }
-        (ExecError::Missing, _) => (exit::NOT_FOUND, told.unwrap_or_else(other_than_found)),
+        (ExecError::Missing, _) => (exit::NOT_FOUND, explanation.unwrap_or_else(other_than_found)),
         // A directory of PATH contains an entry of this name.
         _ if name == "." => (exit::NOT_EXECUTABLE, other_than_found()),
-        _ => (exit::NOT_EXECUTABLE, told.unwrap_or_else(unknown)),
+        _ => (exit::NOT_EXECUTABLE, explanation.unwrap_or_else(unknown)),
     }
 }
 

@@ -13,12 +13,12 @@ pub(in crate::supervisor) struct TerminalStop {
     /// A stop was sent to the child. If the child stops, trainit stops too.
     follows: bool,
     /// The warning about a process that waits for the terminal was logged.
-    told: bool,
+    is_logged: bool,
 }
 
 impl TerminalStop {
     pub(in crate::supervisor) fn new(terminal: Option<BorrowedFd<'static>>) -> TerminalStop {
-        TerminalStop { terminal, is_handed_on: false, follows: false, told: false }
+        TerminalStop { terminal, is_handed_on: false, follows: false, is_logged: false }
     }
 
     /// Whether the child shares a terminal with trainit.
@@ -38,7 +38,7 @@ impl TerminalStop {
         let Some(terminal) = self.terminal else {
             if self.follows {
                 self.suspend(true);
-            } else if matches!(signal, Signal::TTIN | Signal::TTOU) && !std::mem::replace(&mut self.told, true) {
+            } else if matches!(signal, Signal::TTIN | Signal::TTOU) && !std::mem::replace(&mut self.is_logged, true) {
                 tracing::warn!(
                     pid = child,
                     "{name} was stopped by {signal}, as a background process that uses the terminal: it stays \

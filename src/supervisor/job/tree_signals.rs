@@ -19,11 +19,11 @@ const NAMED: usize = 16;
 #[derive(Debug, Default)]
 pub(in crate::supervisor) struct TreeSignals {
     /// Processes that we sent SIGTERM, and whether they handle it.
-    told: HashMap<Descendant, (Signalled, bool)>,
+    signalled: HashMap<Descendant, (Signalled, bool)>,
     /// The same for main children. Their PIDs cannot be reused until they are reaped.
-    told_mains: HashMap<i32, Signalled>,
+    signalled_mains: HashMap<i32, Signalled>,
     /// SIGTERM was sent to all of a tree that cannot be listed.
-    told_unseen: bool,
+    has_signalled_unseen: bool,
     /// The start of the last third of the grace period, once the tree has been signalled.
     last_third: Option<Uptime>,
     /// Processes that we lack the permission to signal.
@@ -59,7 +59,7 @@ impl TreeSignals {
     /// Sends a signal to a live main child.
     pub(in crate::supervisor) fn send_main(&mut self, now: Uptime, main: i32, signal: Signal) {
         if signal == Signal::TERM {
-            self.told_mains.entry(main).or_insert(Signalled { at: now, tick: clock::boot_ticks() });
+            self.signalled_mains.entry(main).or_insert(Signalled { at: now, tick: clock::boot_ticks() });
         }
         self.send_to(main, signal);
     }
@@ -82,22 +82,22 @@ impl TreeSignals {
         let Some(moment) = Moment::now() else {
             // As init, other processes may need the signal after the main child has ended. Group members then get it
             // twice, because without /proc no process can be excluded from a signal to all.
-            self.told_unseen = spawn::own_pid() != 1;
+            self.has_signalled_unseen = spawn::own_pid() != 1;
             return main_children.alive().iter().for_each(|main| self.send_to(-main, Signal::TERM));
         };
         main_children.alive().iter().for_each(|main| self.send_main(now, *main, Signal::TERM));
-        let mut told = HashSet::new();
+        let mut signalled = HashSet::new();
         while let Some(tree) = tree() {
             // A fork in progress is visible at the latest after its parent was signalled: scan until no new member
             // appears.
             let members = tree.into_iter().filter(|d| main_children.pids().contains(&d.group));
-            let older = members.filter(|d| d.existed_at(moment) && !told.contains(d));
+            let older = members.filter(|d| d.existed_at(moment) && !signalled.contains(d));
             let new: Vec<Descendant> = older.collect();
             if new.is_empty() {
                 break;
             }
             for member in new {
-                told.insert(member);
+                signalled.insert(member);
                 if !main_children.alive().contains(&member.pid) {
                     self.send(&member, Signal::TERM);
                 }
@@ -107,7 +107,7 @@ impl TreeSignals {
             }
         }
         let when = Signalled { at: now, tick: clock::boot_ticks() };
-        self.told.extend(told.into_iter().map(|member| (member, (when, true))));
+        self.signalled.extend(signalled.into_iter().map(|member| (member, (when, true))));
     }
 
     /// Sends SIGTERM to the processes that are next in order; if the target is the group, to all that have not received
@@ -122,8 +122,8 @@ impl TreeSignals {
     ) {
         let Some(tree) = tree else {
             // A live main child that already got the signal would get it again.
-            let are_told = main_children.alive().iter().any(|main| self.told_mains.contains_key(main));
-            if !are_told && !std::mem::replace(&mut self.told_unseen, true) {
+            let are_signalled = main_children.alive().iter().any(|main| self.signalled_mains.contains_key(main));
+            if !are_signalled && !std::mem::replace(&mut self.has_signalled_unseen, true) {
                 self.send_unseen(Signal::TERM, main_children);
             }
             return;
@@ -138,12 +138,12 @@ impl TreeSignals {
         for (descendant, process) in tree.iter().zip(&processes) {
             if next.contains(&process.pid) {
                 // Take the time before the signal: processes started in response are younger.
-                let told = Signalled { at: now, tick: clock::boot_ticks() };
+                let sent = Signalled { at: now, tick: clock::boot_ticks() };
                 match process.is_main {
                     true => self.send_main(now, process.pid, Signal::TERM),
                     false => self.send(descendant, Signal::TERM),
                 }
-                self.told.insert(*descendant, (told, process.handles));
+                self.signalled.insert(*descendant, (sent, process.handles));
             }
             if descendant.is_stopped && (process.signalled.is_some() || next.contains(&process.pid)) {
                 self.send(descendant, Signal::CONT);
@@ -159,17 +159,17 @@ impl TreeSignals {
     fn as_seen(&self, descendant: &Descendant, main_children: &MainChildren, ignores: &mut HashSet<i32>) -> Process {
         let Descendant { pid, parent, started, .. } = *descendant;
         let is_main = main_children.alive().contains(&pid);
-        let (told, handles) = match self.told.get(descendant) {
-            Some((told, handles)) => (Some(*told), *handles),
+        let (sent, handles) = match self.signalled.get(descendant) {
+            Some((sent, handles)) => (Some(*sent), *handles),
             None => {
                 let disposition = descendants::disposition(pid, Signal::TERM);
                 if disposition == Disposition::Ignores {
                     ignores.insert(pid);
                 }
-                (self.told_mains.get(&pid).filter(|_| is_main).copied(), disposition == Disposition::Handles)
+                (self.signalled_mains.get(&pid).filter(|_| is_main).copied(), disposition == Disposition::Handles)
             }
         };
-        Process { pid, parent, started, handles, is_main, signalled: told }
+        Process { pid, parent, started, handles, is_main, signalled: sent }
     }
 
     /// Sends a signal to every process of the tree, signalled before or not.
@@ -225,7 +225,7 @@ impl TreeSignals {
                 true => format!("its parent {}", descendants::name(blocker)),
                 false => format!("{} above it", descendants::name(blocker)),
             };
-            Some(format!("{} never heard SIGTERM{when}: {blocker} keeps SIGTERM to itself", names(&pids)?))
+            Some(format!("{} never got SIGTERM{when}: {blocker} does not forward it", names(&pids)?))
         };
         let clauses: Vec<String> = by_keeper.into_iter().filter_map(clause).collect();
         let way_out = "start it with exec, or use --signal-target group";
@@ -238,8 +238,8 @@ impl TreeSignals {
         if spawn::own_pid() == 1 {
             return self.send_to(-1, signal);
         }
-        let ours = main_children.pids().iter().filter(|group| reaper::has_child_in(**group));
-        ours.for_each(|group| self.send_to(-group, signal));
+        let groups = main_children.pids().iter().filter(|group| reaper::has_child_in(**group));
+        groups.for_each(|group| self.send_to(-group, signal));
     }
 
     /// Sends a signal to this process only, never to a later one with the same PID.
@@ -274,12 +274,12 @@ impl TreeSignals {
     pub(in crate::supervisor) fn complain(&mut self) {
         let Some((signal, error)) = self.why.take().filter(|_| !self.complained) else { return };
         self.complained = true;
-        let who = match self.refused.len() {
+        let processes = match self.refused.len() {
             1 => "a process".to_owned(),
             count => format!("{count} processes"),
         };
         tracing::warn!(
-            "{signal} could not be sent to {who} of the command's: {error}; a process that does not end by itself \
+            "{signal} could not be sent to {processes} of the command's: {error}; a process that does not end by itself \
              may live until the container ends; run trainit as the user of the command, or as root with CAP_KILL"
         );
     }
@@ -287,13 +287,13 @@ impl TreeSignals {
     /// The reason why these processes have survived SIGKILL.
     pub(in crate::supervisor) fn why_they_live(&self, pids: &[i32]) -> String {
         let (refused, stuck): (Vec<i32>, Vec<i32>) = pids.iter().partition(|pid| self.refused.contains(*pid));
-        let told = |why: &str, who: Vec<i32>| {
-            let who: Vec<String> = who.into_iter().map(descendants::describe).collect();
-            (!who.is_empty()).then(|| format!("{why}: {}", who.join(", ")))
+        let clause = |why: &str, pids: Vec<i32>| {
+            let names: Vec<String> = pids.into_iter().map(descendants::describe).collect();
+            (!names.is_empty()).then(|| format!("{why}: {}", names.join(", ")))
         };
         let clauses = [
-            told("stuck in the kernel, not ended by SIGKILL", stuck),
-            told("may not be killed by trainit's user (a setuid program?)", refused),
+            clause("stuck in the kernel, not ended by SIGKILL", stuck),
+            clause("may not be killed by trainit's user (a setuid program?)", refused),
         ];
         clauses.into_iter().flatten().collect::<Vec<_>>().join("; ")
     }

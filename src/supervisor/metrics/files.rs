@@ -66,7 +66,7 @@ impl Follower {
     /// Errors: as pthread_create(3).
     pub(in crate::supervisor) fn start(files: Files, sink: Sink) -> io::Result<Follower> {
         let (asks, asked) = mpsc::channel::<NotifyOnDrop>();
-        let mut eyes = Eyes::new(files, sink);
+        let mut eyes = FileReader::new(files, sink);
         signals::thread_without_signals("follow", move || {
             let clock = Clock::start();
             let mut pause = PAUSE;
@@ -99,17 +99,17 @@ impl Follower {
 }
 
 /// The state of the thread.
-struct Eyes {
+struct FileReader {
     events: Option<Events>,
     records: Option<RecordFile>,
     sink: Sink,
-    told: Told,
+    logged: LoggedComplaints,
 }
 
 /// The logged complaints, by file. Each kind is logged once per file: a file that is damaged throughout would fill the
 /// log.
 #[derive(Default)]
-struct Told(HashMap<PathBuf, Vec<Complaint>>);
+struct LoggedComplaints(HashMap<PathBuf, Vec<Complaint>>);
 
 #[derive(Clone, Copy, PartialEq)]
 enum Complaint {
@@ -121,10 +121,10 @@ enum Complaint {
     Rest,
 }
 
-impl Told {
+impl LoggedComplaints {
     /// Logs the complaint unless it was logged before.
-    fn tell(&mut self, path: &Path, complaint: Complaint, text: impl FnOnce() -> String) {
-        if self.0.get(path).is_some_and(|told| told.contains(&complaint)) {
+    fn log(&mut self, path: &Path, complaint: Complaint, text: impl FnOnce() -> String) {
+        if self.0.get(path).is_some_and(|logged| logged.contains(&complaint)) {
             return;
         }
         self.0.entry(path.to_owned()).or_default().push(complaint);
@@ -148,8 +148,8 @@ struct Events {
     is_first: bool,
 }
 
-impl Eyes {
-    fn new(files: Files, sink: Sink) -> Eyes {
+impl FileReader {
+    fn new(files: Files, sink: Sink) -> FileReader {
         let events = files.events.map(|(dir, choices)| Events {
             seen: sources::Events::new(dir.display().to_string()),
             folder: Folder::new(dir, |name| name.contains(EVENT_FILE)),
@@ -163,16 +163,16 @@ impl Eyes {
             lines: Lines::default(),
             exists: false,
         });
-        Eyes { events, records, sink, told: Told::default() }
+        FileReader { events, records, sink, logged: LoggedComplaints::default() }
     }
 
     /// Reads at most `rounds` rounds; returns whether there is more.
     fn look(&mut self, rounds: usize) -> bool {
-        let (sink, told) = (&self.sink, &mut self.told);
+        let (sink, logged) = (&self.sink, &mut self.logged);
         let events = self.events.as_mut();
-        let is_more = events.is_some_and(|events| (0..rounds).all(|_| events.look(sink, told)));
+        let is_more = events.is_some_and(|events| (0..rounds).all(|_| events.look(sink, logged)));
         let records = self.records.as_mut();
-        let is_more = records.is_some_and(|records| records.look(sink, told, rounds)) || is_more;
+        let is_more = records.is_some_and(|records| records.look(sink, logged, rounds)) || is_more;
         self.note();
         is_more
     }
@@ -194,7 +194,7 @@ impl Eyes {
 
 impl RecordFile {
     /// Reads at most `rounds` rounds; returns whether there is more.
-    fn look(&mut self, sink: &Sink, told: &mut Told, rounds: usize) -> bool {
+    fn look(&mut self, sink: &Sink, logged: &mut LoggedComplaints, rounds: usize) -> bool {
         let RecordFile { file, lines, reader, exists } = self;
         let path = file.path().to_owned();
         for _ in 0..rounds {
@@ -214,7 +214,7 @@ impl RecordFile {
                 Ok(false) => return false,
                 Err(error) => {
                     let text = || format!("{} cannot be followed, its metrics are missing: {error}", path.display());
-                    told.tell(&path, Complaint::Unreadable, text);
+                    logged.log(&path, Complaint::Unreadable, text);
                     return false;
                 }
             }
@@ -246,7 +246,7 @@ fn read(reader: &mut Reader, line: &[u8]) -> Vec<Found> {
 
 impl Events {
     /// Reads on; returns whether there is more.
-    fn look(&mut self, sink: &Sink, told: &mut Told) -> bool {
+    fn look(&mut self, sink: &Sink, logged: &mut LoggedComplaints) -> bool {
         let mut found: Vec<(i64, Found)> = Vec::new();
         let dir = self.folder.path().to_owned();
         let (names, files, noted) = (&mut self.names, &mut self.files, &mut self.seen);
@@ -257,7 +257,7 @@ impl Events {
             };
             let mut complain = |complaint, what: &str| {
                 let at = dir.join(path);
-                told.tell(&at, complaint, || format!("{}: {what}", at.display()));
+                logged.log(&at, complaint, || format!("{}: {what}", at.display()));
             };
             files.entry(id).or_default().feed(bytes, |record| match record {
                 Record::Whole { end, .. } if end <= passed_over => {}
@@ -300,7 +300,7 @@ impl Events {
         more.unwrap_or_else(|error| {
             let folder = self.folder.path();
             let text = || format!("{} cannot be read, metrics of it are missing: {error}", folder.display());
-            told.tell(folder, Complaint::Unreadable, text);
+            logged.log(folder, Complaint::Unreadable, text);
             false
         })
     }

@@ -71,9 +71,9 @@ impl Reporter {
         let state = Mutex::new(State { ledger, ..State::default() });
         let shared = Arc::new(Shared { file, trial, history, state, changed: Condvar::new() });
         let (going, gone) = mpsc::channel();
-        let ours = Arc::clone(&shared);
+        let own = Arc::clone(&shared);
         signals::thread_without_signals("metrics", move || {
-            ours.write_until_closed();
+            own.write_until_closed();
             drop(going);
         })?;
         Ok(Reporter { shared, gone })
@@ -159,7 +159,7 @@ impl Shared {
     }
 
     fn write_until_closed(&self) {
-        let mut said: Vec<String> = Vec::new();
+        let mut logged: Vec<String> = Vec::new();
         loop {
             let nothing_to_do = |state: &mut State| state.waiting.is_empty() && !state.closed;
             let guard = self.changed.wait_while(self.state(), nothing_to_do);
@@ -168,7 +168,7 @@ impl Shared {
             let last = state.closed;
             drop(state);
             self.changed.notify_all();
-            let written = self.write(&batch, &mut said);
+            let written = self.write(&batch, &mut logged);
             let pause = self.settle(batch, written);
             if last {
                 return;
@@ -178,7 +178,7 @@ impl Shared {
     }
 
     /// Logs each kind of error once; training continues.
-    fn write(&self, batch: &VecDeque<(Measured, f64)>, said: &mut Vec<String>) -> bool {
+    fn write(&self, batch: &VecDeque<(Measured, f64)>, logged: &mut Vec<String>) -> bool {
         if batch.is_empty() {
             return true;
         }
@@ -202,9 +202,9 @@ impl Shared {
             )),
         }
         for (kind, trouble) in troubles {
-            if !said.contains(&kind) {
+            if !logged.contains(&kind) {
                 tracing::warn!("{trouble}");
-                said.push(kind);
+                logged.push(kind);
             }
         }
         result.is_ok()
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn a_kind_of_error_is_logged_once_whatever_its_text() {
         let dir = tempfile::tempdir().expect("a folder");
-        let mut said = Vec::new();
+        let mut logged = Vec::new();
         let mut write = |name: &str| {
             let file = MetricsFile::new(dir.path().join(name), 0, false, LOCK_TIMEOUT);
             let history = History::new(Clock::start(), false);
@@ -269,8 +269,8 @@ mod tests {
                 Shared { file, trial: String::new(), history, state: Mutex::default(), changed: Condvar::new() };
             let found = Found { tag: None, value: 0.5, step: None, time: None };
             let measured = Ledger::default().record("loss", found).0.expect("it is reported");
-            let is_written = shared.write(&VecDeque::from([(measured, 0.0)]), &mut said);
-            (is_written, said.len())
+            let is_written = shared.write(&VecDeque::from([(measured, 0.0)]), &mut logged);
+            (is_written, logged.len())
         };
         std::fs::create_dir_all(dir.path().join("one")).expect("a folder");
         std::fs::create_dir_all(dir.path().join("another")).expect("a folder");

@@ -31,7 +31,7 @@ pub(in crate::supervisor) enum Waits {
 /// One thread.
 #[derive(Debug)]
 struct OutputThread {
-    /// Notified when no writer of ours is left, so that an empty pipe counts as ended even if another process holds it
+    /// Notified when no writer of reader is left, so that an empty pipe counts as ended even if another process holds it
     /// open.
     over: EventFd,
     /// Notified when the thread has ended.
@@ -56,7 +56,7 @@ struct Ending {
     /// Notified when the trainer's files have been read to their end; `None` afterwards.
     files: Option<EventFd>,
     /// The last commit has stopped waiting.
-    told: bool,
+    is_reported: bool,
 }
 
 impl Ending {
@@ -91,12 +91,12 @@ impl OutputThreads {
         Ok(())
     }
 
-    /// No writer of ours is left. The remaining output is still passed on. `files` is notified when the trainer's files
+    /// No writer of reader is left. The remaining output is still passed on. `files` is notified when the trainer's files
     /// have been read.
     pub(in crate::supervisor) fn end(&mut self, now: Uptime, files: Option<EventFd>) {
         self.output_threads.iter().for_each(|pump| pump.over.notify());
         let taken = self.taken();
-        self.ending.get_or_insert(Ending { at: now, since: now, taken, files, told: false });
+        self.ending.get_or_insert(Ending { at: now, since: now, taken, files, is_reported: false });
     }
 
     /// Whether no writer is left, while output may remain.
@@ -105,7 +105,7 @@ impl OutputThreads {
     }
 
     fn awaited(&self, waits: Waits) -> Option<&Ending> {
-        self.ending.as_ref().filter(|ending| !ending.told || waits != Waits::Commit)
+        self.ending.as_ref().filter(|ending| !ending.is_reported || waits != Waits::Commit)
     }
 
     /// Descriptors that become readable when a thread has ended.
@@ -127,13 +127,13 @@ impl OutputThreads {
     /// passed on later.
     pub(in crate::supervisor) fn are_through(&mut self, now: Uptime, waits: Waits) -> bool {
         self.look(now);
-        let Some(ending) = self.ending.as_mut().filter(|ending| !ending.told || waits != Waits::Commit) else {
+        let Some(ending) = self.ending.as_mut().filter(|ending| !ending.is_reported || waits != Waits::Commit) else {
             return false;
         };
         let is_late = now >= ending.until(waits);
         if waits == Waits::Commit {
-            ending.told = is_late || self.output_threads.is_empty() && ending.files.is_none();
-            return ending.told;
+            ending.is_reported = is_late || self.output_threads.is_empty() && ending.files.is_none();
+            return ending.is_reported;
         }
         if is_late || now >= ending.at + TIMEOUT {
             ending.give_up_files();
@@ -188,14 +188,14 @@ mod tests {
 
     /// An output thread with more output than its pipe holds, and the pipe's reader.
     fn stalled() -> (OutputThreads, Reader) {
-        let (ours, to) = pipe::pair().expect("a pipe");
+        let (reader, to) = pipe::pair().expect("a pipe");
         let to: &'static OwnedFd = Box::leak(Box::new(to));
         let mut output_threads = OutputThreads::default();
         let talk = |_: EventFd, mut writer: OutputWriter| while writer.pass_on(&[b'x'; 4096]) {};
         output_threads.start(to.as_fd(), talk).expect("a thread");
         until_it_stalls(&output_threads, 0);
         output_threads.end(Uptime::ZERO, None);
-        (output_threads, ours)
+        (output_threads, reader)
     }
 
     fn until_it_stalls(output_threads: &OutputThreads, before: u64) {
@@ -208,15 +208,15 @@ mod tests {
         }
     }
 
-    fn takes_something(output_threads: &OutputThreads, ours: &mut Reader) {
+    fn takes_something(output_threads: &OutputThreads, reader: &mut Reader) {
         let before = output_threads.taken();
-        ours.read(&mut [0; 16384]).expect("output");
+        reader.read(&mut [0; 16384]).expect("output");
         until_it_stalls(output_threads, before);
     }
 
     #[test]
     fn a_stalled_reader_is_waited_for_until_a_limit_and_the_rest_is_dropped() {
-        let (mut output_threads, mut ours) = stalled();
+        let (mut output_threads, mut reader) = stalled();
         let gone = output_threads.output_threads[0].gone.clone();
         assert!(!output_threads.are_through(4 * SECOND, FAR));
         assert_eq!(output_threads.due(Waits::Commit), Some(A_MOMENT));
@@ -225,17 +225,17 @@ mod tests {
         assert!(!output_threads.are_through(TIMEOUT, FAR), "reported once");
         let (mut buffer, mut left) = ([0; 4096], 0);
         while !gone.is_notified() {
-            eventfd::wait_readable(&[ours.as_raw_fd(), gone.as_raw_fd()], None);
-            left += ours.read(&mut buffer).expect("output").unwrap_or(0);
+            eventfd::wait_readable(&[reader.as_raw_fd(), gone.as_raw_fd()], None);
+            left += reader.read(&mut buffer).expect("output").unwrap_or(0);
             assert!(left < 4 << 20, "the output does not end");
         }
     }
 
     #[test]
     fn a_slow_reader_is_waited_for_while_it_takes_output_except_by_a_commit() {
-        let (mut output_threads, mut ours) = stalled();
+        let (mut output_threads, mut reader) = stalled();
         for look in 1..5 {
-            takes_something(&output_threads, &mut ours);
+            takes_something(&output_threads, &mut reader);
             assert!(!output_threads.are_through(look * TIMEOUT, FAR), "{look}");
         }
         assert!(output_threads.are_through(5 * TIMEOUT, Waits::Commit));
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn output_that_a_commit_no_longer_waits_for_is_passed_on_until_the_deadline() {
-        let (mut output_threads, mut ours) = stalled();
+        let (mut output_threads, mut reader) = stalled();
         assert!(!output_threads.are_through(Uptime::ZERO, Waits::Commit));
         assert!(output_threads.are_through(A_MOMENT, Waits::Commit));
         assert!(!output_threads.are_through(2 * SECOND, Waits::Commit), "reported once");
@@ -254,7 +254,7 @@ mod tests {
         );
         let end = Waits::End(8 * SECOND);
         for at in [3, 7] {
-            takes_something(&output_threads, &mut ours);
+            takes_something(&output_threads, &mut reader);
             assert!(!output_threads.are_through(at * SECOND, end), "{at}");
         }
         assert_eq!(output_threads.due(end), Some(8 * SECOND));

@@ -277,7 +277,7 @@ mod tests {
         collectors: Collectors,
         output_threads: OutputThreads,
         child_end: File,
-        ours: Reader,
+        reader: Reader,
         _dir: tempfile::TempDir,
     }
 
@@ -299,12 +299,12 @@ mod tests {
         let collectors = Collectors::start(Some(metrics), false, &History::new(Clock::start(), false))
             .expect("a thread")
             .expect("a pattern");
-        let (ours, to) = pipe::pair().expect("a pipe");
+        let (reader, to) = pipe::pair().expect("a pipe");
         // The thread borrows our own stream for good; here it is a pipe that is never closed.
         let to: &'static OwnedFd = Box::leak(Box::new(to));
         let mut output_threads = OutputThreads::default();
         let child_end = File::from(collectors.pump(to.as_fd(), true, &mut output_threads).expect("a pump"));
-        Rig { collectors, output_threads, child_end, ours, _dir: dir }
+        Rig { collectors, output_threads, child_end, reader, _dir: dir }
     }
 
     fn all(reader: &mut Reader) -> Vec<u8> {
@@ -332,7 +332,7 @@ mod tests {
         let mut rig = rig();
         rig.child_end.write_all(b"loss: 0.5\nloss: 0.25").expect("room");
         pass_on_all(&mut rig.output_threads);
-        assert_eq!(all(&mut rig.ours), b"loss: 0.5\nloss: 0.25");
+        assert_eq!(all(&mut rig.reader), b"loss: 0.5\nloss: 0.25");
         assert_eq!(rig.collectors.finish().last_values()["loss"], "0.25");
         drop(rig.child_end);
     }
@@ -341,7 +341,7 @@ mod tests {
     fn bytes_and_lines_survive_any_cut() {
         let mut rig = rig();
         let text: String = (0..20_000).map(|i| format!("step {i} loss: 0.{i:05}\r")).collect();
-        let mut reader = rig.ours;
+        let mut reader = rig.reader;
         let mut child_end = rig.child_end;
         let copy = text.clone();
         let writer = thread::spawn(move || {

@@ -47,14 +47,14 @@ pub(in crate::supervisor) struct OutputWriter {
     /// Our stream never accepts output.
     unwritable: bool,
     /// The warning about lost output was logged.
-    told: bool,
+    is_logged: bool,
 }
 
 impl OutputWriter {
     pub(in crate::supervisor) fn new(to: BorrowedFd<'static>, passage: Arc<Passage>) -> OutputWriter {
         let (clock, piece_bytes) = (Clock::start(), LEAST_PIECE);
         let has_log = pipe::is_same_file(to, stdio::STDERR);
-        OutputWriter { to, passage, clock, piece_bytes, has_log, unwritable: false, told: false }
+        OutputWriter { to, passage, clock, piece_bytes, has_log, unwritable: false, is_logged: false }
     }
 
     /// Writes the bytes. Returns whether there may still be a reader.
@@ -93,8 +93,8 @@ impl OutputWriter {
         }
         // Our stream was already closed when trainit started.
         self.unwritable = error.raw_os_error() == Some(libc::EBADF);
-        if !self.told {
-            self.told = true;
+        if !self.is_logged {
+            self.is_logged = true;
             let kept = if self.unwritable { "the rest is dropped" } else { "a part is lost" };
             tracing::warn!("the trainer's output cannot be passed on, {kept}; training goes on: {error}");
         }

@@ -53,7 +53,7 @@ impl Performer {
         self.status.mend(self.run_dir.as_mut());
         self.liveness.begin();
         if let Some(dir) = self.run_dir.as_mut().filter(|_| self.gang.is_some()) {
-            // A notice that the attempt before was told of is over.
+            // A notice to the previous attempt no longer applies.
             dir.withdraw(PREEMPTION);
         }
         let count = self.job.changes.len();

@@ -1,9 +1,9 @@
-//! The keeper of a simulated replica: a process between the simulator and the replica's command, as a container's runtime
-//! is. It starts the command, sends it signals, stops, continues and kills all that the command has started, and ends
-//! with the command's exit code when nothing is left.
+//! The keeper of a simulated replica: a process between the simulator and the replica's command, like a container
+//! runtime. It starts the command and signals it. It stops, continues and kills all processes of the command, and exits
+//! with the command's code when none is left.
 //!
-//! Orders are single bytes on standard input. Its end is the death of the simulator, in whatever way: then everything is
-//! killed. The keeper is a subreaper, so no process of the replica leaves it.
+//! Orders are single bytes on standard input. End of file means that the simulator has died; then everything is killed.
+//! The keeper is a subreaper, so no process of the replica can leave it.
 
 use std::ffi::OsString;
 use std::fs;
@@ -28,18 +28,18 @@ pub const SUBCOMMAND: &str = "simulated-replica";
 
 /// The pause between two rounds of signals to all processes.
 const ROUND: Duration = Duration::from_millis(2);
-/// A process that SIGKILL does not end within this time is stuck in the kernel, and is left.
+/// A process that SIGKILL does not end within this time is stuck in the kernel and is left behind.
 const TO_DIE: Duration = Duration::from_secs(10);
 /// Rounds of SIGSTOP: a process may start another while it is stopped.
 const ROUNDS_OF_STOP: usize = 50;
-/// Children that are reaped in one turn.
+/// The limit of children to reap in one turn.
 const ENDS_A_TURN: usize = 64;
-/// Tries to remove a directory that others empty, too.
+/// The limit of tries to remove a directory that other keepers empty, too.
 const TRIES_TO_CLEAR: usize = 100;
 /// The code of a container that was killed.
 const KILLED: u8 = 137;
 
-/// What the simulator orders.
+/// An order of the simulator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     /// Send the command this signal.
@@ -53,7 +53,7 @@ pub(super) enum Order {
 }
 
 impl Order {
-    /// Signals are their numbers.
+    /// The byte of an order; a signal is its number.
     pub(super) fn byte(self) -> u8 {
         match self {
             Order::Signal(signal) => signal.number() as u8,
@@ -69,8 +69,8 @@ impl Order {
     }
 }
 
-/// Keeps the command until nothing of it is left. The first word is a directory to remove if the simulator dies, or
-/// empty. Returns the exit code.
+/// Runs the command until none of its processes is left. The first word is a directory to remove if the simulator dies,
+/// or empty. Returns the exit code.
 pub fn main(words: &[OsString], env: &Env, mask: Mask) -> u8 {
     let (temporary, command) = words.split_first().map_or((Path::new(""), words), |(dir, rest)| (Path::new(dir), rest));
     match keep(temporary, command, env, mask) {
@@ -93,7 +93,7 @@ fn keep(temporary: &Path, command: &[OsString], env: &Env, mask: Mask) -> io::Re
         ignore_chld: false,
         new_session: true,
         terminal: None,
-        // Should this keeper be killed, the simulator kills what the command leaves.
+        // If this keeper is killed, the simulator kills the processes that are left.
         death_signal: Some(Signal::KILL),
         stdin: None,
         stdout: None,
@@ -145,7 +145,7 @@ fn keep(temporary: &Path, command: &[OsString], env: &Env, mask: Mask) -> io::Re
     }
 }
 
-/// Reaps what has ended; returns the end of the command.
+/// Reaps ended children; returns the end of the command.
 fn reap(main: i32) -> Option<End> {
     for _ in 0..ENDS_A_TURN {
         match reaper::wait() {
@@ -177,7 +177,7 @@ fn freeze() {
     }
 }
 
-/// Kills everything that is left and waits until wait(2) says that nothing is.
+/// Kills all remaining processes and waits until wait(2) reports none.
 fn kill_all(main: i32) {
     let clock = Clock::start();
     loop {
@@ -192,7 +192,7 @@ fn kill_all(main: i32) {
     }
 }
 
-/// Removes the directory. All keepers do: the last one finds what the others' replicas still wrote.
+/// Removes the directory. All keepers do this; the last one removes files that other replicas still wrote.
 fn clear(temporary: &Path) {
     if !temporary.as_os_str().is_empty() {
         let is_left = |_: &usize| fs::remove_dir_all(temporary).is_err_and(|error| error.kind() != ErrorKind::NotFound);

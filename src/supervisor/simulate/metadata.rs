@@ -10,14 +10,14 @@ use crate::edge::process::signals;
 use crate::edge::transfer::blocking;
 use crate::rules::simulate::metadata::{Request, State, reply};
 
-/// They answer until the process ends.
+/// The servers, which answer until the process ends.
 pub(super) struct Servers {
     ports: Vec<u16>,
     states: Vec<watch::Sender<State>>,
 }
 
 impl Servers {
-    /// Starts so many servers of this cloud on loopback. Errors: as bind(2) and pthread_create(3).
+    /// Starts this number of servers of a cloud on loopback. Errors: as bind(2) and pthread_create(3).
     pub(super) fn start(cloud: &'static str, count: usize) -> io::Result<Servers> {
         let listeners = (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<io::Result<Vec<_>>>()?;
         let ports = listeners.iter().map(|listener| Ok(listener.local_addr()?.port())).collect::<io::Result<_>>()?;
@@ -36,7 +36,7 @@ impl Servers {
         self.ports[at]
     }
 
-    /// Announces the end of a machine, in seconds since 1970, or takes it back.
+    /// Announces the end of a machine, in seconds since 1970, or withdraws it.
     pub(super) fn announce(&self, at: usize, ends_at: Option<u64>) {
         self.states[at].send_replace(State { ends_at });
     }

@@ -1,7 +1,7 @@
 //! Runs a simulated job: one thread with one poll, which feeds events to `rules/simulate` and performs its actions.
 //!
-//! Each replica runs below a [`keeper`], a process of its own that can signal, stop and kill everything in it, and does
-//! the latter when the simulator has gone. Metadata servers answer on a thread of their own.
+//! Each replica runs below a [`keeper`], a separate process that can signal, stop and kill all its processes, and kills
+//! them when the simulator has ended. Metadata servers answer on a thread of their own.
 
 pub mod keeper;
 mod metadata;
@@ -35,19 +35,19 @@ use metadata::Servers;
 use output::Screen;
 use replica::Process;
 
-/// Lines of one replica that are passed on in one turn; after that the others have theirs.
+/// The limit of lines of one replica in one turn, before the next replica.
 const LINES_A_TURN: usize = 200;
-/// Children that are reaped in one turn.
+/// The limit of children to reap in one turn.
 const ENDS_A_TURN: usize = 64;
-/// The wait while the reader of our output takes nothing.
+/// The pause while the reader of our output does not read.
 const CROWDED: Duration = Duration::from_millis(50);
-/// The first port of the range in which a job's replicas meet, and the distance of the gang's port. Slurm's rules.
+/// The first port of the range for the rendezvous, and the first of the gang's range. These are the rules for Slurm.
 const RENDEZVOUS: u16 = 15_000;
 const GANG: u16 = 5_000;
 /// The first job number, of five digits.
 const FIRST_JOB: u32 = 10_000;
 
-/// What to run, and where.
+/// The command and its directories.
 #[derive(Debug)]
 pub struct Stage {
     /// The command of each replica.
@@ -64,8 +64,8 @@ pub struct Stage {
     pub has_checkpoint_dir: bool,
 }
 
-/// Runs a job to its end and reports. `signals` has every signal blocked. Errors: something that the simulator itself
-/// needs is not there.
+/// Runs a job to its end and reports. `signals` has every signal blocked. Errors: a resource of the simulator itself is
+/// missing.
 pub fn run(plan: Plan, stage: &Stage, signals: &SignalFd) -> io::Result<Report> {
     let mut driver = Driver::new(plan, stage)?;
     driver.step(Event::Begin);
@@ -126,7 +126,7 @@ impl<'a> Driver<'a> {
         })
     }
 
-    /// Sleeps until something can be done.
+    /// Sleeps until there is work.
     fn wait(&mut self, signals: &SignalFd) {
         let due = self.simulation.next_due().map(|due| due.saturating_sub(self.clock.now()));
         let mut timeout = due.into_iter().chain(self.screen.redraws_in()).min();
@@ -164,7 +164,7 @@ impl<'a> Driver<'a> {
         self.screen.progress(self.simulation.progress(self.clock.now()));
     }
 
-    /// Passes on what a replica has printed, and reads it.
+    /// Passes on a replica's output, and evaluates it.
     fn pass_on(&mut self, at: usize, most: usize) {
         for (stream, line) in self.processes[at].lines(most) {
             self.screen.show(at, stream, &line);
@@ -177,13 +177,13 @@ impl<'a> Driver<'a> {
         if matches!(end, End::Signal(_)) {
             self.kill_orphans();
         }
-        // Every writer has gone, so this ends.
+        // Every writer has ended, so this ends.
         self.pass_on(at, usize::MAX);
         let verdict = self.processes[at].ended();
         self.step(Event::Ended(at, end.code(), verdict));
     }
 
-    /// The processes of a keeper that was killed have become our children.
+    /// Kills the processes of a killed keeper, which have become our children.
     fn kill_orphans(&self) {
         let keepers: Vec<i32> = self.processes.iter().filter_map(Process::pid).collect();
         let is_kept = |process: &descendants::Descendant| keepers.contains(&process.pid);
@@ -251,11 +251,11 @@ impl<'a> Driver<'a> {
     }
 }
 
-/// Words of the command that name the replica's own disk and the directory that all replicas see.
+/// The placeholders for the replica's own disk and for the shared directory.
 const OWN: &str = "{own}";
 const SHARED: &str = "{shared}";
 
-/// The command of a replica: this program in the place of `trainit`, and directories in the place of their words.
+/// The command of a replica: this program replaces `trainit`, and directories replace their placeholders.
 fn command(argv: &[OsString], disk: &Path, shared: &Path) -> Vec<OsString> {
     let placed = |word: &OsString| match word.to_str() {
         Some(text) => text.replace(OWN, &disk.to_string_lossy()).replace(SHARED, &shared.to_string_lossy()).into(),
@@ -278,7 +278,7 @@ fn job_number() -> io::Result<(u32, u16)> {
     Ok((FIRST_JOB + u32::from(number), RENDEZVOUS + number))
 }
 
-/// Slurm's gang meets there, and here that of every platform.
+/// The gang's port by Slurm's rule, used here for every platform.
 fn gang_port(rendezvous: u16) -> u16 {
     rendezvous - RENDEZVOUS + GANG
 }

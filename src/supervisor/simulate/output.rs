@@ -1,5 +1,5 @@
-//! What people watch: the lines of each replica behind its name, the simulator's own lines, and on a terminal one line of
-//! progress below them.
+//! The visible output: the lines of each replica after its name, the simulator's own lines, and on a terminal one
+//! progress line below them.
 
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::edge::io::{progress_line, stdio};
 
 /// A longer line is shown in parts.
 const LONGEST_LINE: usize = 64 << 10;
-/// What is read at once.
+/// The size of one read.
 const CHUNK: usize = 16 << 10;
 /// The pause between two changes of the progress line.
 const REDRAW: Duration = Duration::from_millis(200);
@@ -41,7 +41,7 @@ impl Lines {
         self.reader.as_ref().map(AsRawFd::as_raw_fd)
     }
 
-    /// About so many complete lines that have arrived, without their ends; at the end of the stream also the rest.
+    /// About this number of complete lines, without their ends; at the end of the stream also the incomplete rest.
     pub(super) fn next(&mut self, most: usize) -> Vec<Vec<u8>> {
         let (mut lines, mut chunk) = (Vec::new(), [0; CHUNK]);
         while lines.len() < most {
@@ -92,7 +92,7 @@ impl Screen {
     pub(super) fn show(&self, at: usize, stream: Stream, line: &[u8]) {
         let to: BorrowedFd<'static> = if stream == Stream::Out { stdio::STDOUT } else { stdio::STDERR };
         let whole = [self.names[at].as_bytes(), line, b"\n"].concat();
-        // A reader that has gone is no reason to stop.
+        // The simulation continues without a reader.
         let _ = self.line.suspend(|| stdio::write_all(to, &whole));
     }
 
@@ -125,7 +125,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn lines_come_whole_and_the_rest_comes_at_the_end() {
+    fn lines_are_complete_and_the_rest_follows_at_the_end() {
         let (reader, writer) = pipe::pair().expect("a pipe");
         let (mut lines, mut writer) = (Lines::new(reader), File::from(writer));
         writer.write_all(b"one\ntw").expect("room");
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_an_end_is_shown_in_parts() {
+    fn an_endless_line_is_shown_in_parts() {
         let (reader, writer) = pipe::pair().expect("a pipe");
         let (mut lines, mut writer) = (Lines::new(reader), File::from(writer));
         writer.write_all(&vec![b'x'; LONGEST_LINE + 1]).expect("room");

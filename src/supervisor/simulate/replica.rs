@@ -20,7 +20,7 @@ pub(super) const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// The directories on a replica's disk.
 const ON_DISK: [&str; 4] = ["home", "tmp", "checkpoints", "metrics"];
-/// A verdict is no larger.
+/// The limit of a verdict, in bytes.
 const VERDICT_BYTES: usize = 1 << 20;
 
 /// A replica, with or without processes.
@@ -102,20 +102,20 @@ impl Process {
         self.kept.as_ref().map(|kept| kept.keeper)
     }
 
-    /// What is readable when it has printed something.
+    /// The descriptors that are readable when it has printed.
     pub(super) fn fds(&self) -> impl Iterator<Item = RawFd> {
         let streams = self.kept.iter().flat_map(|kept| [&kept.stdout, &kept.stderr]);
         streams.filter_map(Lines::fd)
     }
 
-    /// Gives the keeper an order. One that has ended needs none.
+    /// Gives the keeper an order, unless it has ended.
     pub(super) fn tell(&mut self, order: Order) {
         if let Some(kept) = &mut self.kept {
             let _ = kept.orders.write_all(&[order.byte()]);
         }
     }
 
-    /// At most so many lines that it has printed, with their stream.
+    /// At most this number of its lines, with their stream.
     pub(super) fn lines(&mut self, most: usize) -> Vec<(Stream, Vec<u8>)> {
         let Some(kept) = &mut self.kept else { return Vec::new() };
         let mut lines: Vec<_> = kept.stdout.next(most).into_iter().map(|line| (Stream::Out, line)).collect();
@@ -123,7 +123,7 @@ impl Process {
         lines
     }
 
-    /// It has no processes any more. Returns the verdict that it wrote.
+    /// Called when it has no processes any more. Returns its verdict.
     pub(super) fn ended(&mut self) -> Option<Value> {
         self.kept = None;
         let text = small_file::read_small_itself(&self.verdict().to_string_lossy(), VERDICT_BYTES).ok()??;

@@ -31,13 +31,13 @@ impl Report {
         let to = path.clone();
         let started = signals::thread_without_signals("report", move || {
             let _going = going;
-            let mut said = String::new();
+            let mut logged = String::new();
             while let Ok(mut scene) = arrives.recv() {
                 // Only the newest page is written.
                 while let Ok(newer) = arrives.try_recv() {
                     scene = newer;
                 }
-                write(&to, &html::report(&scene, &history.copy()), &mut said);
+                write(&to, &html::report(&scene, &history.copy()), &mut logged);
             }
         });
         match started {
@@ -73,17 +73,17 @@ impl Report {
 }
 
 /// Logs each kind of error once.
-fn write(path: &Path, page: &str, said: &mut String) {
+fn write(path: &Path, page: &str, logged: &mut String) {
     if let Err(error) = replace::replace(path, page.as_bytes()) {
         let complaint = error.to_string();
-        if *said != complaint {
+        if *logged != complaint {
             let way_out =
                 limits::way_out(&error, "make its directory writable for this user, or name another --run-report");
             tracing::warn!(
                 "the report could not be written to {}: {error}; training goes on; {way_out}",
                 path.display()
             );
-            *said = complaint;
+            *logged = complaint;
         }
     }
 }

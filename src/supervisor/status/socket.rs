@@ -126,7 +126,7 @@ impl StatusEndpoint {
             kept: performer.kept(),
             memory: performer.memory.facts(),
             metrics: performer.collectors.as_ref().map(crate::supervisor::Collectors::last_values).unwrap_or_default(),
-            gpus: performer.gpus.told(),
+            gpus: performer.gpus.state(),
             gang: performer.gang.as_ref().map(GangDesk::view),
         }
     }

@@ -309,8 +309,8 @@ impl Machine {
 
     /// The report to the gang of a main child's end that is this replica's failure.
     pub(super) fn report_failure(&self) -> Option<Action> {
-        let is_told = self.stopping.stop.is_some() || self.attempt.hung.is_some() || self.is_ended_by_gang();
-        if !self.is_in_gang() || is_told {
+        let is_expected = self.stopping.stop.is_some() || self.attempt.hung.is_some() || self.is_ended_by_gang();
+        if !self.is_in_gang() || is_expected {
             return None;
         }
         let (end, _) = self.attempt.ended.filter(|(end, _)| *end != End::Code(0))?;

@@ -17,25 +17,25 @@ use crate::supervisor::checkpoints::commit::outcome::Outcome;
 use crate::supervisor::checkpoints::directory::look::How;
 use crate::supervisor::checkpoints::mirror::Mirror;
 
-/// How long to wait before looking again at what changed under the last commit of a run, and before what failed is tried
-/// again.
+/// The pause before the last commit is tried again, after a change of its files or a failure.
 const PAUSE: Duration = Duration::from_millis(500);
-/// So often; with an empty process tree only a process outside can be writing.
+/// The limit of tries after a change; with an empty process tree only a process outside can be writing.
 const LOOKS: u32 = 4;
-/// So often what another try may do is tried.
+/// The limit of tries after a failure that another try may avoid.
 const TRIES: u32 = 4;
-/// How long the other processes of the node may take to end, and how much of what is left stays for what they leave.
+/// How long the last commit waits for the other processes of the node, and the time that is reserved for their files.
 const OTHERS_PATIENCE: Duration = Duration::from_secs(30);
 const AFTER_OTHERS: Duration = Duration::from_secs(2);
-/// After a stop without a deadline: they got the signal as well, and a platform usually grants 30 s.
+/// The same after a stop without a deadline: the other processes got the signal, too, and a platform usually grants 30
+/// s.
 const LEAVING_PATIENCE: Duration = Duration::from_secs(4);
-/// After a failure the launcher is to hear of it soon.
+/// The settling time after a failure, which the launcher must learn of soon.
 const FAILED_SETTLE: Duration = Duration::from_secs(3);
-/// One that has waited for our restore begins within this time.
+/// A process that has waited for our restore starts its command within this time.
 const TO_BEGIN: Duration = Duration::from_secs(3);
 
 impl CheckpointThread {
-    /// The last commit, and after it, where there is time, what retention lets go of.
+    /// The last commit, and then, if there is time, the deletion of old commits.
     pub(super) async fn flush_and_tidy(
         &mut self,
         by: Option<Duration>,
@@ -44,7 +44,7 @@ impl CheckpointThread {
     ) {
         let flushed = match queue.during(orders, TO_NONE, self.flush(by)).await {
             Some(flushed) => flushed,
-            // A deadline came in the middle: report what is committed.
+            // A deadline arrived during the work, so only the present state is reported.
             None => self.flush(Some(self.clock.now())).await,
         };
         if let Some(mirror) = self.mirror.as_ref().filter(|_| self.writer == Writer::Finished) {
@@ -57,7 +57,7 @@ impl CheckpointThread {
         self.report.flushed(flushed);
     }
 
-    /// How to look after the end of our command: other processes of the node may write on.
+    /// How to judge files after the end of our command: other processes of the node may still write.
     pub(super) async fn at_the_end(&self) -> How {
         let settle = if self.waits_for_others { self.settle } else { self.settle.min(FAILED_SETTLE) };
         let writer = if self.has_others(may_save).await { Writer::Running } else { self.writer };
@@ -71,8 +71,8 @@ impl CheckpointThread {
         }
     }
 
-    /// Commits what is unchanged, again and again, until the other processes of the node have ended.
-    /// Errors: the newer run that has taken over.
+    /// Repeatedly commits settled files until the other processes of the node have ended. Errors: the newer run that
+    /// has taken over.
     async fn await_others(&mut self, by: Option<Duration>) -> Result<(), Attempt> {
         let awaited = self.until_others_end(by).await;
         self.report.tell(Event::AwaitsOthers(None));
@@ -88,7 +88,7 @@ impl CheckpointThread {
         if !self.waits_for_others {
             return Ok(());
         }
-        let (begun, mut is_told, mut was_pressed) = (self.clock.now(), false, self.is_pressed.get());
+        let (begun, mut is_logged, mut was_pressed) = (self.clock.now(), false, self.is_pressed.get());
         let mut until = begun + time_limit;
         while self.clock.now() < until.min(over) {
             if self.is_pressed.get() && !std::mem::replace(&mut was_pressed, true) {
@@ -99,8 +99,8 @@ impl CheckpointThread {
                 return Ok(());
             }
             let left = by.map(|by| by.saturating_sub(self.clock.now()));
-            // Mostly they have ended by the second look.
-            if !std::mem::replace(&mut is_told, true) {
+            // Usually they have ended by the second check.
+            if !std::mem::replace(&mut is_logged, true) {
                 self.report.tell(Event::AwaitsOthers(Some(time_limit)));
             } else {
                 if let Some(Outcome::Fenced { by }) = self.commit(How::running(self.settle), left).await {
@@ -109,17 +109,17 @@ impl CheckpointThread {
             }
             tokio::time::sleep(PAUSE).await;
         }
-        if is_told {
+        if is_logged {
             tracing::warn!(
                 code = "others_run",
-                "other processes of this node still run: what they save from now on is not committed"
+                "other processes of this node still run: their saves from now on are not committed"
             );
         }
         Ok(())
     }
 
-    /// The last commit of the run. No process of ours writes any more, but for the others of the node.
-    /// Errors: the newer run that has taken over.
+    /// The last commit of the run. No process of our own writes any more; other processes of the node may. Errors: the
+    /// newer run that has taken over.
     async fn flush(&mut self, by: Option<Duration>) -> Result<Flushed, Attempt> {
         self.await_others(by).await?;
         let how = self.at_the_end().await;
@@ -136,9 +136,9 @@ impl CheckpointThread {
             let outcome = match done {
                 Ok(outcome) => outcome,
                 Err(why) => {
-                    let stands = self.mirror.as_ref().map_or(String::new(), Mirror::what_stands);
+                    let committed = self.mirror.as_ref().map_or(String::new(), Mirror::what_stands);
                     break Flushed::Failed(format!(
-                        "{why}, so the last commit is given up; {stands}; see that it is well and can be reached from here, then start again"
+                        "{why}, so the last commit is given up; {committed}; check that it works and can be reached from here, then start again"
                     ));
                 }
             };
@@ -187,7 +187,8 @@ impl CheckpointThread {
         Ok(flushed)
     }
 
-    /// The directory is in the store, except for what is reported here. It is called safe only if nothing is missing.
+    /// The result when the directory is in the store. It is safe only if no file is missing; missing files are
+    /// reported.
     fn safe(&self, step: Option<u64>) -> Flushed {
         let left_out = self.mirror.as_ref().map(Mirror::left_out).unwrap_or_default();
         if let Some(mirror) = self.mirror.as_ref().filter(|_| !left_out.is_empty()) {
@@ -198,8 +199,8 @@ impl CheckpointThread {
     }
 }
 
-/// Whether a last commit that failed is tried again, after so many tries that were: a store that is away, as long as we are
-/// patient; what another try may do, some times.
+/// Whether a failed last commit is tried again after this number of tries. An unreachable store is tried while
+/// `is_patient`, a failure that another try may avoid a few times.
 fn is_tried_again(is_away: bool, again: bool, tries: u32, is_patient: bool) -> bool {
     if is_away { is_patient } else { again && tries + 1 < TRIES }
 }

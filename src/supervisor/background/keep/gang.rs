@@ -1,4 +1,4 @@
-//! The orders of a gang: find out what can be restored, and put in place what was agreed on.
+//! The orders of a gang: list the checkpoints that can be restored, and restore the agreed one.
 
 use crate::rules::checkpoint::Writer;
 use crate::rules::gang::message::{Choice, Offer};
@@ -12,7 +12,7 @@ use crate::supervisor::checkpoints::failure::Failure;
 use crate::supervisor::checkpoints::mirror::Mirror;
 
 impl CheckpointThread {
-    /// The tree is empty: commits what had settled, and says what can be restored.
+    /// The tree is empty: commits the settled files, and reports the checkpoints that can be restored.
     pub(super) async fn survey(&mut self, leader: Option<Incarnation>) {
         let surveyed = match self.checkpoints.take() {
             Some(checkpoints) => self.open_in_gang(checkpoints).await,
@@ -51,13 +51,12 @@ impl CheckpointThread {
         }
         let restoring = mirror.config.restoring;
         self.mirror = Some(mirror);
-        // What an earlier run left and did not commit is committed before it is offered.
+        // Uncommitted files of an earlier run are committed before they are offered.
         let goes_on = restoring.what != Restore::Never && restoring.step.is_none();
         Ok(!goes_on || self.save_what_is_left().await)
     }
 
-    /// After an attempt: commits what had settled, and moves away what was left half written. False: a newer run has taken
-    /// over.
+    /// After an attempt: commits the settled files, and moves torn files away. False: a newer run has taken over.
     async fn settle_in_gang(&mut self) -> Result<bool, Failure> {
         if !self.save_what_is_left().await {
             return Ok(false);
@@ -66,16 +65,16 @@ impl CheckpointThread {
         if let Some(mirror) = self.mirror.as_mut().filter(|mirror| mirror.may_commit())
             && mirror.roll_back(how).await?.is_some()
         {
-            // What was torn cannot be put back from the last commit: only the store has something complete.
+            // The torn files cannot be restored from the last commit here, so only the store has a complete checkpoint.
             mirror.in_gang.directory_counts = false;
         }
         self.writer = Writer::Finished;
         let was_held_back = self.mirror.as_ref().is_some_and(|mirror| !mirror.left_out().is_empty());
-        // Nothing of a torn save is in the way now.
+        // The torn files have been moved away.
         Ok(!was_held_back || self.save_what_is_left().await)
     }
 
-    /// Puts the agreed checkpoint in place. Whether there is a store to commit to from now on.
+    /// Restores the agreed checkpoint. Returns whether there is a store to commit to from now on.
     pub(super) async fn restore_agreed(&mut self, choice: Choice) -> bool {
         let Some(mirror) = &mut self.mirror else {
             self.report.restored(None, None);

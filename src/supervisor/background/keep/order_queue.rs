@@ -12,17 +12,17 @@ use crate::edge::clock::Clock;
 use crate::rules::store::pace::Pace;
 use crate::supervisor::background::orders::Order;
 
-/// How much longer something may take once this order has come; `None`: as long as it does.
+/// How much longer the work may take after this order has arrived; `None`: without a limit.
 pub(super) type Yields = fn(&Order) -> Option<Duration>;
 
-/// To no order.
+/// The work yields to no order.
 pub(super) const TO_NONE: Yields = |_| None;
-/// What only another attempt would need, to the last commit.
+/// Work that only another attempt would need yields to the last commit.
 pub(super) const TO_A_FLUSH: Yields = |order| matches!(order, Order::Flush(_)).then_some(Duration::ZERO);
-/// A restore for the gang, to the last commit, and to another survey: the agreement is over then.
+/// A restore for the gang yields to the last commit, and to another survey, which ends the agreement.
 pub(super) const TO_A_SURVEY: Yields =
     |order| matches!(order, Order::Flush(_) | Order::Survey(_)).then_some(Duration::ZERO);
-/// Any order stops it: it can be done later, but gets a second to finish.
+/// The work yields to any order, because it can be done later; it gets a second to finish.
 pub(super) const TO_ANY: Yields = |_| Some(Duration::from_secs(1));
 
 /// Orders that wait for their turn.
@@ -32,17 +32,17 @@ pub(super) struct OrderQueue {
     /// The deadline that an order set for the work in progress.
     deadline: Option<Duration>,
     pace: Option<Arc<Mutex<Pace>>>,
-    /// Whether an order says that the end is near; shared with what is under way.
+    /// Whether an order has announced a near end; shared with the work in progress.
     is_pressed: Rc<Cell<bool>>,
 }
 
 impl OrderQueue {
-    /// An empty one; `pace` is the commits' own.
+    /// An empty queue; `pace` is that of the commits.
     pub(super) fn new(clock: Clock, pace: Option<Arc<Mutex<Pace>>>, is_pressed: Rc<Cell<bool>>) -> OrderQueue {
         OrderQueue { clock, held: VecDeque::new(), deadline: None, pace, is_pressed }
     }
 
-    /// The order that has waited longest. What only another attempt would need is not done before the last commit.
+    /// The oldest order. Work that only another attempt would need is skipped if the last commit is queued.
     pub(super) fn next(&mut self) -> Option<Order> {
         if self.is_to_flush() {
             self.held.retain(|order| {
@@ -58,26 +58,26 @@ impl OrderQueue {
         }
     }
 
-    /// Whether the last commit waits to be asked for.
+    /// Whether the last commit is queued.
     pub(super) fn is_to_flush(&self) -> bool {
         self.held.iter().any(|order| matches!(order, Order::Flush(_)))
     }
 
-    /// Whether no order waits, nor a deadline was set.
+    /// Whether no order is queued and no deadline was set.
     pub(super) fn is_idle(&self) -> bool {
         self.held.is_empty() && self.deadline.is_none()
     }
 
-    /// Whether no trainer runs now, and the network need not be spared.
+    /// Sets whether no trainer runs now, so that the bandwidth limit does not apply.
     pub(super) fn rest(&self, is_off: bool) {
         if let Some(pace) = &self.pace {
             pace.lock().unwrap_or_else(PoisonError::into_inner).rest(is_off);
         }
     }
 
-    /// Runs the work, and keeps the orders that arrive meanwhile. `None`: it was cut off, because an order set the deadline
-    /// of the last commit, because an order that it `yields` to arrived and that time passed, or because the supervisor is
-    /// gone.
+    /// Runs the work, and queues the orders that arrive meanwhile. `None`: the work was cut off, because the deadline of
+    /// the last commit passed, because the time after an order that it `yields` to passed, or because the supervisor has
+    /// ended.
     pub(super) async fn during<T>(
         &mut self,
         orders: &mut UnboundedReceiver<Order>,
@@ -97,9 +97,9 @@ impl OrderQueue {
         }
     }
 
-    /// Keeps the order. Returns the new deadline of the work in progress.
+    /// Queues the order. Returns the new deadline of the work in progress.
     fn hear(&mut self, order: Order, yields: Yields) -> Option<Duration> {
-        // From now on a commit has better things to do than to be considerate.
+        // From now on commits ignore the bandwidth limit.
         let is_urgent =
             matches!(order, Order::SetCommitDeadline(_) | Order::Flush(_) | Order::CommitSoon { notice: true });
         if let Some(pace) = self.pace.as_ref().filter(|_| is_urgent) {
@@ -136,7 +136,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[tokio::test]
-    async fn the_last_commit_waits_for_nothing_that_only_another_attempt_would_need_and_keeps_the_first_deadline() {
+    async fn the_last_commit_skips_work_for_another_attempt_and_keeps_the_first_deadline() {
         let cases: [(&[Order], &str); 5] = [
             (&[Order::MarkUnsure(SECOND), Order::Refresh, Order::Flush(None)], "[MarkUnsure(1s), Flush(None)]"),
             (&[Order::FallBack, Order::Flush(Some(SECOND))], "[Flush(Some(1s))]"),

@@ -13,16 +13,16 @@ use crate::supervisor::checkpoints::failure::Failure;
 use crate::supervisor::checkpoints::mirror::{Mirror, Resume};
 use crate::supervisor::checkpoints::progress::{Hear, log_lines};
 
-/// Between two reports of progress to the supervisor.
+/// The pause between two reports of progress to the supervisor.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(500);
-/// A complaint is repeated when the store is twice as far behind as when it was made, from here on.
+/// A complaint is repeated when the store is twice as far behind as at the last one, and at least this far.
 const SAID_AGAIN: Duration = Duration::from_secs(120);
 
-/// Where news go.
+/// Reports to the supervisor and the log.
 pub(super) struct Report {
     teller: Teller,
-    /// The last complaint and how far behind the store was, so that a store that stays away is one line now and then and
-    /// not one each interval.
+    /// The last complaint, and how far behind the store was then. So an outage of the store is logged now and then, and
+    /// not at each interval.
     said: (String, Duration),
 }
 
@@ -52,7 +52,7 @@ impl Report {
         self.teller.incarnation(number);
     }
 
-    /// For a transfer: reports to the supervisor that it moves, and logs its progress.
+    /// For a transfer: reports to the supervisor that bytes move, and logs the progress.
     pub(super) fn progress(&self, what: &'static str) -> Hear {
         hear(self.teller.clone(), what, |_, _| Event::Transferring)
     }
@@ -77,7 +77,7 @@ impl Report {
         })
     }
 
-    /// That there is a commit; and, for the counters, that there is none.
+    /// Reports a commit, or, for the counters, a failed one.
     pub(super) fn outcome(&mut self, outcome: &Outcome) {
         let news = match *outcome {
             Outcome::Committed { bytes, seconds, ref unit, step, lag, is_progress } => {
@@ -94,11 +94,11 @@ impl Report {
         self.tell(Event::Mirrored(news));
     }
 
-    /// A commit failed. The same complaint is one line.
+    /// A commit failed. A repeated complaint is not logged again.
     pub(super) fn complain(&mut self, mirror: Option<&Mirror>, message: String) {
         let (steps, lag) = mirror.and_then(Mirror::behind).unwrap_or_default();
         let is_worse = lag >= SAID_AGAIN && lag >= self.said.1 * 2;
-        // Each try has a number of its own, and names it.
+        // Numbers differ between tries, so they are ignored.
         let gist: String = message.chars().filter(|c| !c.is_ascii_digit()).collect();
         if self.said.0 != gist || is_worse {
             let lag_seconds = lag.as_secs();
@@ -107,7 +107,7 @@ impl Report {
         }
     }
 
-    /// What is new at the end and is not in the store: a warning each.
+    /// Warns about each new file that is not in the store at the end.
     pub(super) fn left_out(&self, mirror: &Mirror, left_out: &[String]) {
         for why in left_out {
             tracing::warn!(
@@ -119,13 +119,13 @@ impl Report {
         }
     }
 
-    /// That the end finds nothing to commit: a warning where the store has nothing of this run either, since a job that
-    /// trained and saved elsewhere has lost it, and a 0 would hide that.
+    /// There was nothing to commit at the end. If the store has nothing of this run either, this is a warning: a job
+    /// that saved elsewhere loses its work, and exit code 0 would hide that.
     pub(super) fn nothing_there(&self, mirror: &Mirror) {
         if mirror.committed().is_none() {
             tracing::warn!(
                 code = "nothing_committed",
-                "nothing to commit in {}: the store has nothing of this run, and a run that goes on elsewhere begins without what was trained here; let the trainer save in TRAINIT_CHECKPOINT_DIR, and see what trainit checkpoint list shows of it",
+                "nothing to commit in {}: the store has nothing of this run, so the next run on another machine starts without its training; let the trainer save in TRAINIT_CHECKPOINT_DIR, and check with trainit checkpoint list",
                 &mirror.config.dir.display()
             );
         }

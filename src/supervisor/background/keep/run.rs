@@ -1,4 +1,4 @@
-//! Executes the supervisor's orders, and looks for new files to commit between them.
+//! Executes the supervisor's orders, and scans for new files to commit between them.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -25,46 +25,46 @@ use crate::supervisor::checkpoints::directory::look::How;
 use crate::supervisor::checkpoints::failure::{Failure, Stop};
 use crate::supervisor::checkpoints::mirror::{Mirror, Resume};
 
-/// Under a notice: how long a part must have lain unchanged, and between two looks.
+/// After a notice: the settling time of a part, and the interval of scans.
 const NOTICE_SETTLE: Duration = Duration::from_millis(500);
 const NOTICE_INTERVAL: Duration = Duration::from_secs(1);
-/// How long retention may keep the next look waiting, and the end of a job that is done.
+/// The time limits of retention between two scans, and at the end of a finished job.
 const TURN: Duration = Duration::from_secs(10);
 pub(super) const LAST_TURN: Duration = Duration::from_secs(60);
-/// Between two looks after a warning that leaves more time.
+/// The interval of scans after a warning that leaves more time.
 const WARNED_INTERVAL: Duration = Duration::from_secs(5);
-/// Between two looks at least.
+/// The shortest interval of scans.
 const LEAST_PAUSE: Duration = Duration::from_millis(50);
 
-/// What the run keeps, and where it stands.
+/// The checkpoints and the model of the run, and the state of the work.
 pub(super) struct CheckpointThread {
     pub(super) checkpoints: Option<Checkpoints>,
     pub(super) model: Option<LeftModel>,
     pub(super) settle: Duration,
     interval: Duration,
     pub(super) mirror: Option<Mirror>,
-    /// What became of the trainer, once it has ended.
+    /// How the trainer ended, or that it runs.
     pub(super) writer: Writer,
-    /// The clock of the directory's file system then, where the trainer was killed.
+    /// The time on the directory's file system when the trainer was killed.
     pub(super) died_ns: Option<i64>,
     pub(super) others: Option<Others>,
     /// Whether the last commit waits for the other processes of the node.
     pub(super) waits_for_others: bool,
-    /// Whether an order has said that the end is near.
+    /// Whether an order has announced a near end.
     pub(super) is_pressed: Rc<Cell<bool>>,
-    /// What did not answer while the end was near: the last commit does not wait for it once more.
+    /// The side that did not answer shortly before the end. The last commit does not wait for it again.
     pub(super) given_up: Option<String>,
     pub(super) report: Report,
     pub(super) clock: Clock,
 }
 
-/// Neither side may be waited for any longer.
+/// The failure if the wait for the store or the directory has ended.
 pub(super) fn given_up(why: String) -> Failure {
     Failure::store(format!("{why}; nothing was started"))
 }
 
 impl Keep {
-    /// Carries out orders until the supervisor is gone; between them, looks for something new.
+    /// Executes orders until the supervisor has ended; between them it scans for new files.
     pub(in crate::supervisor) async fn work(self, orders: UnboundedReceiver<Order>, teller: Teller, clock: Clock) {
         CheckpointThread::new(self, teller, clock).work(orders).await;
     }
@@ -121,7 +121,7 @@ impl CheckpointThread {
                 }
                 Order::MarkUnsure(ago) => queue.during(&mut orders, TO_NONE, self.mark_unsure(ago)).await.unwrap_or(()),
                 Order::SkipOthers => self.waits_for_others = false,
-                // The work that it was meant for has ended.
+                // The work with this deadline has ended.
                 Order::SetCommitDeadline(_) => {}
                 Order::Restore => {
                     is_training = self.restore().await;
@@ -161,7 +161,8 @@ impl CheckpointThread {
         }
     }
 
-    /// Commits what a death left and finds where the next attempt goes on. Cut off, it has no answer; a flush is next then.
+    /// Commits the settled files of a dead attempt, and finds the checkpoint for the next one. If it is cut off there is no
+    /// answer, because a flush follows.
     async fn refresh(&mut self, queue: &mut OrderQueue, orders: &mut UnboundedReceiver<Order>) {
         queue.rest(true);
         let is_going_on = queue.during(orders, TO_NONE, self.save_what_is_left()).await;
@@ -184,7 +185,7 @@ impl CheckpointThread {
         }
     }
 
-    /// The trainer was killed so long ago.
+    /// The trainer was killed this long ago.
     async fn mark_unsure(&mut self, ago: Duration) {
         self.writer = Writer::Killed;
         if let Some(mirror) = &self.mirror {
@@ -192,7 +193,7 @@ impl CheckpointThread {
         }
     }
 
-    /// Opens both sides and restores. Whether there is a store to commit to from now on.
+    /// Opens the directory and the store, and restores. Returns whether there is a store to commit to from now on.
     async fn restore(&mut self) -> bool {
         let Some(checkpoints) = self.checkpoints.take() else {
             self.report.restored(None, None);
@@ -237,8 +238,8 @@ impl CheckpointThread {
         Ok((mirror, resume))
     }
 
-    /// Opens both sides, and listens to what it does. Without a store it also returns why the checkpoint directory cannot be
-    /// made, if so: a warning where nothing worse follows.
+    /// Opens the directory and the store, and reports their events. Without a store it also returns why the checkpoint
+    /// directory cannot be created, which is only a warning.
     pub(super) async fn open(&self, config: Config) -> Result<(Mirror, Option<String>), Failure> {
         let mut mirror = Mirror::open(config).await?;
         mirror.listeners.hear_restore(self.report.restores());
@@ -247,13 +248,13 @@ impl CheckpointThread {
         Ok((mirror, unmade))
     }
 
-    /// The tree is empty after a death: what is ready is committed. False: there is no going on.
+    /// The tree is empty after a death: commits the ready parts. False: the run cannot continue.
     pub(super) async fn save_what_is_left(&mut self) -> bool {
         if let Some((mirror, remote)) = self.mirror.as_ref().and_then(|mirror| Some((mirror, mirror.remote.as_ref()?)))
             && !remote.answers().await
         {
             let is = if mirror.is_as_committed().await { "is committed" } else { "is not committed yet" };
-            let line = format!("{} cannot be reached: what the attempt left {is}; see that it is well", remote.address);
+            let line = format!("{} cannot be reached: what the attempt left {is}; check that it works", remote.address);
             self.report.complain(Some(mirror), line);
             return true;
         }
@@ -280,12 +281,12 @@ impl CheckpointThread {
         self.tell_found(found);
     }
 
-    /// What became of the trainer.
+    /// The state of the trainer, for the rules.
     pub(super) fn how(&self) -> How {
         How { writer: self.writer, settle: self.settle, died_ns: self.died_ns }
     }
 
-    /// The newest commit does the trainer no good: the next older one is put in place.
+    /// The trainer failed repeatedly from the newest commit: restores the next older one.
     async fn fall_back(&mut self) {
         let found = match &mut self.mirror {
             Some(mirror) => mirror.fall_back().await,
@@ -301,7 +302,7 @@ impl CheckpointThread {
         }
     }
 
-    /// One look while training goes on. How long to wait for the next.
+    /// One scan during training. Returns the pause before the next one.
     async fn look(&mut self) -> Duration {
         let outcome = match self.watchdog() {
             Some(watchdog) => {
@@ -322,14 +323,14 @@ impl CheckpointThread {
         match outcome {
             Some(Outcome::Fenced { by }) => {
                 self.report.fenced(&by);
-                // Every look would find the same.
+                // Every scan would give the same result.
                 Duration::MAX
             }
             Some(Outcome::Failed { message, .. } | Outcome::OutOfTime { why: message }) => {
                 self.report.complain(self.mirror.as_ref(), message);
                 self.interval
             }
-            // Not settled yet: look again before a full interval has passed.
+            // Not settled yet: scan again before a full interval has passed.
             Some(Outcome::Changed { why }) => {
                 tracing::debug!("a checkpoint is being written: {why}");
                 self.settle.min(self.interval).max(LEAST_PAUSE)
@@ -339,14 +340,14 @@ impl CheckpointThread {
         }
     }
 
-    /// What retention lets go of since the last commit, for so long. The next commit does not wait for it.
+    /// Deletes old commits for at most `turn`. The next commit does not wait for it.
     pub(super) async fn retire(&mut self, turn: Duration, is_last: bool) {
         if let Some(mirror) = &mut self.mirror {
             mirror.retire(turn, is_last).await;
         }
     }
 
-    /// Copies what the finished job leaves. Errors: the newer run that has taken over.
+    /// Copies the model of the finished job. Errors: the newer run that has taken over.
     async fn publish(&self) -> Result<Flushed, Attempt> {
         let Some(model) = &self.model else { return Ok(Flushed::Done { step: None }) };
         let remote = self.mirror.as_ref().and_then(|mirror| mirror.remote.as_ref());
@@ -357,18 +358,18 @@ impl CheckpointThread {
         }
     }
 
-    /// How long to wait for both sides; `None`: there is nothing to commit from.
+    /// The watchdog for the directory and the store; `None`: there is no checkpoint directory.
     pub(super) fn watchdog(&self) -> Option<Watchdog> {
         Some(Watchdog::new(&self.mirror.as_ref()?.config, self.clock, &self.is_pressed))
     }
 
-    /// Commits what is ready; `None`: there is nothing to commit from.
+    /// Commits the ready parts; `None`: there is no checkpoint directory.
     pub(super) async fn commit(&mut self, how: How, limit: Option<Duration>) -> Option<Outcome> {
         let progress = self.report.progress("committing the checkpoint");
         let mirror = self.mirror.as_mut().filter(|mirror| mirror.may_commit())?;
         let outcome = mirror.commit(&Ask { how, limit }, &progress).await;
         self.report.outcome(&outcome);
-        // One before it may have been found to stand.
+        // An earlier unconfirmed commit may have turned out to be complete.
         if let (Outcome::OutOfTime { .. }, Some((committed, _))) = (&outcome, self.mirror.as_ref()?.committed()) {
             self.report.tell(Event::Found { committed });
         }

@@ -22,20 +22,20 @@ use crate::supervisor::checkpoints::directory::record::{path, written};
 use crate::supervisor::checkpoints::failure::Failure;
 use crate::supervisor::checkpoints::mirror::{Mirror, Resume};
 
-/// How long the trainit that keeps the node's checkpoints is looked for.
+/// The time limit for finding the trainit that keeps the node's checkpoints.
 pub(crate) const SEARCH: Duration = Duration::from_secs(20);
-/// Between two questions.
+/// The pause between two requests.
 const PAUSE: Duration = Duration::from_millis(100);
-/// One that has not answered after this long is asked again.
+/// A run that has not answered after this time is asked again.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Two paths, at most.
+/// The limit of the file with two paths, in bytes.
 const KEPT_BYTES: usize = 65_536;
 
-/// The one that keeps the checkpoints of this node.
+/// The run that keeps the checkpoints of this node.
 #[derive(Debug, Clone)]
 pub struct Sibling {
-    /// What it is known by.
+    /// The directory, store and launch that identify it.
     pub kept: Kept,
     /// The checkpoint directory.
     pub dir: PathBuf,
@@ -45,10 +45,10 @@ pub struct Sibling {
     pub tmp: Option<String>,
 }
 
-/// The others of this node, whose checkpoints this one keeps.
+/// The other runs of this node, whose checkpoints this run keeps.
 #[derive(Debug, Clone)]
 pub struct Others {
-    /// What they are known by.
+    /// The directory, store and launch that identify them.
     pub kept: Kept,
     /// The user's TMPDIR.
     pub tmp: Option<String>,
@@ -56,14 +56,14 @@ pub struct Others {
     pub since: SystemTime,
 }
 
-/// What nodes have written down, by its place.
+/// The restore records of the nodes, by path.
 type Records = BTreeMap<String, Vec<u8>>;
 
-/// Where it is, and what it said.
+/// A found run and its last status.
 #[derive(Debug, Clone)]
 struct Known {
     dir: PathBuf,
-    /// When it began.
+    /// When its run directory was created.
     since: SystemTime,
     first: First,
 }
@@ -77,13 +77,13 @@ fn kept_in(dir: &Path) -> Option<Kept> {
     Kept::parse(&text)
 }
 
-/// Whether the run that has this socket keeps these, or is beside the one that does.
+/// Whether the run with this socket keeps these checkpoints, or uses the run that keeps them.
 pub(crate) fn is_of_its_keeper(socket: &Path, kept: &Kept) -> bool {
     let found = socket.parent().and_then(kept_in);
     found.is_some_and(|found| Kept { beside: kept.beside, ..found }.is(kept))
 }
 
-/// The directories of the runs that are known by this.
+/// The directories of the runs with this identity.
 fn runs(tmp: Option<&str>, kept: &Kept) -> Vec<PathBuf> {
     let is_one = |dir: &PathBuf| kept_in(dir).is_some_and(|found| found.is(kept));
     run_dir::own(tmp).into_iter().filter(is_one).collect()
@@ -94,15 +94,15 @@ fn runs(tmp: Option<&str>, kept: &Kept) -> Vec<PathBuf> {
 pub(crate) async fn committer(store: &Address, dir: PathBuf, tmp: Option<String>) -> Option<i32> {
     let store = shown(&store.to_string());
     let found = blocking(move || {
-        let ours = real(&dir).to_string_lossy().into_owned();
-        let commits = |dir: &PathBuf| kept_in(dir).is_some_and(|kept| kept.commits_to(&store, &ours));
+        let own = real(&dir).to_string_lossy().into_owned();
+        let commits = |dir: &PathBuf| kept_in(dir).is_some_and(|kept| kept.commits_to(&store, &own));
         let answers = |dir: PathBuf| status_socket::ask(&dir.join(SOCKET), TIMEOUT).ok().map(|(pid, _)| pid);
         Ok(run_dir::all(tmp.as_deref()).into_iter().filter(commits).find_map(answers))
     });
     found.await.unwrap_or_default()
 }
 
-/// How that run is. `None`: it is gone. Errors: it is there, and too busy for an answer.
+/// The status of that run. `None`: it has ended. Errors: it exists, but is too busy to answer.
 fn ask(dir: &Path) -> Option<Result<Value, ()>> {
     match status_socket::ask(&dir.join(SOCKET), TIMEOUT) {
         Ok((_, answer)) => Some(answer.map_err(drop).and_then(|text| parse(&text).map_err(drop))),
@@ -112,11 +112,11 @@ fn ask(dir: &Path) -> Option<Result<Value, ()>> {
 }
 
 impl Others {
-    /// Whether there is one of this kind, by its status.
+    /// Whether there is such a run, according to its status.
     pub(crate) async fn any(&self, which: fn(&Value) -> bool) -> bool {
         let this = self.clone();
         let looked = blocking(move || {
-            // One that was there so long before has given us up.
+            // A run that started this long before has stopped waiting for this one.
             let is_early = |dir: &Path| this.since.duration_since(began(dir)).is_ok_and(|before| before > SEARCH);
             let is_one = |dir: &Path| ask(dir).is_some_and(|status| status.as_ref().map_or(true, which));
             Ok(runs(this.tmp.as_deref(), &this.kept).iter().any(|dir| !is_early(dir) && is_one(dir)))
@@ -126,9 +126,8 @@ impl Others {
 }
 
 impl Sibling {
-    /// Waits until it has restored. Whose corner of the store it keeps, and what it goes on from; `None` where it cannot be
-    /// found within the limit.
-    /// Errors: it ended before it had restored.
+    /// Waits until it has restored. Returns the node whose part of the store it keeps, and the checkpoint that it resumes
+    /// from; `None` if it is not found within the limit. Errors: the run ended before it had restored.
     pub(crate) async fn restored(&self, limit: Duration) -> Result<Option<(u32, From)>, Failure> {
         let (clock, before, mut known) = (Clock::start(), self.records().await, None::<Known>);
         loop {
@@ -155,7 +154,7 @@ impl Sibling {
         }
     }
 
-    /// The one that is known, or else of all that are here the youngest: an older run may be there still.
+    /// The known run, or else the youngest one, because an older run may still exist.
     async fn look(&self, known: Option<Known>) -> Option<Known> {
         let this = self.clone();
         let looked = blocking(move || {
@@ -208,7 +207,7 @@ impl Sibling {
 }
 
 impl Mirror {
-    /// What the first one goes on from, which has restored it here. Errors: the directory cannot be read.
+    /// The checkpoint that the first run has restored into this directory. Errors: the directory cannot be read.
     pub(crate) async fn restore_like(&mut self, first: &From) -> Result<Option<Resume>, Failure> {
         match first {
             From::Newest => self.restore().await,
@@ -238,7 +237,8 @@ mod tests {
         Kept { directory: "/ck".into(), store: "gs://b/x".into(), node_rank, launch: None, beside }
     }
 
-    /// Starts a run that began so long ago, gives these answers, one a caller, and is gone then; `last` is done before.
+    /// Starts a run with this age that gives these answers, one to each caller, and then ends; `last` runs before its
+    /// end.
     fn run(place: &Path, pid: u32, kept: Kept, ago: Duration, states: &'static [&'static str], last: fn(&Path)) {
         let uid = fs::metadata(place).expect("it is there").uid();
         let (dir, place) = (place.join(format!("trainit-{uid}-{pid}")), place.to_owned());
@@ -256,8 +256,8 @@ mod tests {
                     }
                 };
                 let resumed_from = Some("/ck/step-7".into());
-                let told = Snapshot { state, has_store: true, resumed_from, ..Snapshot::default() };
-                caller.tell(&answer(&told, &Facts { kept: Some(kept.clone()), ..Facts::default() }));
+                let snapshot = Snapshot { state, has_store: true, resumed_from, ..Snapshot::default() };
+                caller.tell(&answer(&snapshot, &Facts { kept: Some(kept.clone()), ..Facts::default() }));
             }
             last(&place);
         });
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_youngest_is_waited_for_and_one_that_ends_before_it_has_restored_is_an_error() {
+    async fn the_youngest_run_is_awaited_and_its_end_before_its_restore_is_an_error() {
         type Run = (u32, u32, &'static [&'static str], fn(&Path));
         type Found = Result<(u32, From), &'static str>;
         let nothing: fn(&Path) = |_| {};
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_end_waits_for_no_process_that_began_longer_before_than_a_launch_takes() {
+    async fn the_end_waits_for_no_process_that_is_older_than_a_launch_takes() {
         for (before, is_waited_for) in [(SEARCH + 5 * SECOND, false), (SEARCH / 2, true)] {
             let place = tempfile::tempdir().expect("a directory");
             let beside = kept(Some(3), true);

@@ -1,4 +1,4 @@
-//! What the background thread receives about a run's checkpoints and model.
+//! The configuration of the background thread for a run's checkpoints and model.
 
 use std::time::Duration;
 
@@ -8,58 +8,59 @@ use crate::supervisor::background::model::LeftModel;
 use crate::supervisor::checkpoints::config::{Config, GangNode};
 use crate::supervisor::job::heartbeat::Heartbeat;
 
-/// What to keep of a run.
+/// The checkpoints and the model of a run.
 #[derive(Debug)]
 pub struct Keep {
-    /// Its checkpoints: to restore and to commit.
+    /// The checkpoints to restore and to commit.
     pub checkpoints: Option<Checkpoints>,
-    /// What to copy when the job has finished.
+    /// The model to copy when the job has finished.
     pub model: Option<LeftModel>,
 }
 
 impl Keep {
-    /// Where the model is to be copied when the job has finished; `None`: there is none.
+    /// The destination of the model when the job has finished; `None`: there is no model.
     pub fn model_goes_to(&self) -> Option<String> {
         self.model.as_ref().map(|model| model.store.to_string())
     }
 
-    /// The replicas form a gang: what is restored is agreed on.
+    /// The replicas form a gang, which agrees on the checkpoint to restore.
     pub fn join_gang(&mut self, gang: GangNode) {
         if let Some(checkpoints) = &mut self.checkpoints {
             let config = &mut checkpoints.config;
             config.gang = Some(gang);
-            // What the agreed checkpoint does not have is moved aside, or a trainer might go on from it.
+            // Files that are not part of the agreed checkpoint are moved aside, because a trainer might resume from
+            // them.
             config.has_other_nodes = false;
         }
     }
 
-    /// Whether checkpoints are committed, but for those that turn out to be kept by another.
+    /// Whether checkpoints are committed, unless another run turns out to keep them.
     pub fn has_store(&self) -> bool {
         self.checkpoints.as_ref().is_some_and(|checkpoints| checkpoints.config.store.is_some())
     }
 
-    /// Which checkpoints are committed, and where to; `None`: none are.
+    /// The committed checkpoints and their store; `None`: none are committed.
     pub fn kept(&self) -> Option<Kept> {
         self.checkpoints.as_ref()?.kept.clone()
     }
 
-    /// Where the trainer says its step.
+    /// The heartbeat file with the trainer's step.
     pub(crate) fn heartbeat(&self) -> Heartbeat {
         self.checkpoints.as_ref().map(|checkpoints| checkpoints.config.heartbeat.clone()).unwrap_or_default()
     }
 }
 
-/// What to keep, and how often to look.
+/// The checkpoints, and the interval of scans.
 #[derive(Debug)]
 pub struct Checkpoints {
     /// The directory, the store, and the rules between them.
     pub config: Config,
-    /// Between two looks while training.
+    /// The interval of scans during training.
     pub interval: Duration,
-    /// Which they are, for other processes that ask; `None`: they are not committed.
+    /// Their identity for other processes that ask; `None`: they are not committed.
     pub kept: Option<Kept>,
-    /// The trainit beside this one that keeps them; `None`: this one does, or none.
+    /// The other trainit that keeps them; `None`: this one keeps them, or none does.
     pub sibling: Option<Sibling>,
-    /// Those whose checkpoints this one keeps beside its own.
+    /// The other runs whose checkpoints this one keeps, too.
     pub others: Option<Others>,
 }

@@ -14,14 +14,14 @@ use crate::supervisor::checkpoints::config::Config;
 
 /// A warning is logged after this time.
 const SOON: Duration = Duration::from_secs(8);
-/// Between two looks at what moves.
+/// The interval at which progress is checked.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Where the end is near: a platform's usual grace is 30 s.
+/// The limit near the end: a platform's usual grace is 30 s.
 pub(super) const SHORT: Duration = Duration::from_secs(20);
-/// Where the job came to its end by itself.
+/// The limit if the job ended by itself.
 pub(super) const LONG: Duration = Duration::from_secs(60);
 
-/// Watches the store and the directory while work is done.
+/// Watches the store and the directory during work.
 pub(super) struct Watchdog {
     access: Access,
     store: String,
@@ -31,7 +31,7 @@ pub(super) struct Watchdog {
     is_pressed: Rc<Cell<bool>>,
 }
 
-/// A question to a file system.
+/// A pending request to a file system.
 type Asked = Pin<Box<dyn Future<Output = ()>>>;
 
 impl Watchdog {
@@ -45,8 +45,8 @@ impl Watchdog {
         }
     }
 
-    /// Does the work, and logs once what does not answer. Errors: the side that has not answered for
-    /// `limit`, or for [`SHORT`] since the end is near; without `limit` only then.
+    /// Runs the work, and logs once which side does not answer. Errors: the side that has not answered for `limit`, or
+    /// for [`SHORT`] near the end. Without `limit` only the second applies.
     pub(super) async fn watch<T>(
         &self,
         what: &str,
@@ -54,7 +54,7 @@ impl Watchdog {
         work: impl Future<Output = T>,
     ) -> Result<T, String> {
         let mut work = Box::pin(work);
-        let (mut asked, mut asked_at, mut is_told): (Option<Asked>, Duration, bool) = (None, self.clock.now(), false);
+        let (mut asked, mut asked_at, mut is_logged): (Option<Asked>, Duration, bool) = (None, self.clock.now(), false);
         loop {
             tokio::select! {
                 biased;
@@ -72,7 +72,7 @@ impl Watchdog {
             let of_store = self.access.silence();
             let silence = of_store.max(of_dir);
             let (does, has) = self.names(of_dir >= of_store);
-            if silence >= SOON && !std::mem::replace(&mut is_told, true) {
+            if silence >= SOON && !std::mem::replace(&mut is_logged, true) {
                 tracing::warn!(code = "store", "{does}: the {what} waits for it");
             }
             let pressed = self.is_pressed.get().then_some(SHORT);
@@ -82,7 +82,7 @@ impl Watchdog {
         }
     }
 
-    /// What does not answer: now, and for how long.
+    /// The side that does not answer, in the present and the perfect tense.
     fn names(&self, is_directory: bool) -> (String, String) {
         let dir = self.dir.display();
         match is_directory {
@@ -90,10 +90,9 @@ impl Watchdog {
                 format!("the checkpoint directory {dir} does not answer"),
                 format!("the checkpoint directory {dir} has not answered"),
             ),
-            false if self.access.is_refused() => (
-                format!("{} refuses what it is sent", self.store),
-                format!("{} has refused what it is sent", self.store),
-            ),
+            false if self.access.is_refused() => {
+                (format!("{} refuses all data", self.store), format!("{} has refused all data", self.store))
+            }
             false => (format!("{} does not answer", self.store), format!("{} has not answered", self.store)),
         }
     }
