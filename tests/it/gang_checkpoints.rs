@@ -83,6 +83,13 @@ impl Job {
         self.replica_in(rank, &self.disk(rank)).start()
     }
 
+    /// The steps that are committed in this corner of the store.
+    fn committed(&self, corner: &str) -> Vec<u64> {
+        let commits = fs::read_dir(self.root.path().join("store").join(corner).join(".trainit/commits"));
+        let names = commits.into_iter().flatten().flatten().map(|entry| entry.file_name().into_string().unwrap());
+        names.filter_map(|name| name.rsplit('-').nth(1)?.parse().ok()).collect()
+    }
+
     fn start_all(&self) -> Vec<Running> {
         (0..self.count).map(|rank| self.start(rank)).collect()
     }
@@ -206,18 +213,27 @@ fn what_all_have_stays_in_the_store_and_older_commits_go() {
     // Longer than a commit, so that both commit the same steps.
     let job = job.with("PAUSE", "2");
     let replicas = job.start_all();
-    let steps = |corner: &str| -> Vec<u64> {
-        let commits = fs::read_dir(job.root.path().join("store").join(corner).join(".trainit/commits"));
-        let names = commits.into_iter().flatten().flatten().map(|entry| entry.file_name().into_string().unwrap());
-        names.filter_map(|name| name.rsplit('-').nth(1)?.parse().ok()).collect()
-    };
     eventually("early commits are deleted once later ones are common", || {
-        let (first, second) = (steps("."), steps("node-00001"));
+        let (first, second) = (job.committed("."), job.committed("node-00001"));
         let oldest = first.iter().chain(&second).min().copied();
         oldest.is_some_and(|oldest| oldest > 2)
     });
     send(trains(&replicas[1], 1), libc::SIGKILL);
     assert!(goes_on_from(&replicas, 2) > 2, "a common step was kept");
+}
+
+#[test]
+fn a_prune_by_hand_keeps_what_the_gang_kept() {
+    let job = Job::of(2).with_store().with("TRAINIT_GANG_CHECKPOINTS", "each").with("GOAL", "100000");
+    let replicas = vec![job.start(0), job.replica_in(1, &job.disk(1)).env("SAVES", "no").start()];
+    eventually("node 0 has commits, none of them common", || job.committed(".").len() > 2);
+    replicas.iter().for_each(|replica| replica.signal(libc::SIGTERM));
+    finish(replicas).into_iter().for_each(|replica| drop(replica.expect_code(143)));
+    let store = format!("file://{}", job.root.path().join("store").display());
+    let prune = ["checkpoint", "prune", "--keep-last", "1", "--checkpoint-store", &store];
+    let kept = job.committed(".").len();
+    let text = Trainit::new(prune).output().expect_code(0).out();
+    assert!(job.committed(".").len() >= kept.min(16), "{text}");
 }
 
 #[test]

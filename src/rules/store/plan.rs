@@ -68,6 +68,24 @@ impl Hold {
         }
     }
 
+    /// As a commit's manifest records it; `None`: there is no gang.
+    pub fn recorded(self) -> Option<u64> {
+        match self {
+            Hold::Nothing => None,
+            Hold::EveryStep => Some(0),
+            Hold::From(kept) => Some(kept),
+        }
+    }
+
+    /// What the run held back that has recorded this.
+    pub fn of_record(kept: Option<u64>) -> Hold {
+        match kept {
+            None => Hold::Nothing,
+            Some(0) => Hold::EveryStep,
+            Some(kept) => Hold::From(kept),
+        }
+    }
+
     /// All members have this step.
     pub fn raise(&mut self, kept: u64) {
         *self = match *self {
@@ -126,6 +144,13 @@ mod tests {
             [true, false],
             "a commit that is not offered is not protected"
         );
+    }
+
+    #[test]
+    fn what_is_held_back_reads_back_from_its_record() {
+        for hold in [Hold::Nothing, Hold::EveryStep, Hold::From(30)] {
+            assert_eq!(Hold::of_record(hold.recorded()), hold);
+        }
     }
 
     #[test]

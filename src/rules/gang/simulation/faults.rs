@@ -148,7 +148,7 @@ impl World {
         self.at(when, Happening::Replaces { seat });
     }
 
-    /// Whether each required seat would have two agents. Without a store two whole gangs never hear of each other.
+    /// Whether each required seat would have two agents.
     pub(super) fn would_be_two_gangs(&self, next: Seat) -> bool {
         let alive = |seat: Seat| self.agents.iter().filter(|agent| agent.alive && agent.seat == seat).count();
         let mut others = self.plan.seats.iter().filter(|seat| seat.is_required() && **seat != next);
@@ -190,7 +190,7 @@ impl World {
                 7 => Fault::Vanishes { seat, after: lasts * 10 },
                 8 => Fault::StoreAway(lasts),
                 9 => Fault::TrainerHangs { seat, is_reported: self.random.below(2) == 0 },
-                10 if self.plan.store => Fault::SecondGang,
+                10 if self.plan.has_two_gangs() => Fault::SecondGang,
                 _ => Fault::Notice { seat, lead: self.random.between(SECOND, 30 * SECOND) },
             };
             self.at(when, Happening::Fault(fault));

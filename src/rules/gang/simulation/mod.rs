@@ -19,8 +19,9 @@
 //! | each 203 and 204 names a seat | `member_actions` |
 //!
 //! Of two complete gangs with a store one yields, and they train at once only while the store answers late
-//! (`two_gangs_may_train`). Without a store two complete gangs are not tried: only the lease is left. A leader that has claimed a
-//! generation before the end is in the store starts it, and ends it; without a store no other leader knows of the end.
+//! (`two_gangs_may_train`). Without a store two complete gangs are not tried: only the lease is left (`Plan::has_two_gangs`). A
+//! leader that has claimed a generation before the end is in the store starts it, and ends it; without a store no other leader
+//! knows of the end.
 
 mod clock;
 mod faults;

@@ -42,6 +42,12 @@ impl Plan {
         self
     }
 
+    /// Whether two whole gangs are tried. Without a store they never hear of each other, and each begins from the beginning if it
+    /// is told to.
+    pub(super) fn has_two_gangs(&self) -> bool {
+        self.store && !self.from_scratch
+    }
+
     pub(super) fn told_to_begin_anew(mut self, is_told_so: bool) -> Plan {
         self.from_scratch = is_told_so;
         self

@@ -87,7 +87,7 @@ impl World {
         }
         let second = self.would_be_two_gangs(seat);
         self.two_gangs |= second;
-        if second && !self.plan.store {
+        if second && !self.plan.has_two_gangs() {
             let when = self.now + 30 * SECOND;
             return self.at(when, Happening::Replaces { seat });
         }

@@ -30,7 +30,8 @@ fn altered(change: impl FnOnce(&mut Value)) -> Result<Manifest, String> {
 #[test]
 fn a_written_manifest_reads_back_with_sorted_keys() {
     let (some, text) = (Some("1".to_owned()), "1".to_owned());
-    let mut full = Manifest { attempt_tag: Some(1), copies: vec!["c".into()], home: some.clone(), ..good() };
+    let mut full =
+        Manifest { attempt_tag: Some(1), copies: vec!["c".into()], home: some.clone(), gang_kept: Some(7), ..good() };
     full.pointers[0].symlink = true;
     let chunks = Some(Chunks { size: CHUNK, crc32c: vec![text] });
     let (etag, offset) = (some, Some(1));

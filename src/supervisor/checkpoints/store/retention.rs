@@ -168,6 +168,9 @@ impl Retiring {
         // A prune by hand has resumed from nothing; the run whose commits these are has.
         let resumed = newest.as_ref().and_then(|newest| Stamp::parse(newest.parent.as_deref()?));
         let spared = spared.cloned().or(resumed);
+        // It is no member of the gang either.
+        let recorded = || newest.as_ref().map_or(Hold::Nothing, |newest| Hold::of_record(newest.gang_kept));
+        let hold = if remote.attempt().is_none() { recorded() } else { self.hold };
         // A run that was overtaken deletes nothing: the newer one may build on it.
         let attempts = attempts(store).await?;
         let ours = match remote.attempt() {
@@ -178,7 +181,7 @@ impl Retiring {
         let Some(ours) = ours else { return Ok(Going::default()) };
         let mut going = plan::expendable(&judged, self.rule, &ours, spared.as_ref());
         let offered: HashSet<&CommitName> = judged.iter().take(MOST_STEPS).map(|(name, _)| name).collect();
-        going.retain(|name| !self.hold.keeps(name.step, offered.contains(name)));
+        going.retain(|name| !hold.keeps(name.step, offered.contains(name)));
         let mut left = HashSet::new();
         if !going.is_empty() {
             // A file that did not change has the key of an older commit.
