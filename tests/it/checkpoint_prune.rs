@@ -1,9 +1,10 @@
 //! `trainit checkpoint prune`: the commits that it keeps, and the objects that it finds.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 
 use crate::support::Trainit;
-use crate::support::checkpoints::Place;
+use crate::support::checkpoints::{Place, tree};
 
 fn prune(place: &Place, args: &[&str]) -> String {
     place.checkpoint("prune").args(args).output().expect_code(0).out()
@@ -73,4 +74,94 @@ fn a_dry_prune_reports_the_same_orphaned_data_as_a_real_one() {
     assert!(real.contains("deleted 2 commits and 4 objects without a commit; 1 commit stays"), "{real}");
     assert_eq!(dry.replace("would delete", "deleted"), real);
     assert!(store.join("notes.txt").exists(), "what is another's is left alone, and no word is lost on it");
+}
+
+#[test]
+fn retention_keeps_the_newest_and_the_multiples_and_deletes_their_data_too() {
+    let place = Place::new();
+    for step in 1..=6 {
+        place.save(step);
+        place.checkpoint("push").args(["--keep-last", "2", "--keep-every", "3"]).output().expect_code(0);
+    }
+    assert_eq!(place.steps(), [6, 5, 3]);
+    let mut left: Vec<_> = fs::read_dir(place.store()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, [".trainit", "step-3", "step-5", "step-6"]);
+    for step in 1..=6 {
+        assert!(place.local().join(format!("step-{step}/weights.bin")).exists(), "nothing local is deleted");
+    }
+}
+
+#[test]
+fn an_older_commit_is_not_deleted_while_the_newer_ones_are_torn() {
+    let place = Place::new();
+    place.save_and_push(1..=2);
+    fs::remove_file(place.store().join("step-2/0000000002-000001/weights.bin")).unwrap();
+    place.save(3);
+    place.checkpoint("push").args(["--keep-last", "2"]).output().expect_code(0);
+    assert_eq!(place.steps(), [3, 1]);
+}
+
+#[test]
+fn a_dry_prune_only_reports_what_it_would_delete() {
+    let place = Place::new();
+    place.save_and_push(1..=3);
+    let prune = || place.checkpoint("prune").args(["--keep-last", "1"]);
+    let done = prune().args(["--dry-run"]).output().expect_code(0);
+    assert!(done.out().contains("would delete 2 commits"), "{}", done.out());
+    assert_eq!(place.steps(), [3, 2, 1]);
+    prune().output().expect_code(0);
+    assert_eq!(place.steps(), [3]);
+}
+
+#[test]
+fn data_of_no_commit_is_pruned_when_it_is_a_day_old_and_no_other_stores_data_ever() {
+    let place = Place::new();
+    place.save(1);
+    place.checkpoint("push").env("TRAINIT_TEST_FAULT", "8").output().expect_code(137);
+    let orphan = place.store().join("step-1/0000000001-000001");
+    let others = place.store().join("node-00001/step-1/0000000001-000001");
+    fs::create_dir_all(&others).unwrap();
+    fs::write(others.join("w"), "1").unwrap();
+    // A node claims its attempt before it has data. Here its store is on another disk, where only a lookup by name
+    // finds it.
+    fs::create_dir_all(place.path("claims/attempts")).unwrap();
+    fs::write(place.path("claims/attempts/0000000001.json"), "{}").unwrap();
+    symlink(place.path("claims"), place.store().join("node-00001/.trainit")).unwrap();
+    fs::write(orphan.join("half#1"), "1").unwrap();
+    fs::write(place.store().join("notes#1"), "1").unwrap();
+    place.push();
+    let age = |path: &std::path::Path| {
+        for entry in fs::read_dir(path).unwrap().map(|e| e.unwrap().path()).filter(|p| p.is_file()) {
+            let day_before_yesterday = std::time::SystemTime::now() - std::time::Duration::from_secs(48 * 3600);
+            fs::File::open(entry).unwrap().set_modified(day_before_yesterday).unwrap();
+        }
+    };
+    place.checkpoint("prune").output().expect_code(0);
+    assert!(orphan.join("weights.bin").exists(), "young data may be on its way into a commit");
+    let ours = place.store().join("step-1/0000000002-000001");
+    for path in [orphan.clone(), orphan.join("layers"), others.clone(), ours, place.store()] {
+        age(&path);
+    }
+    let done = place.checkpoint("prune").args(["--dry-run"]).output().expect_code(0);
+    assert!(done.out().contains("0 commits and 3 objects"), "{}", done.out());
+    place.checkpoint("prune").output().expect_code(0);
+    assert!(!orphan.exists());
+    assert!(others.join("w").exists() && place.store().join("notes#1").exists());
+    assert_eq!(place.steps(), [1]);
+    place.checkpoint("verify").output().expect_code(0);
+}
+
+#[test]
+fn young_data_without_a_commit_is_deleted_on_request_and_committed_data_never() {
+    let place = Place::new();
+    let saved = place.save(1);
+    place.checkpoint("push").env("TRAINIT_TEST_FAULT", "8").output().expect_code(137);
+    place.push();
+    let orphan = place.store().join("step-1/0000000001-000001");
+    place.checkpoint("prune").args(["--orphan-age", "1h"]).output().expect_code(0);
+    assert!(orphan.exists());
+    place.checkpoint("prune").args(["--orphan-age", "0s"]).output().expect_code(0);
+    assert!(!orphan.exists());
+    assert_eq!(tree(&place.pull_afresh("elsewhere").join("step-1")), saved);
 }

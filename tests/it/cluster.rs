@@ -223,8 +223,10 @@ fn an_unreadable_file_of_sagemaker_starts_nothing() {
     const FILE: &str = "/opt/ml/input/config/resourceconfig.json";
     let written = format!("echo '{{\"hosts\":[\"a\",\"b\"],\"current_host\":\"b\"}}' >{FILE}; chmod 600 {FILE}");
     let of_a_user = "exec setpriv --reuid 65534 --clear-groups";
-    let cases =
-        [(format!("{written}; {of_a_user}"), "Permission denied"), (format!("mkdir {FILE}; exec"), "no regular file")];
+    let cases = [
+        (format!("{written}; {of_a_user}"), "Permission denied"),
+        (format!("mkdir {FILE}; exec"), "not a regular file"),
+    ];
     for (script, why) in cases {
         let script =
             format!("mkdir -p /opt/ml && mount -t tmpfs none /opt/ml && mkdir -p \"${{0%/*}}\" && {script} \"$@\"");

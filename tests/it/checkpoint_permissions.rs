@@ -1,0 +1,121 @@
+//! Files and directories that trainit may not read or write: one clear line, the right code, nothing lost.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use crate::support::checkpoints::{Place, tree};
+use crate::support::{Trainit, stopped};
+
+/// Runs as a user who owns no file of the place.
+fn as_other_user(place: &Place, action: &str) -> Trainit {
+    let (local, url) = (place.local(), place.url());
+    let args = [
+        "checkpoint",
+        action,
+        "--checkpoint-store",
+        &url,
+        "--checkpoint-dir",
+        local.to_str().unwrap(),
+        "--settle",
+        "0",
+    ];
+    Trainit::through(&["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"], args)
+}
+
+fn is_root(place: &Place) -> bool {
+    fs::metadata(place.local()).unwrap().uid() == 0
+}
+
+fn open_to_all(place: &Place) {
+    fs::create_dir_all(place.store()).unwrap();
+    for path in [place.path(""), place.local(), place.store()] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
+    }
+}
+
+#[test]
+fn without_hard_links_a_checkpoint_is_committed_unless_it_is_deleted_during_the_copy() {
+    if !is_root(&Place::new()) {
+        return;
+    }
+    let place = Place::new();
+    let saved = place.save(1);
+    open_to_all(&place);
+    as_other_user(&place, "push").output().expect_code(0);
+    assert_eq!(tree(&place.pull_afresh("elsewhere").join("step-1")), saved);
+    place.save(2);
+    let push = as_other_user(&place, "push").env("TRAINIT_TEST_FAULT", "3:stop").start();
+    stopped(&push);
+    fs::remove_dir_all(place.local().join("step-2")).unwrap();
+    push.signal(libc::SIGCONT);
+    let done = push.finish().expect_code(1);
+    assert!(done.err().contains("while it was copied"), "{}", done.err());
+    assert_eq!(place.steps(), [1]);
+}
+
+#[test]
+fn a_path_without_permission_is_named_in_one_line() {
+    if !is_root(&Place::new()) {
+        return;
+    }
+    let place = Place::new();
+    place.save(1);
+    open_to_all(&place);
+    fs::set_permissions(place.local().join("step-1/weights.bin"), fs::Permissions::from_mode(0o600)).unwrap();
+    let done = as_other_user(&place, "push").output();
+    assert!([1, 204].contains(&done.code()) && done.err().contains("weights.bin"), "{}", done.err());
+    fs::set_permissions(place.store(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::remove_dir_all(place.store().join(".trainit")).unwrap();
+    let done = as_other_user(&place, "push").output().expect_code(204);
+    assert!(done.err().contains("Permission denied") && done.err().lines().count() == 1, "{}", done.err());
+    fs::set_permissions(place.store(), fs::Permissions::from_mode(0o777)).unwrap();
+    let _ = fs::remove_dir_all(place.store().join("step-1"));
+    fs::set_permissions(place.local().join("step-1/weights.bin"), fs::Permissions::from_mode(0o644)).unwrap();
+    fs::set_permissions(place.local(), fs::Permissions::from_mode(0o555)).unwrap();
+    fs::remove_dir_all(place.local().join(".trainit")).unwrap();
+    as_other_user(&place, "push").output().expect_code(0);
+    assert_eq!(place.steps(), [1], "what can be read can be sent");
+}
+
+/// A place with step 1, pushed by another user. `None` if the tests do not run as root.
+fn pushed_by_other_user() -> Option<Place> {
+    let place = Place::new();
+    if !is_root(&place) {
+        return None;
+    }
+    place.save(1);
+    open_to_all(&place);
+    as_other_user(&place, "push").output().expect_code(0);
+    Some(place)
+}
+
+#[test]
+fn a_directory_that_can_only_be_read_can_be_pushed_and_a_run_that_would_restore_into_it_is_125() {
+    let place = Place::new();
+    place.save(1);
+    let script = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\" && shift && exec \"$@\"";
+    let (local, url) = (place.local(), place.url());
+    let prefix = ["unshare", "-rm", "sh", "-c", script, "sh", local.to_str().unwrap()];
+    let places = ["--checkpoint-store", &url, "--checkpoint-dir", local.to_str().unwrap()];
+    let read_only =
+        |command: &[&str], operands: &[&str]| Trainit::through(&prefix, [command, &places, operands].concat()).output();
+    let done = read_only(&["checkpoint", "push"], &[]).expect_code(0);
+    assert_eq!(done.err(), "");
+    assert!(read_only(&["checkpoint", "push"], &[]).expect_code(0).out().contains("nothing to push"));
+    assert_eq!(place.steps(), [1]);
+    let done = read_only(&["run"], &["--", "true"]).expect_code(125);
+    assert!(done.err().contains("cannot use the checkpoint directory"), "{}", done.err());
+}
+
+#[test]
+fn unreadable_files_do_not_prevent_a_start_but_unreadable_commits_do() {
+    let Some(place) = pushed_by_other_user() else { return };
+    // For example at the root of a disk.
+    fs::create_dir(place.store().join("lost+found")).unwrap();
+    fs::set_permissions(place.store().join("lost+found"), fs::Permissions::from_mode(0o700)).unwrap();
+    as_other_user(&place, "prune").output().expect_code(0);
+    std::os::unix::fs::chown(place.store().join(".trainit/commits"), Some(0), Some(0)).unwrap();
+    fs::set_permissions(place.store().join(".trainit/commits"), fs::Permissions::from_mode(0o700)).unwrap();
+    let done = as_other_user(&place, "prune").output().expect_code(204);
+    assert!(done.err().contains("Permission denied") && done.err().contains(".trainit/commits"), "{}", done.err());
+}
