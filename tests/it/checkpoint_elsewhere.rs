@@ -38,6 +38,6 @@ fn directories_are_restored_with_their_modes() {
     place.push();
     let there = place.pull_afresh("there").join("step-2");
     let restored = modes.map(|(directory, _)| mode(&there.join(directory)));
-    assert_eq!(restored, [0o770, 0o707, 0o755], "whoever owns one can go on using it");
+    assert_eq!(restored, [0o770, 0o707, 0o755], "the owner of each file can still use it");
     assert!(place.checkpoint_in("pull", &place.path("there")).output().out().contains("is already in place"));
 }

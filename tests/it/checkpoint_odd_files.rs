@@ -44,7 +44,7 @@ fn a_pipe_with_the_name_of_a_claim_does_not_block_a_push() {
     let claim = place.store().join(".trainit/attempts/0000000001.json");
     nix::unistd::mkfifo(&claim, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let done = place.checkpoint("push").output().expect_code(204);
-    assert!(done.err().contains("0000000001.json: it is no regular file"), "{}", done.err());
+    assert!(done.err().contains("0000000001.json: it is not a regular file"), "{}", done.err());
 }
 
 #[test]

@@ -209,7 +209,7 @@ impl Directory {
 /// Opens a regular file for reading. Other files are refused: the open of a FIFO waits for a writer.
 fn open_file(path: &Path) -> io::Result<File> {
     let file = trusted_open::reach(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK)?;
-    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no regular file")) }
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
 }
 
 #[cfg(test)]

@@ -35,8 +35,8 @@ pub(in crate::edge::store) async fn open(bucket: &Bucket, access: &Access) -> Re
     let mut builder = GoogleCloudStorageBuilder::new();
     if is_unsigned {
         // The crate would still ask for a token before it writes.
-        let nobody = GcpCredential { bearer: String::new() };
-        builder = builder.with_credentials(Arc::new(StaticCredentialProvider::new(nobody))).with_skip_signature(true);
+        let anonymous = GcpCredential { bearer: String::new() };
+        builder = builder.with_credentials(Arc::new(StaticCredentialProvider::new(anonymous))).with_skip_signature(true);
     } else {
         for (key, value) in values::settings(access, "GOOGLE_")? {
             builder = builder.with_config(key, value);

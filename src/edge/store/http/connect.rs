@@ -107,8 +107,8 @@ impl HttpService for Service {
         let body = Watched { body, host: host.clone(), left, is_good, progress: progress.clone() };
         let body = if !is_good {
             let mut words = String::from_utf8_lossy(&body.beginning().await).into_owned();
-            if let Some(told) = error::elsewhere(&parts) {
-                (parts.status, words) = (StatusCode::BAD_REQUEST, told);
+            if let Some(message) = error::elsewhere(&parts) {
+                (parts.status, words) = (StatusCode::BAD_REQUEST, message);
             }
             parts.status = error::of_the_moment(&words).unwrap_or(parts.status);
             // Only now is it known whether the refusal means "later", which is no progress.
