@@ -176,7 +176,7 @@ fn show(as_json: bool, value: &Value, text: &str) -> u8 {
 }
 
 async fn pull(mirror: &mut Mirror, restore: Resuming, as_json: bool) -> Result<u8, Failure> {
-    mirror.listeners.hear_restore(Box::new(|| shown("pulling")));
+    mirror.listeners.on_restore(Box::new(|| shown("pulling")));
     let resume = mirror.restore().await?;
     let fetched = mirror.fetched.unwrap_or(0);
     let object = resume.as_ref().map(|r| {

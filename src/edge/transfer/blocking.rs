@@ -20,11 +20,11 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Runs `work` on another thread. If the future is dropped, the work continues there.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     let done = Arc::new(Mutex::new(None));
-    let told = Arc::clone(&done);
+    let result = Arc::clone(&done);
     // Boxed, so that the runtime's part is compiled once instead of for each of a hundred callers.
     let work: Box<dyn FnOnce() + Send> = Box::new(move || {
         let outcome = work();
-        *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+        *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
     });
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?;
     let outcome = done.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -93,12 +93,12 @@ impl Lanes {
 
 impl Lane {
     async fn open() -> Option<Lane> {
-        let (told, hears) = oneshot::channel();
+        let (handle_sender, handle) = oneshot::channel();
         let (wanted, over) = oneshot::channel();
         let (ends, lasts) = oneshot::channel();
         let started = signals::thread_without_signals("transfer", move || {
             let Ok(runtime) = runtime(true) else { return };
-            let _ = told.send(runtime.handle().clone());
+            let _ = handle_sender.send(runtime.handle().clone());
             runtime.block_on(async {
                 tokio::select! {
                     _ = over => {}
@@ -110,7 +110,7 @@ impl Lane {
             drop(ends);
         });
         started.ok()?;
-        Some(Lane { handle: hears.await.ok()?, wanted, lasts })
+        Some(Lane { handle: handle.await.ok()?, wanted, lasts })
     }
 }
 

@@ -30,7 +30,7 @@ use crate::supervisor::job::heartbeat::Heartbeat;
 use crate::supervisor::status::history::History;
 use crate::supervisor::status::page::Question;
 use keep::Keep;
-use orders::{NO_END, Order, Teller};
+use orders::{EventSender, NO_END, Order};
 pub use peers::Peers;
 pub use preemption_watch::PreemptionWatch;
 pub use work::Work;
@@ -78,7 +78,7 @@ impl Background {
         let (event_sender, events) = mpsc::channel();
         let (question_sender, questions) = mpsc::channel();
         let (eventfd, incarnation) = (EventFd::new()?, Arc::new(AtomicU64::new(0)));
-        let teller = Teller {
+        let sender = EventSender {
             events: event_sender,
             questions: question_sender,
             eventfd: eventfd.clone(),
@@ -96,7 +96,7 @@ impl Background {
             let (runtime, begun) = runtime.map_or_else(|e| (None, Err(e)), |runtime| (Some(runtime), Ok(())));
             let _ = ready.send(begun);
             if let Some(runtime) = runtime {
-                runtime.block_on(carry_out(work, order_receiver, begins_of, teller, clock, history));
+                runtime.block_on(carry_out(work, order_receiver, begins_of, sender, clock, history));
             }
         })?;
         begins.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;

@@ -31,7 +31,7 @@ use crate::rules::text::safe_text::and_more;
 use crate::supervisor::checkpoints::commit::hard_links::Held;
 use crate::supervisor::checkpoints::commit::send::Sending;
 use crate::supervisor::checkpoints::failure::Stop;
-use crate::supervisor::checkpoints::progress::{going_on, make_durable};
+use crate::supervisor::checkpoints::progress::{make_durable, with_progress};
 use crate::supervisor::checkpoints::store::claim::Remote;
 
 /// The pause before another try; it doubles each time.
@@ -115,7 +115,7 @@ pub(crate) async fn publish(
         now != std::mem::replace(&mut before, now)
     };
     let copying = copy(&model.dir, &listing, &opened, remote, &sent, &report);
-    going_on(copying, moves, &report).await.map_err(|stop| match stop {
+    with_progress(copying, moves, &report).await.map_err(|stop| match stop {
         Stop::Fenced(by) => Stop::Fenced(by),
         stop => Stop::Failed(format!(
             "the model in {dir} is not in {store}: {}; {} of its {files} files are there now, the rest is what was there \

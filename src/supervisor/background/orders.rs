@@ -44,16 +44,16 @@ pub(in crate::supervisor) enum Order {
 
 /// The thread's end of the channels.
 #[derive(Debug, Clone)]
-pub(in crate::supervisor) struct Teller {
+pub(in crate::supervisor) struct EventSender {
     pub(super) events: mpsc::Sender<Event>,
     pub(super) questions: mpsc::Sender<Question>,
     pub(super) eventfd: EventFd,
     pub(super) incarnation: Arc<AtomicU64>,
 }
 
-impl Teller {
+impl EventSender {
     /// Sends an event to the supervisor.
-    pub(in crate::supervisor) fn tell(&self, event: Event) {
+    pub(in crate::supervisor) fn send(&self, event: Event) {
         // There is no receiver after the end of the job.
         let _ = self.events.send(event);
         self.eventfd.notify();

@@ -14,14 +14,14 @@ pub struct PreemptionWatch {
 }
 
 impl PreemptionWatch {
-    /// Runs every loop. `tell` receives every report except remarks, which are logged. Never returns.
-    pub(super) async fn watch(self, tell: impl Fn(Event) + Clone + 'static) {
-        let all = self.watches.into_iter().map(|(watch, endpoint)| follow(watch, endpoint, tell.clone()));
+    /// Runs every loop. `send` receives every report except remarks, which are logged. Never returns.
+    pub(super) async fn watch(self, send: impl Fn(Event) + Clone + 'static) {
+        let all = self.watches.into_iter().map(|(watch, endpoint)| follow(watch, endpoint, send.clone()));
         futures_util::future::join_all(all).await;
     }
 }
 
-async fn follow(mut key: Box<dyn Watch>, endpoint: String, tell: impl Fn(Event)) {
+async fn follow(mut key: Box<dyn Watch>, endpoint: String, send: impl Fn(Event)) {
     loop {
         let question = key.question();
         let since = Clock::start();
@@ -31,7 +31,7 @@ async fn follow(mut key: Box<dyn Watch>, endpoint: String, tell: impl Fn(Event))
         }
         let evaluation = key.evaluate(answer.as_ref().ok(), since.now(), random());
         for item in evaluation.news {
-            tell(match item {
+            send(match item {
                 News::Leaving(notice) => Event::Preempted { id: notice.id, source: notice.source, lead: notice.lead },
                 News::Withdrawn { id, source } => Event::Withdrawn { id, source },
                 News::Soon(why) => Event::Warned { why },

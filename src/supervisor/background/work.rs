@@ -9,7 +9,7 @@ use super::preemption_watch::PreemptionWatch;
 use crate::edge::clock::Clock;
 use crate::edge::transfer::blocking;
 use crate::supervisor::background::keep::Keep;
-use crate::supervisor::background::orders::{Order, Teller};
+use crate::supervisor::background::orders::{EventSender, Order};
 use crate::supervisor::fetch::{self, Fetch};
 use crate::supervisor::status::history::History;
 use crate::supervisor::status::page::Page;
@@ -54,21 +54,21 @@ pub(super) async fn carry_out(
     work: Work,
     orders: orders::UnboundedReceiver<Order>,
     begins: Begins,
-    teller: Teller,
+    events: EventSender,
     clock: Clock,
     history: History,
 ) {
     let watch = async {
         if let Some(preemption_watch) = work.preemption_watch {
-            let teller = teller.clone();
-            preemption_watch.watch(move |event| teller.tell(event)).await;
+            let events = events.clone();
+            preemption_watch.watch(move |event| events.send(event)).await;
         }
         std::future::pending::<()>().await;
     };
     let meet = async {
         if let Some(peers) = work.peers {
             begins.gather.notified().await;
-            teller.tell(peers.wait().await);
+            events.send(peers.wait().await);
         }
         std::future::pending::<()>().await;
     };
@@ -76,7 +76,7 @@ pub(super) async fn carry_out(
         if !work.fetches.is_empty() {
             begins.fetch.notified().await;
             tokio::select! {
-                event = fetch::all(work.fetches) => teller.tell(event),
+                event = fetch::all(work.fetches) => events.send(event),
                 never = blocking::keep_a_thread() => match never {},
             }
         }
@@ -84,14 +84,14 @@ pub(super) async fn carry_out(
     };
     let show = async {
         if let Some(page) = work.page {
-            page.serve(teller.clone(), history).await;
+            page.serve(events.clone(), history).await;
         }
         std::future::pending::<()>().await;
     };
     let keep = async {
         match work.keep {
             Some(keep) => tokio::select! {
-                () = keep.work(orders, teller.clone(), clock) => {}
+                () = keep.work(orders, events.clone(), clock) => {}
                 never = blocking::keep_a_thread() => match never {},
             },
             None => {

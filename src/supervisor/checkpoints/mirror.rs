@@ -157,7 +157,7 @@ impl Mirror {
             let claim = claim(&remote.store).await.map_err(|error| mirror.config.away(&error))?;
             if !claim.honest {
                 mirror.note(format!(
-                    "{} ignores put-if-absent: two runs at once are told apart by a random tag only",
+                    "{} ignores put-if-absent: only a random tag distinguishes two runs at once",
                     remote.address
                 ));
             }
@@ -253,8 +253,8 @@ impl Mirror {
     /// Deletes what retention no longer keeps, for so long. The next commit does not wait for it.
     pub async fn retire(&mut self, turn: Duration, is_last: bool) {
         let Some(remote) = &self.remote else { return };
-        let told = self.retiring.retire(remote, self.history.parent.as_ref(), turn, is_last).await;
-        told.into_iter().for_each(|line| self.note(line));
+        let lines = self.retiring.retire(remote, self.history.parent.as_ref(), turn, is_last).await;
+        lines.into_iter().for_each(|line| self.note(line));
     }
 
     /// Deletes what retention does not keep, and data of no commit and what was written half, old enough; `dry` only says

@@ -9,16 +9,16 @@ use crate::edge::store::{Store, StoreError};
 use crate::rules::job::Event;
 use crate::rules::text::transfer_progress::{LINE_EVERY, words};
 
-/// Between two looks whether what takes long goes on.
+/// The pause between two checks for progress.
 const LOOK_PAUSE: Duration = Duration::from_secs(2);
 /// No disk takes fewer bytes a second.
 const SLOWEST_DISK: u64 = 4 << 20;
 
-/// Runs the work, and calls `told` each time that `moves` reports progress.
-pub(crate) async fn going_on<T>(
+/// Runs the work, and calls `report` after each check that finds progress.
+pub(crate) async fn with_progress<T>(
     work: impl Future<Output = T>,
     mut moves: impl FnMut() -> bool,
-    told: &dyn Fn(u64),
+    report: &dyn Fn(u64),
 ) -> T {
     tokio::pin!(work);
     loop {
@@ -27,71 +27,71 @@ pub(crate) async fn going_on<T>(
             done = &mut work => return done,
             () = tokio::time::sleep(LOOK_PAUSE) => {
                 if moves() {
-                    told(0);
+                    report(0);
                 }
             }
         }
     }
 }
 
-/// Flushes what was sent to the device. Nothing reports its progress, so it counts as going on for as long as a slow disk takes
-/// for so many bytes.
+/// Flushes these objects to the device. A flush reports no progress, so it counts as progress for as long as a slow disk takes
+/// for `bytes`.
 pub(crate) async fn make_durable(
     store: &Store,
     keys: &[String],
     bytes: u64,
-    told: &dyn Fn(u64),
+    report: &dyn Fn(u64),
 ) -> Result<(), StoreError> {
     let (clock, limit) = (Clock::start(), Duration::from_secs(bytes / SLOWEST_DISK));
-    going_on(store.make_durable(keys, bytes), || clock.now() < limit, told).await
+    with_progress(store.make_durable(keys, bytes), || clock.now() < limit, report).await
 }
 
-/// Hears bytes done and bytes in all of one transfer.
-pub(crate) type Hear = Box<dyn Fn(u64, u64)>;
+/// Called with the bytes done and the bytes in all of one transfer.
+pub(crate) type OnProgress = Box<dyn Fn(u64, u64)>;
 
 /// The listeners of a mirror, and how far its restore is.
 #[derive(Default)]
 pub(crate) struct Listeners {
-    /// Makes a listener for each restore: the one before may be long ago.
-    restore: Option<Box<dyn Fn() -> Hear>>,
-    hear: RefCell<Option<Hear>>,
-    /// Hears how many steps the store is behind the directory, at each look, and the step of each commit that a restore finds
-    /// good, before anything is fetched; with none, that the last one was not.
-    pub(crate) tell: Option<Box<dyn Fn(Event)>>,
+    /// Makes the callback of each restore.
+    restore: Option<Box<dyn Fn() -> OnProgress>>,
+    on_progress: RefCell<Option<OnProgress>>,
+    /// Called at each look with the number of steps that the store is behind the directory, and at each restore with the step of
+    /// the commit that it found, before it fetches anything. No step: the commit was damaged.
+    pub(crate) on_event: Option<Box<dyn Fn(Event)>>,
     done: Cell<u64>,
     all: Cell<u64>,
 }
 
 impl Listeners {
-    /// Tells bytes done and bytes in all of each restore from now on, one of these listeners each.
-    pub(crate) fn hear_restore(&mut self, listen: Box<dyn Fn() -> Hear>) {
-        self.restore = Some(listen);
+    /// Reports the progress of each later restore to a new callback.
+    pub(crate) fn on_restore(&mut self, begin: Box<dyn Fn() -> OnProgress>) {
+        self.restore = Some(begin);
     }
 
-    pub(crate) fn tell(&self, event: Event) {
-        if let Some(tell) = &self.tell {
-            tell(event);
+    pub(crate) fn emit(&self, event: Event) {
+        if let Some(on_event) = &self.on_event {
+            on_event(event);
         }
     }
 
-    /// So many bytes are to be moved.
+    /// A restore of `all` bytes begins.
     pub(crate) fn begin(&self, all: u64) {
-        self.hear.replace(self.restore.as_ref().map(|listen| listen()));
+        self.on_progress.replace(self.restore.as_ref().map(|begin| begin()));
         self.done.set(0);
         self.all.set(all);
     }
 
-    /// So many more have been.
+    /// `more` bytes have been restored.
     pub(crate) fn moved(&self, more: u64) {
         self.done.set(self.done.get() + more);
-        if let Some(hear) = &*self.hear.borrow() {
-            hear(self.done.get(), self.all.get());
+        if let Some(on_progress) = &*self.on_progress.borrow() {
+            on_progress(self.done.get(), self.all.get());
         }
     }
 }
 
-/// Says now and then how far a long transfer is: `committing the checkpoint: 1.5 of 6.0 GiB …`.
-fn lines(what: &'static str, say: fn(String)) -> Hear {
+/// Reports the progress of a long transfer at intervals: `committing the checkpoint: 1.5 of 6.0 GiB …`.
+fn lines(what: &'static str, say: fn(String)) -> OnProgress {
     let (clock, said, last) = (Cell::new(Clock::start()), Cell::new(Duration::ZERO), Cell::new(0));
     Box::new(move |done, all| {
         if done < last.replace(done) {
@@ -108,12 +108,12 @@ fn lines(what: &'static str, say: fn(String)) -> Hear {
 }
 
 /// The same in the log.
-pub(crate) fn log_lines(what: &'static str) -> Hear {
+pub(crate) fn log_lines(what: &'static str) -> OnProgress {
     lines(what, |line| tracing::info!("{line}"))
 }
 
 /// Progress of a subcommand on standard error: a bar on a terminal, else a line now and then.
-pub(crate) fn shown(what: &'static str) -> Hear {
+pub(crate) fn shown(what: &'static str) -> OnProgress {
     let bar = progress_line::of_bytes();
     if bar.is_hidden() {
         return lines(what, |line| stdio::complain(&format!("trainit: {line}")));
@@ -138,12 +138,12 @@ mod tests {
             looks.set(looks.get() + 1);
             looks.get() > 1
         };
-        let told = |more| {
+        let report = |more| {
             assert_eq!(more, 0, "no byte more is through");
             said.set(said.get() + 1);
             is_enough.notify_one();
         };
-        going_on(is_enough.notified(), moves, &told).await;
+        with_progress(is_enough.notified(), moves, &report).await;
         assert_eq!((looks.get(), said.get()), (2, 1));
     }
 }

@@ -13,7 +13,7 @@ use crate::edge::net::http_server;
 use crate::rules::status::history as rules;
 use crate::rules::status::html::Scene;
 use crate::rules::status::page::{self, Shown};
-use crate::supervisor::background::orders::Teller;
+use crate::supervisor::background::orders::EventSender;
 use crate::supervisor::status::history::History;
 
 /// The run's page is rendered at most once in this time, for any number of readers.
@@ -48,7 +48,7 @@ impl Page {
     }
 
     /// Serves requests until it is dropped.
-    pub(in crate::supervisor) async fn serve(self, teller: Teller, history: History) {
+    pub(in crate::supervisor) async fn serve(self, events: EventSender, history: History) {
         let clock = Clock::start();
         let last = RefCell::new(None::<(Duration, Shown)>);
         let show = async |page| {
@@ -57,7 +57,7 @@ impl Page {
                 return Some(shown);
             }
             let (answer, scene) = oneshot::channel();
-            teller.ask(Question(answer));
+            events.ask(Question(answer));
             let shown = match page {
                 page::Page::Run => page.show(&scene.await.ok()?, &history.copy()),
                 _ => page.show(&scene.await.ok()?, &rules::History::default()),

@@ -36,7 +36,8 @@ pub(in crate::edge::store) async fn open(bucket: &Bucket, access: &Access) -> Re
     if is_unsigned {
         // The crate would still ask for a token before it writes.
         let anonymous = GcpCredential { bearer: String::new() };
-        builder = builder.with_credentials(Arc::new(StaticCredentialProvider::new(anonymous))).with_skip_signature(true);
+        builder =
+            builder.with_credentials(Arc::new(StaticCredentialProvider::new(anonymous))).with_skip_signature(true);
     } else {
         for (key, value) in values::settings(access, "GOOGLE_")? {
             builder = builder.with_config(key, value);

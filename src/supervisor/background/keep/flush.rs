@@ -51,7 +51,7 @@ impl CheckpointThread {
             mirror.mark_unfinished(false).await;
         }
         if by.is_none() && matches!(flushed, Ok(Flushed::Done { .. } | Flushed::Stepless)) && queue.is_idle() {
-            self.report.tell(Event::Tidying);
+            self.report.send(Event::Tidying);
             queue.during(orders, TO_ANY, self.retire(LAST_TURN, true)).await;
         }
         self.report.flushed(flushed);
@@ -75,7 +75,7 @@ impl CheckpointThread {
     /// has taken over.
     async fn await_others(&mut self, by: Option<Duration>) -> Result<(), Attempt> {
         let awaited = self.until_others_end(by).await;
-        self.report.tell(Event::AwaitsOthers(None));
+        self.report.send(Event::AwaitsOthers(None));
         awaited
     }
 
@@ -101,7 +101,7 @@ impl CheckpointThread {
             let left = by.map(|by| by.saturating_sub(self.clock.now()));
             // Usually they have ended by the second check.
             if !std::mem::replace(&mut is_logged, true) {
-                self.report.tell(Event::AwaitsOthers(Some(time_limit)));
+                self.report.send(Event::AwaitsOthers(Some(time_limit)));
             } else {
                 if let Some(Outcome::Fenced { by }) = self.commit(How::running(self.settle), left).await {
                     return Err(by);

@@ -31,7 +31,7 @@ impl CheckpointThread {
         };
         (self.writer, self.died_ns) = (Writer::Finished, None);
         match offered {
-            Ok(offer) => self.report.tell(Event::Surveyed(offer)),
+            Ok(offer) => self.report.send(Event::Surveyed(offer)),
             Err(failure) => self.report.not_restored(failure),
         }
     }

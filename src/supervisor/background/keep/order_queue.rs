@@ -91,14 +91,14 @@ impl OrderQueue {
             tokio::select! {
                 biased;
                 done = &mut work => return Some(done),
-                order = orders.recv() => by = [by, self.hear(order?, yields)].into_iter().flatten().min(),
+                order = orders.recv() => by = [by, self.take(order?, yields)].into_iter().flatten().min(),
                 () = tokio::time::sleep(left.unwrap_or_default()), if left.is_some() => return None,
             }
         }
     }
 
     /// Queues the order. Returns the new deadline of the work in progress.
-    fn hear(&mut self, order: Order, yields: Yields) -> Option<Duration> {
+    fn take(&mut self, order: Order, yields: Yields) -> Option<Duration> {
         // From now on commits ignore the bandwidth limit.
         let is_urgent =
             matches!(order, Order::SetCommitDeadline(_) | Order::Flush(_) | Order::CommitSoon { notice: true });
@@ -147,7 +147,7 @@ mod tests {
         for (come, expected) in cases {
             let (orders, mut received) = unbounded_channel();
             let mut queue = OrderQueue::new(Clock::start(), None, Rc::default());
-            come.iter().for_each(|order| orders.send(*order).expect("is heard"));
+            come.iter().for_each(|order| orders.send(*order).expect("the queue is open"));
             drop(orders);
             assert_eq!(queue.during(&mut received, TO_NONE, pending::<()>()).await, None);
             let left: Vec<Order> = std::iter::from_fn(|| queue.next()).collect();
@@ -160,7 +160,7 @@ mod tests {
         for (yields, is_through) in [(TO_NONE, true), (TO_A_FLUSH, false)] {
             let (orders, mut received) = unbounded_channel();
             let mut queue = OrderQueue::new(Clock::start(), None, Rc::default());
-            orders.send(Order::Flush(None)).expect("is heard");
+            orders.send(Order::Flush(None)).expect("the queue is open");
             let work = tokio::time::sleep(Duration::from_millis(50));
             assert_eq!(queue.during(&mut received, yields, work).await.is_some(), is_through);
         }

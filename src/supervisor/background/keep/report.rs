@@ -7,11 +7,11 @@ use crate::edge::clock::Clock;
 use crate::rules::job::{self, Event, Flushed, Mirrored};
 use crate::rules::process::exit;
 use crate::rules::store::names::Attempt;
-use crate::supervisor::background::orders::Teller;
+use crate::supervisor::background::orders::EventSender;
 use crate::supervisor::checkpoints::commit::outcome::Outcome;
 use crate::supervisor::checkpoints::failure::Failure;
 use crate::supervisor::checkpoints::mirror::{Mirror, Resume};
-use crate::supervisor::checkpoints::progress::{Hear, log_lines};
+use crate::supervisor::checkpoints::progress::{OnProgress, log_lines};
 
 /// The pause between two reports of progress to the supervisor.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(500);
@@ -20,60 +20,60 @@ const SAID_AGAIN: Duration = Duration::from_secs(120);
 
 /// Reports to the supervisor and the log.
 pub(super) struct Report {
-    teller: Teller,
+    events: EventSender,
     /// The last complaint, and how far behind the store was then. So an outage of the store is logged now and then, and
     /// not at each interval.
     said: (String, Duration),
 }
 
 /// Logs the progress of a transfer, and reports it as the event that `word` makes.
-fn hear(teller: Teller, what: &'static str, word: fn(u64, u64) -> Event) -> Hear {
+fn on_progress(events: EventSender, what: &'static str, word: fn(u64, u64) -> Event) -> OnProgress {
     let (clock, said_at, lines) = (Clock::start(), Cell::new(Duration::ZERO), log_lines(what));
     Box::new(move |done, all| {
         lines(done, all);
         let now = clock.now();
         if now.saturating_sub(said_at.get()) >= PROGRESS_PAUSE {
             said_at.set(now);
-            teller.tell(word(done, all));
+            events.send(word(done, all));
         }
     })
 }
 
 impl Report {
-    pub(super) fn new(teller: Teller) -> Report {
-        Report { teller, said: Default::default() }
+    pub(super) fn new(events: EventSender) -> Report {
+        Report { events, said: Default::default() }
     }
 
-    pub(super) fn tell(&self, event: Event) {
-        self.teller.tell(event);
+    pub(super) fn send(&self, event: Event) {
+        self.events.send(event);
     }
 
     pub(super) fn incarnation(&self, number: u64) {
-        self.teller.incarnation(number);
+        self.events.incarnation(number);
     }
 
     /// For a transfer: reports to the supervisor that bytes move, and logs the progress.
-    pub(super) fn progress(&self, what: &'static str) -> Hear {
-        hear(self.teller.clone(), what, |_, _| Event::Transferring)
+    pub(super) fn progress(&self, what: &'static str) -> OnProgress {
+        on_progress(self.events.clone(), what, |_, _| Event::Transferring)
     }
 
     /// For each restore: reports and logs its progress.
-    pub(super) fn restores(&self) -> Box<dyn Fn() -> Hear> {
-        let teller = self.teller.clone();
+    pub(super) fn restores(&self) -> Box<dyn Fn() -> OnProgress> {
+        let events = self.events.clone();
         let word = |done, all| Event::Mirrored(Mirrored::Restoring { done, all });
-        Box::new(move || hear(teller.clone(), "restoring the checkpoint", word))
+        Box::new(move || on_progress(events.clone(), "restoring the checkpoint", word))
     }
 
     /// For events: reports how far the store is behind only if that has changed.
     pub(super) fn listener(&self) -> Box<dyn Fn(Event)> {
-        let (teller, behind) = (self.teller.clone(), Cell::new(None));
+        let (events, behind) = (self.events.clone(), Cell::new(None));
         Box::new(move |event| {
             if let Event::Mirrored(Mirrored::Behind(steps)) = &event
                 && behind.replace(Some(*steps)) == Some(*steps)
             {
                 return;
             }
-            teller.tell(event);
+            events.send(event);
         })
     }
 
@@ -83,7 +83,7 @@ impl Report {
             Outcome::Committed { bytes, seconds, ref unit, step, lag, is_progress } => {
                 let (took, lag) = (Duration::from_secs_f64(seconds), Duration::from_secs_f64(lag));
                 self.said = Default::default();
-                self.tell(Event::Committed { unit: unit.clone(), step, took, lag, is_progress });
+                self.send(Event::Committed { unit: unit.clone(), step, took, lag, is_progress });
                 Mirrored::Committed { bytes, took }
             }
             Outcome::Failed { cause, .. } => Mirrored::Failed(cause),
@@ -91,7 +91,7 @@ impl Report {
             Outcome::Fenced { .. } => Mirrored::Failed("fenced"),
             Outcome::UpToDate { .. } | Outcome::Empty | Outcome::Waiting { .. } | Outcome::Changed { .. } => return,
         };
-        self.tell(Event::Mirrored(news));
+        self.send(Event::Mirrored(news));
     }
 
     /// A commit failed. A repeated complaint is not logged again.
@@ -137,15 +137,15 @@ impl Report {
             (step, mirror.has_older(), std::mem::take(&mut mirror.history.is_further))
         });
         let resume = resume.map(|r| job::Resume { from: r.from.to_string_lossy().into_owned(), step: r.step });
-        self.tell(Event::Restored { resume, committed, older, is_further });
+        self.send(Event::Restored { resume, committed, older, is_further });
     }
 
     pub(super) fn not_restored(&self, Failure { message, code }: Failure) {
-        self.tell(Event::NotRestored { code, detail: message });
+        self.send(Event::NotRestored { code, detail: message });
     }
 
     pub(super) fn fenced(&self, by: &Attempt) {
-        self.tell(Event::Fenced {
+        self.send(Event::Fenced {
             detail: format!(
                 "a newer run of this job (incarnation {by}) has taken over the store; this one stops so that the two do not mix, code {}",
                 exit::FENCED
@@ -156,7 +156,7 @@ impl Report {
     /// Errors: a newer run has taken over.
     pub(super) fn flushed(&self, flushed: Result<Flushed, Attempt>) {
         match flushed {
-            Ok(flushed) => self.tell(Event::Flushed(flushed)),
+            Ok(flushed) => self.send(Event::Flushed(flushed)),
             Err(by) => self.fenced(&by),
         }
     }

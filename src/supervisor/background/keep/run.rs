@@ -18,7 +18,7 @@ use crate::supervisor::background::keep::sibling::{Others, SEARCH};
 use crate::supervisor::background::keep::wanted::{Checkpoints, Keep};
 use crate::supervisor::background::keep::watchdog::Watchdog;
 use crate::supervisor::background::model::{LeftModel, publish};
-use crate::supervisor::background::orders::{Order, Teller};
+use crate::supervisor::background::orders::{EventSender, Order};
 use crate::supervisor::checkpoints::commit::outcome::{Ask, Outcome};
 use crate::supervisor::checkpoints::config::{Config, Role};
 use crate::supervisor::checkpoints::directory::look::How;
@@ -65,13 +65,13 @@ pub(super) fn given_up(why: String) -> Failure {
 
 impl Keep {
     /// Executes orders until the supervisor has ended; between them it scans for new files.
-    pub(in crate::supervisor) async fn work(self, orders: UnboundedReceiver<Order>, teller: Teller, clock: Clock) {
-        CheckpointThread::new(self, teller, clock).work(orders).await;
+    pub(in crate::supervisor) async fn work(self, orders: UnboundedReceiver<Order>, events: EventSender, clock: Clock) {
+        CheckpointThread::new(self, events, clock).work(orders).await;
     }
 }
 
 impl CheckpointThread {
-    fn new(Keep { checkpoints, model }: Keep, teller: Teller, clock: Clock) -> CheckpointThread {
+    fn new(Keep { checkpoints, model }: Keep, events: EventSender, clock: Clock) -> CheckpointThread {
         let (settle, interval) = checkpoints.as_ref().map_or(Default::default(), |c| (c.config.settle, c.interval));
         CheckpointThread {
             others: checkpoints.as_ref().and_then(|c| c.others.clone()),
@@ -85,7 +85,7 @@ impl CheckpointThread {
             mirror: None,
             writer: Writer::Finished,
             died_ns: None,
-            report: Report::new(teller),
+            report: Report::new(events),
             clock,
         }
     }
@@ -228,7 +228,7 @@ impl CheckpointThread {
         };
         if let Some((node, _)) = first {
             config = Config { node, store: None, role: Role::Watches, ..config };
-            self.report.tell(Event::KeptBeside);
+            self.report.send(Event::KeptBeside);
         }
         let watchdog = Watchdog::new(&config, self.clock, &self.is_pressed);
         let (mut mirror, unmade) = watchdog.watch("start", None, self.open(config)).await.map_err(given_up)??;
@@ -242,8 +242,8 @@ impl CheckpointThread {
     /// directory cannot be created, which is only a warning.
     pub(super) async fn open(&self, config: Config) -> Result<(Mirror, Option<String>), Failure> {
         let mut mirror = Mirror::open(config).await?;
-        mirror.listeners.hear_restore(self.report.restores());
-        mirror.listeners.tell = Some(self.report.listener());
+        mirror.listeners.on_restore(self.report.restores());
+        mirror.listeners.on_event = Some(self.report.listener());
         let unmade = if mirror.config.store.is_none() { mirror.make_directory().await } else { None };
         Ok((mirror, unmade))
     }
@@ -371,7 +371,7 @@ impl CheckpointThread {
         self.report.outcome(&outcome);
         // An earlier unconfirmed commit may have turned out to be complete.
         if let (Outcome::OutOfTime { .. }, Some((committed, _))) = (&outcome, self.mirror.as_ref()?.committed()) {
-            self.report.tell(Event::Found { committed });
+            self.report.send(Event::Found { committed });
         }
         Some(outcome)
     }

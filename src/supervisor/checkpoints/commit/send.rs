@@ -44,7 +44,7 @@ pub(crate) struct Sending<'a> {
     lanes: Lanes,
     clock: Clock,
     /// Called with the number of bytes that were sent.
-    told: &'a dyn Fn(u64),
+    report: &'a dyn Fn(u64),
     /// Keys that the store was asked to write.
     uncommitted: &'a RefCell<Vec<String>>,
 }
@@ -55,7 +55,7 @@ impl<'a> Sending<'a> {
         (dir, store): (&'a Arc<Beneath>, &'a Arc<Store>),
         pace: Option<&'a Mutex<Pace>>,
         lengths: impl Iterator<Item = u64>,
-        told: &'a dyn Fn(u64),
+        report: &'a dyn Fn(u64),
         uncommitted: &'a RefCell<Vec<String>>,
     ) -> Sending<'a> {
         let memory = Memory::now();
@@ -64,7 +64,7 @@ impl<'a> Sending<'a> {
         let puts: u64 = lengths.map(|length| sizes.puts_of(length)).sum();
         let lanes = Lanes::open_several(sizes.at_once.min(puts as usize)).await;
         let clock = Clock::start();
-        Sending { store, dir, pace, sizes, memory, lanes, clock, told, uncommitted }
+        Sending { store, dir, pace, sizes, memory, lanes, clock, report, uncommitted }
     }
 
     pub(crate) async fn end(self) {
@@ -81,7 +81,7 @@ impl<'a> Sending<'a> {
             let read = self.memory.read(move || from.open(&dir), 0, entry.size, Sums::default(), true);
             let (blocks, sums) = read.await.map_err(unreadable)?;
             let etag = self.put(&key, blocks, sums.whole()).await?;
-            (self.told)(entry.size);
+            (self.report)(entry.size);
             return Ok(self.sent(entry, key, etag, sums));
         }
         let file = blocking(move || from.open(&dir)).await.map_err(unreadable)?;
@@ -116,7 +116,7 @@ impl<'a> Sending<'a> {
             async move {
                 let _held = held;
                 sent.await?;
-                (self.told)(wanted);
+                (self.report)(wanted);
                 Ok::<(), Stop>(())
             }
         });
@@ -155,7 +155,7 @@ impl<'a> Sending<'a> {
             at += member.length();
             sent.push(one);
         }
-        (self.told)(members.iter().map(|member| member.entry.size).sum());
+        (self.report)(members.iter().map(|member| member.entry.size).sum());
         Ok(sent)
     }
 

@@ -320,7 +320,7 @@ impl Mirror {
     pub(crate) fn waits(&mut self, waiting: Option<(Option<u64>, Duration)>) {
         self.seen.waiting = waiting;
         let steps = self.behind().map_or(Some(0), |(steps, _)| steps);
-        self.listeners.tell(Event::Mirrored(Mirrored::Behind(steps)));
+        self.listeners.emit(Event::Mirrored(Mirrored::Behind(steps)));
     }
 
     /// How far the store is behind the directory: steps, where both are known, and for how long. `None`: not at all, as

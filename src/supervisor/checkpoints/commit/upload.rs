@@ -64,7 +64,7 @@ impl Mirror {
         faults.point(3);
 
         let done = Cell::new(0);
-        let told = |more: u64| {
+        let report = |more: u64| {
             done.set(done.get() + more);
             progress(done.get(), bytes);
         };
@@ -72,7 +72,7 @@ impl Mirror {
         let loads = outgoing(&new, &stamp, store.part_sizes().gathers, |path| home_of(plan, path));
         // An archive is put in one go.
         let lengths = loads.iter().map(|(load, _)| if let Load::Alone(entry) = load { entry.size } else { 0 });
-        let sending = Sending::begin((&dir, store), pace, lengths, &told, uncommitted).await;
+        let sending = Sending::begin((&dir, store), pace, lengths, &report, uncommitted).await;
         let all = loads.into_iter().map(|(load, key)| {
             let (sending, links) = (&sending, &links);
             let is_text = files_of(&load).iter().all(|entry| texts.contains(entry.path.as_str()));
@@ -91,7 +91,7 @@ impl Mirror {
         faults.point(5);
         let keys: Vec<String> = new.iter().map(|sent| sent.item.key.clone()).collect();
         sent.extend(new);
-        make_durable(store, &keys, bytes, &told).await?;
+        make_durable(store, &keys, bytes, &report).await?;
         verify(store, sent.iter().map(|sent| &sent.item)).await?;
         faults.point(6);
         unchanged(&dir, &steady, &links, Some(touched)).await?;

@@ -111,7 +111,7 @@ impl Mirror {
         if matches!(which, Which::First(Some(step)) if manifest.step != Some(step)) {
             return Ok(Considered::OfAnotherStep);
         }
-        self.listeners.tell(Event::Found { committed: manifest.step });
+        self.listeners.emit(Event::Found { committed: manifest.step });
         if let Some(record) = seen
             && self.has_something(record).await?
         {
@@ -126,7 +126,7 @@ impl Mirror {
                 Ok(Considered::Chosen)
             }
             Err(Refusal::Reject(why)) => {
-                self.listeners.tell(Event::Found { committed: None });
+                self.listeners.emit(Event::Found { committed: None });
                 Ok(Considered::Rejected(why))
             }
             Err(Refusal::Fatal(error)) => Err(error),
@@ -218,8 +218,8 @@ impl Mirror {
         };
         // The name says 0 of one without a step, too.
         let others = names.iter().map(|name| name.step).filter(|other| Some(*other) != step);
-        let told = |step: u64| if step == 0 { "0 (or without a step)".to_owned() } else { step.to_string() };
-        let way_out = match (step, named(others.map(told), NAMED)) {
+        let shown = |step: u64| if step == 0 { "0 (or without a step)".to_owned() } else { step.to_string() };
+        let way_out = match (step, named(others.map(shown), NAMED)) {
             (None, _) if self.config.is_by_hand() => "see that this is the store that the run was given".to_owned(),
             (None, _) => "--restore latest would start from scratch".to_owned(),
             (Some(_), None) => "without --restore-step the newest is taken, if there is any".to_owned(),

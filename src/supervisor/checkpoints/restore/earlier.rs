@@ -14,10 +14,10 @@ pub(crate) async fn put_names(dir: &Arc<Beneath>, manifest: &Manifest) -> io::Re
     let (dir, unit) = (Arc::clone(dir), manifest.unit.clone());
     let (pointers, copies) = (manifest.pointers.clone(), manifest.copies.clone());
     blocking(move || {
-        let mut told = Vec::new();
+        let mut lines = Vec::new();
         for path in copies {
             if let Err(error) = copy(&dir, &unit, &path) {
-                told.push(format!(
+                lines.push(format!(
                     "{unit} is in place, but not under the name {path} as well: {error}; a trainer that looks for it there does not find it"
                 ));
             }
@@ -29,7 +29,7 @@ pub(crate) async fn put_names(dir: &Arc<Beneath>, manifest: &Manifest) -> io::Re
                 dir.replace(&path, content.as_bytes(), 0o644)?;
             }
         }
-        Ok(told)
+        Ok(lines)
     })
     .await
 }

@@ -72,11 +72,11 @@ impl Mirror {
             wanted.entry((item.key.clone(), item.offset)).or_insert_with(|| item.clone());
         }
         let (bytes, done, mut found) = (wanted.values().map(|item| item.size).sum(), Cell::new(0), BTreeMap::new());
-        let told = &|more: u64| {
+        let report = &|more: u64| {
             done.set(done.get() + more);
             progress(done.get(), bytes);
         };
-        let reads = wanted.values().map(|item| async move { (item, summed(store, item, told).await) });
+        let reads = wanted.values().map(|item| async move { (item, summed(store, item, report).await) });
         let at_once = Memory::now().fit(store.part_sizes()).at_once.min(AT_ONCE);
         let mut reads = stream::iter(reads).buffer_unordered(at_once);
         while let Some((item, sum)) = reads.next().await {
@@ -135,9 +135,9 @@ fn differs(item: &Item, read: &Result<Sums, String>) -> Option<String> {
         .then(|| format!("{path} does not match its checksum: crc32c {now} in the store, {then} when it was committed"))
 }
 
-/// Reads an object to its end; `told` is called for all its bytes, also for those that cannot be read. The inner error is this object's
+/// Reads an object to its end; `report` is called for all its bytes, also for those that cannot be read. The inner error is this object's
 /// alone.
-async fn summed(store: &Store, item: &Item, told: &dyn Fn(u64)) -> Result<Result<Sums, String>, StoreError> {
+async fn summed(store: &Store, item: &Item, report: &dyn Fn(u64)) -> Result<Result<Sums, String>, StoreError> {
     let left = Cell::new(item.size);
     let sum = async {
         let (mut sums, mut reading) = (Sums::default(), store.read(&item.key, item.run().start, item.size).await?);
@@ -145,12 +145,12 @@ async fn summed(store: &Store, item: &Item, told: &dyn Fn(u64)) -> Result<Result
             sums.add(&bytes);
             let more = left.get().min(bytes.len() as u64);
             left.set(left.get() - more);
-            told(more);
+            report(more);
         }
         Ok::<Sums, StoreError>(sums)
     };
     let sum = sum.await;
-    told(left.get());
+    report(left.get());
     match sum {
         Ok(found) => Ok(Ok(found)),
         Err(error) => match error.trouble {

@@ -36,7 +36,7 @@ pub(crate) struct Retiring {
     /// How many turns it has had without coming to its end.
     turns: u32,
     /// What was said of its trouble, without figures.
-    told: String,
+    last_reported: String,
     /// Commits that are being deleted, and the keys of their data.
     left_over: RefCell<BTreeMap<CommitName, Vec<String>>>,
 }
@@ -65,7 +65,15 @@ struct Going {
 impl Retiring {
     /// Keeps what the rule says, and what is held back.
     pub(crate) fn new(rule: Retention, hold: Hold, faults: Faults) -> Retiring {
-        Retiring { rule, hold, faults, is_due: false, turns: 0, told: String::new(), left_over: RefCell::default() }
+        Retiring {
+            rule,
+            hold,
+            faults,
+            is_due: false,
+            turns: 0,
+            last_reported: String::new(),
+            left_over: RefCell::default(),
+        }
     }
 
     /// After a commit: deletes what retention no longer keeps, for as long as this `turn`, and twice as long each time that
@@ -86,7 +94,7 @@ impl Retiring {
         self.turns = if done.is_err() { self.turns.saturating_add(1) } else { 0 };
         let why = match done {
             Ok(Ok(())) => {
-                self.told.clear();
+                self.last_reported.clear();
                 None
             }
             Ok(Err(error)) => Some(error.to_string()),
@@ -96,8 +104,8 @@ impl Retiring {
         self.faults.point(12);
         // The keys differ each time.
         let gist: String = why.iter().flat_map(|why| why.chars()).filter(|c| !c.is_ascii_digit()).collect();
-        let why = why.filter(|_| gist != self.told)?;
-        self.told = gist;
+        let why = why.filter(|_| gist != self.last_reported)?;
+        self.last_reported = gist;
         Some(format!(
             "{why}; what --keep-last lets go of stays for now, in part or whole; see that this run may delete there; trainit checkpoint prune takes it away"
         ))
