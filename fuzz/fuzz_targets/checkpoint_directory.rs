@@ -91,7 +91,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         died_ns: None,
         settle: Duration::from_secs(2),
     };
-    let mut tracker = Tracker::begin(Duration::ZERO, &Listing::default(), None);
+    let mut tracker = Tracker::begin(Duration::ZERO, &Listing::default(), &files, None);
     tracker.look(&facts(1, Writer::Running));
     let found = partition(&scan, tracker.history());
     let units = || found.roots.iter().flat_map(|root| &root.units);

@@ -20,8 +20,8 @@ libfuzzer_sys::fuzz_target!(|answers: Vec<(u16, &str, &str, &str, bool)>| {
                 ];
                 let answer =
                     Answer { status: *status, headers, body: (*body).to_owned(), received_unix: 1_800_000_000 };
-                let heard = watch.heard(came.then_some(&answer), Duration::ZERO, 0.5);
-                assert!(heard.pause <= Duration::from_secs(3600), "{:?}", heard.pause);
+                let evaluation = watch.evaluate(came.then_some(&answer), Duration::ZERO, 0.5);
+                assert!(evaluation.pause <= Duration::from_secs(3600), "{:?}", evaluation.pause);
             }
         }
     }

@@ -12,7 +12,7 @@ pub fn resolved(pairs: &[(&str, &str)], file: Option<&str>) {
     let options = ClusterOptions::default();
     match resolve(&Input { env: &env, files: &files, options: &options }, &[]) {
         Ok(resolved) => {
-            let spec = &resolved.spec.said;
+            let spec = &resolved.spec.reading;
             if let (Some(rank), Some(nodes), false) = (spec.node_rank, spec.num_nodes, spec.hands_off) {
                 assert!(rank < nodes, "{spec:?}");
             }
