@@ -188,6 +188,13 @@ pub trait Peek {
     fn read(&self, path: &str, from: u64, length: usize) -> Option<Vec<u8>>;
 }
 
+/// `None`: there is no directory, so no file can be read.
+impl<P: Peek> Peek for Option<P> {
+    fn read(&self, path: &str, from: u64, length: usize) -> Option<Vec<u8>> {
+        self.as_ref()?.read(path, from, length)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -60,17 +60,8 @@ struct Known {
     beside: Beside,
 }
 
-/// So many files are open at once to judge one.
+/// Files that are open at once to judge one.
 const OPEN_FILES: usize = 4;
-
-/// Reads nothing: there is no directory.
-struct Nothing;
-
-impl Peek for Nothing {
-    fn read(&self, _: &str, _: u64, _: usize) -> Option<Vec<u8>> {
-        None
-    }
-}
 
 impl Watcher {
     pub(crate) fn new(config: &Config, clock: Clock) -> Watcher {
@@ -228,7 +219,7 @@ fn with_listing<T>(dir: &Path, options: &Options, act: impl FnOnce(&Listing, &dy
         opened => Some(opened?),
     };
     let files = beneath.as_ref().map(|beneath| Files { beneath, listing: &listing });
-    Ok(act(&listing, files.as_ref().map_or(&Nothing, |files| files as &dyn Peek)))
+    Ok(act(&listing, &files))
 }
 
 /// If no more files can be opened, a complete file looks torn. Errors: no more can be opened.
