@@ -225,6 +225,8 @@ fn what_all_have_stays_in_the_store_and_older_commits_go() {
 #[test]
 fn a_prune_by_hand_keeps_what_the_gang_kept() {
     let job = Job::of(2).with_store().with("TRAINIT_GANG_CHECKPOINTS", "each").with("GOAL", "100000");
+    // Longer than a commit, so that each step is committed.
+    let job = job.with("PAUSE", "1");
     let replicas = vec![job.start(0), job.replica_in(1, &job.disk(1)).env("SAVES", "no").start()];
     eventually("node 0 has commits, none of them common", || job.committed(".").len() > 2);
     replicas.iter().for_each(|replica| replica.signal(libc::SIGTERM));
