@@ -36,6 +36,7 @@ class Writer:
     keep = None        # how many checkpoints the framework keeps; None: all
     arguments = []     # for trainit
     processes = 1      # of the writer, one of which may die first
+    unproven = ()      # formats by which no checkpoint is complete
 
     def prepare(self):
         """Imports, in the parent; nothing that starts a thread."""
@@ -261,6 +262,8 @@ class HuggingFace(Writer):
     """transformers.Trainer: a checkpoint each step, three kept."""
 
     keep = 3
+    # Its first files are those of any directory with a number. A run moves such a save aside after a kill.
+    unproven = ("numbered",)
 
     def prepare(self):
         os.environ["HF_HUB_OFFLINE"] = "1"
@@ -943,7 +946,7 @@ def trial(writer, options, rng, durations, counts):
     listed = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, env={}).stdout)["local"]
     # The listing names the newest complete unit of a format. Files without a format belong to the rest, which
     # has no unit.
-    verdicts = {unit["unit"]: unit for unit in listed if unit["unit"] is not None}
+    verdicts = {unit["unit"]: unit for unit in listed if unit["unit"] is not None and unit["framework"] not in writer.unproven}
     wrong = []
     finished = {unit for unit in [writer.unit(max(done))] if unit in writer.must_be_complete(begun, done)} if done else set()
     for unit in sorted(set(verdicts) | finished):
