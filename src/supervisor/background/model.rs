@@ -115,7 +115,10 @@ pub(crate) async fn publish(
         now != std::mem::replace(&mut before, now)
     };
     let copying = copy(&model.dir, &listing, &opened, remote, &sent, &report);
-    with_progress(copying, moves, &report).await.map_err(|stop| match stop {
+    let copied = with_progress(copying, moves, &report).await;
+    // An upload that failed removes its temporary file.
+    opened.all_given_up().await;
+    copied.map_err(|stop| match stop {
         Stop::Fenced(by) => Stop::Fenced(by),
         stop => Stop::Failed(format!(
             "the model in {dir} is not in {store}: {}; {} of its {files} files are there now, the rest is what was there \

@@ -86,7 +86,10 @@ impl Mirror {
                 sent
             }
         });
-        let new: Vec<Sent> = stream::iter(all).buffer_unordered(sending.sizes.at_once).try_concat().await?;
+        let new = stream::iter(all).buffer_unordered(sending.sizes.at_once).try_concat().await;
+        // Each upload that failed or was dropped removes what it has written.
+        store.all_given_up().await;
+        let new: Vec<Sent> = new?;
         sending.end().await;
         faults.point(5);
         let keys: Vec<String> = new.iter().map(|sent| sent.item.key.clone()).collect();
