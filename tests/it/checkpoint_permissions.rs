@@ -6,20 +6,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use crate::support::checkpoints::{Place, tree};
 use crate::support::{Trainit, stopped};
 
-/// Runs as a user who owns no file of the place.
+/// The command as another user, which owns no file of the place.
 fn as_other_user(place: &Place, action: &str) -> Trainit {
-    let (local, url) = (place.local(), place.url());
-    let args = [
-        "checkpoint",
-        action,
-        "--checkpoint-store",
-        &url,
-        "--checkpoint-dir",
-        local.to_str().unwrap(),
-        "--settle",
-        "0",
-    ];
-    Trainit::through(&["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"], args)
+    let prefix = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    place.checkpoint_through(&prefix, action, &place.local())
 }
 
 fn is_root(place: &Place) -> bool {

@@ -11,18 +11,7 @@ fn with_tmpfs(place: &Place, action: &str, at: &std::path::Path, size: &str) -> 
     fs::create_dir_all(at).unwrap();
     let script = "mount -t tmpfs -o size=$1 tmpfs \"$2\" && shift 2 && exec \"$@\"";
     let prefix = ["unshare", "-rm", "sh", "-c", script, "sh", size, at.to_str().unwrap()];
-    let (local, url) = (place.local(), place.url());
-    let args = [
-        "checkpoint",
-        action,
-        "--checkpoint-store",
-        &url,
-        "--checkpoint-dir",
-        local.to_str().unwrap(),
-        "--settle",
-        "0",
-    ];
-    Trainit::through(&prefix, args)
+    place.checkpoint_through(&prefix, action, &place.local())
 }
 
 #[test]
@@ -245,19 +234,8 @@ fn with_too_few_descriptors_it_fails_in_one_line_and_nothing_is_lost() {
         place.save(1);
         place.push();
         place.save(2);
-        let (local, url) = (place.local(), place.url());
-        let args = [
-            "checkpoint",
-            "push",
-            "--checkpoint-store",
-            &url,
-            "--checkpoint-dir",
-            local.to_str().unwrap(),
-            "--settle",
-            "0",
-        ];
         let script = format!("ulimit -n {limit}; exec \"$@\"");
-        let done = Trainit::through(&["sh", "-c", &script, "sh"], args).output();
+        let done = place.checkpoint_through(&["sh", "-c", &script, "sh"], "push", &place.local()).output();
         // Committed, but there is no free descriptor to remove the pins: that is logged and is not a failure.
         let only_pins_stayed = done.code() == 0 && done.err().contains("cannot remove .trainit/pin");
         let expected_lines = usize::from(done.code() != 0 || only_pins_stayed);

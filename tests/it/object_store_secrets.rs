@@ -41,6 +41,7 @@ fn credentials_come_from_the_metadata_server_and_the_bucket_sees_them() {
     });
     let env = vec![
         ("GCE_METADATA_HOST", server.at.clone()),
+        ("GCE_METADATA_IP", server.at.clone()),
         ("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", format!("http://{}/", bucket.at)),
         ("HOME", "/nonexistent".to_owned()),
     ];

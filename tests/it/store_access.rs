@@ -185,7 +185,8 @@ fn a_store_is_at_the_endpoint_of_its_own_variables_and_no_other_server_is_asked(
         let bucket = Bucket::start();
         let machine = Metadata::start(|_, _| ok(r#"{"access_token":"of-the-machine","expires_in":3600}"#));
         let mut env = env(&bucket);
-        env.extend([("GCE_METADATA_HOST", machine.at.clone()), ("HOME", "/nonexistent".to_owned())]);
+        env.extend(["GCE_METADATA_HOST", "GCE_METADATA_IP"].map(|name| (name, machine.at.clone())));
+        env.push(("HOME", "/nonexistent".to_owned()));
         let names: Vec<&str> = env.iter().map(|(name, _)| *name).collect();
         let place = Place::with_store(&format!("{scheme}://{NAME}/x"), env.clone());
         place.save(1);
@@ -268,6 +269,7 @@ fn no_part_of_a_request_that_a_server_repeats_is_printed() {
         Metadata::start(|_, _| ok(r#"{"access_token":"ya29.of-the-machine","expires_in":3600,"token_type":"Bearer"}"#));
     let google = vec![
         ("GCE_METADATA_HOST", machine.at.clone()),
+        ("GCE_METADATA_IP", machine.at.clone()),
         ("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", format!("http://{}", bucket.at)),
         ("HOME", "/nonexistent".to_owned()),
     ];

@@ -111,7 +111,7 @@ static WAYS: [Way; 5] = [
         refusal: ("401 Unauthorized", "AuthenticationRequired"),
         env: |bucket, at, _| {
             let store = ("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", format!("http://{}", bucket.at));
-            vec![store, ("GCE_METADATA_HOST", at.to_owned())]
+            vec![store, ("GCE_METADATA_HOST", at.to_owned()), ("GCE_METADATA_IP", at.to_owned())]
         },
         reply: |_, number| bearer(number),
     },

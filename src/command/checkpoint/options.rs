@@ -35,9 +35,9 @@ use crate::supervisor::keep::{self, Keep};
 /// The limit for a launch's name, so that a run's file about itself stays small.
 const LAUNCH_CHARS: usize = 200;
 
-/// Who commits and restores if there are several trainits on a node, for messages.
+/// For messages: the process that commits and restores where several trainits run on a node.
 const KEPT_BY: &str = "the trainit of local rank 0 on this node";
-/// Who does so if another trainit has started this one as part of its command.
+/// The same where another trainit has started this one as part of its command.
 const KEPT_ABOVE: &str = "the trainit that this one runs below";
 
 /// The settings for checkpoints and the model.
