@@ -1,0 +1,226 @@
+//! Buckets with faults: lost answers, broken connections, changed or missing data. No commit is torn or lost.
+
+use std::fs::File;
+
+use crate::bucket::commits::{amazon, each, fails, google, is_data, is_manifest};
+use crate::support::bucket::{Bucket, Fault, Request};
+use crate::support::checkpoints::tree;
+
+#[test]
+fn a_request_that_succeeds_with_an_answer_of_503_is_recognised() {
+    each(|bucket, place| {
+        place.save(1);
+        let seen = std::sync::Mutex::new(std::collections::BTreeSet::new());
+        bucket.misbehave(move |r| {
+            let is_first = r.method == "PUT" && seen.lock().unwrap().insert(r.key.clone());
+            is_first.then_some(Fault::Afterwards("503 Service Unavailable"))
+        });
+        place.push();
+        assert_eq!(place.steps(), [1]);
+        assert_eq!(bucket.keys().iter().filter(|k| k.contains("/attempts/")).count(), 1, "one claim");
+    });
+}
+
+#[test]
+fn a_put_that_conflicts_with_another_is_tried_again() {
+    let bucket = Bucket::start();
+    let place = amazon(&bucket);
+    place.save(1);
+    let seen = std::sync::Mutex::new(std::collections::BTreeSet::new());
+    bucket.misbehave(move |r| {
+        let is_first = r.headers.contains_key("if-none-match") && seen.lock().unwrap().insert(r.key.clone());
+        is_first.then_some(Fault::Refuse("409 Conflict", "ConditionalRequestConflict"))
+    });
+    place.push();
+    assert_eq!(place.steps(), [1]);
+    assert_eq!(bucket.keys().iter().filter(|k| k.contains("/attempts/")).count(), 1, "one claim");
+}
+
+#[test]
+fn a_multipart_upload_whose_last_answer_was_lost_is_recognised() {
+    for place in [google, amazon] {
+        let bucket = Bucket::start();
+        let place = place(&bucket);
+        place.save(1);
+        File::create(place.local().join("step-1/large.bin")).unwrap().set_len(70 << 20).unwrap();
+        let once = std::sync::atomic::AtomicBool::new(true);
+        bucket.misbehave(move |r| {
+            let is_it = r.method == "POST" && r.query.contains_key("uploadId");
+            let is_first = is_it && once.swap(false, std::sync::atomic::Ordering::Relaxed);
+            is_first.then_some(Fault::Afterwards("503 Service Unavailable"))
+        });
+        place.push();
+        assert_eq!(place.steps(), [1]);
+        // A missing object does not count.
+        place.save(2);
+        File::create(place.local().join("step-2/large.bin")).unwrap().set_len(70 << 20).unwrap();
+        bucket.misbehave(|r| {
+            let is_it = r.method == "POST" && r.query.contains_key("uploadId");
+            is_it.then_some(Fault::Refuse("404 Not Found", "NoSuchUpload"))
+        });
+        fails(place.checkpoint("push").output(), &["NoSuchUpload"]);
+    }
+}
+
+#[test]
+fn connections_that_break_are_made_again() {
+    each(|bucket, place| {
+        place.save(1);
+        let count = std::sync::atomic::AtomicUsize::new(0);
+        let every_third = move |_: &Request| {
+            let n = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            (n % 3 == 2).then_some(Fault::Close)
+        };
+        bucket.misbehave(every_third);
+        place.push();
+        let there = place.pull_afresh("elsewhere");
+        assert_eq!(tree(&there.join("step-1")), tree(&place.local().join("step-1")));
+    });
+}
+
+#[test]
+fn a_connection_that_is_closed_while_a_file_is_sent_does_not_end_the_process() {
+    let bucket = Bucket::start();
+    let place = amazon(&bucket);
+    place.save(1);
+    File::create(place.local().join("step-1/large.bin")).unwrap().set_len(24 << 20).unwrap();
+    let tries = std::sync::atomic::AtomicUsize::new(0);
+    bucket.misbehave(move |r| {
+        let is_it = is_data(r) && r.key.ends_with("large.bin");
+        (is_it && tries.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < 3).then_some(Fault::Cut)
+    });
+    place.push();
+    assert_eq!(place.steps(), [1]);
+}
+
+#[test]
+fn data_that_the_bucket_confirms_but_does_not_store_is_never_committed() {
+    each(|bucket, place| {
+        place.save(1);
+        bucket.misbehave(|r| (is_data(r) && r.key.ends_with("weights.bin")).then_some(Fault::Pretend));
+        let done = place.checkpoint("push").output();
+        fails(done, &["does not hold it whole"]);
+        bucket.behave();
+        assert_eq!(place.commits().len(), 0);
+    });
+}
+
+#[test]
+fn a_lost_page_of_a_listing_loses_no_checkpoint() {
+    for place in [google, amazon] {
+        let bucket = Bucket::start();
+        let place = place(&bucket);
+        place.save(1);
+        place.push();
+        let saved = place.save(2);
+        let lose = |what: &'static str| {
+            bucket.misbehave(move |r| {
+                let is_asked = r.key.is_empty() && r.query.get("prefix").is_some_and(|prefix| prefix.contains(what));
+                is_asked.then_some(Fault::LosePage)
+            });
+        };
+        lose("/step-");
+        place.push();
+        assert_eq!(tree(&place.pull_afresh("elsewhere").join("step-2")), saved);
+        place.checkpoint("verify").output().expect_code(0);
+        lose("/.trainit/commits");
+        place.checkpoint("prune").args(["--orphan-age", "0s"]).output().expect_code(0);
+        bucket.behave();
+        assert_eq!(place.steps(), [2, 1]);
+        place.checkpoint("verify").output().expect_code(0);
+    }
+}
+
+#[test]
+fn bytes_that_change_on_the_way_are_never_committed_nor_restored() {
+    let bucket = Bucket::start();
+    let place = google(&bucket);
+    place.save(1);
+    place.push();
+    place.save(2);
+    bucket.misbehave(|r| (is_data(r) && r.key.ends_with("weights.bin")).then_some(Fault::Flip));
+    fails(place.checkpoint("push").output(), &["BadDigest"]);
+    bucket.behave();
+    place.push();
+    // Permanently damaged: the older commit is restored.
+    bucket.misbehave(|r| {
+        let is_it = r.method == "GET" && r.key.ends_with("/step-2/0000000003-000001/weights.bin");
+        is_it.then_some(Fault::Flip)
+    });
+    let there = place.pull_afresh("elsewhere");
+    assert!(there.join("step-1").exists() && !there.join("step-2").exists());
+    // Damaged once: the data are fetched again.
+    let once = std::sync::atomic::AtomicBool::new(true);
+    bucket.misbehave(move |r| {
+        let is_it = r.method == "GET" && r.key.ends_with("weights.bin");
+        (is_it && once.swap(false, std::sync::atomic::Ordering::Relaxed)).then_some(Fault::Flip)
+    });
+    let there = place.pull_afresh("later");
+    assert_eq!(tree(&there.join("step-2")), tree(&place.local().join("step-2")));
+}
+
+#[test]
+fn an_answer_that_breaks_off_is_requested_again() {
+    each(|bucket, place| {
+        place.save(1);
+        place.push();
+        let once = std::sync::atomic::AtomicBool::new(true);
+        bucket.misbehave(move |r| {
+            let is_it = r.method == "GET" && r.key.ends_with("weights.bin");
+            (is_it && once.swap(false, std::sync::atomic::Ordering::Relaxed)).then_some(Fault::Half)
+        });
+        let there = place.pull_afresh("elsewhere");
+        assert_eq!(tree(&there.join("step-1")), tree(&place.local().join("step-1")));
+    });
+}
+
+#[test]
+fn a_store_that_fails_during_a_restore_causes_no_older_restore() {
+    each(|bucket, place| {
+        place.save(1);
+        place.push();
+        place.save(2);
+        place.push();
+        let to = place.path("elsewhere");
+        for (status, code, way_out) in [
+            ("403 Forbidden", "AccessDenied", "allowed to list, read, create and delete"),
+            ("400 Bad Request", "ExpiredToken", "credentials that hold now"),
+            ("403 Forbidden", "RequestTimeTooSkewed", "this machine's clock is right"),
+        ] {
+            bucket.misbehave(move |r| {
+                let is_it = r.method == "GET" && r.key.contains("/step-2/");
+                is_it.then_some(Fault::Refuse(status, code))
+            });
+            fails(place.checkpoint_in("pull", &to).output(), &[&format!("{} {code}", &status[..3]), way_out]);
+            assert!(!to.join("step-1").exists(), "{code}");
+        }
+    });
+}
+
+#[test]
+fn a_manifest_that_cannot_be_written_leaves_the_previous_commit() {
+    each(|bucket, place| {
+        place.save(1);
+        place.push();
+        place.save(2);
+        bucket.misbehave(|r| is_manifest(r).then_some(Fault::Refuse("403 Forbidden", "AccessDenied")));
+        fails(place.checkpoint("push").output(), &["403 AccessDenied", "what was before still is"]);
+        bucket.behave();
+        assert_eq!(place.steps(), [1]);
+    });
+}
+
+#[test]
+fn a_manifest_that_the_bucket_confirms_but_does_not_store_is_not_a_commit() {
+    each(|bucket, place| {
+        place.save(1);
+        place.push();
+        place.save(2);
+        for fault in [|| Fault::Pretend, || Fault::Flip] {
+            bucket.misbehave(move |r| (is_manifest(r) && r.method == "PUT").then(fault));
+            fails(place.checkpoint("push").output(), &["does not hold it", "what was before still is"]);
+            bucket.behave();
+        }
+        assert_eq!(tree(&place.pull_afresh("elsewhere")).keys().filter(|p| p.starts_with("step-2")).count(), 0);
+    });
+}

@@ -1,0 +1,14 @@
+//! The checkpoint directory: what is committed and restored, and the messages about it.
+
+mod beside_later;
+mod by_hand;
+mod elsewhere;
+mod links;
+mod lives;
+mod messages;
+mod odd_files;
+mod permissions;
+mod restore;
+mod shared;
+mod snapshots;
+mod trouble;

@@ -1,0 +1,12 @@
+//! The commit protocol: kills, faults, several writers of one store, and earlier formats.
+
+mod archives;
+mod earlier_commits;
+mod faults;
+mod fence;
+mod model;
+mod prune;
+mod push;
+mod push_stopped;
+mod schedules;
+mod spoilt_answers;

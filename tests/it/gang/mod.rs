@@ -1,0 +1,7 @@
+//! The replicas of a job stop, agree and start together: several real trainits on loopback.
+
+mod checkpoints;
+mod generations;
+mod hangs;
+mod strangers;
+mod vertex;

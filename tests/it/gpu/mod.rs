@@ -1,0 +1,6 @@
+//! GPUs, with a fake of the NVML library behind the real interface.
+
+pub mod command;
+mod demands;
+mod run;
+mod watch;

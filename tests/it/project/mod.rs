@@ -1,0 +1,8 @@
+//! The project itself: command line, pages, manifests, and the walls between directories.
+
+mod command_line;
+mod documentation;
+mod manifests;
+mod shipping;
+mod states_page;
+mod walls;

@@ -1,0 +1,6 @@
+//! The state of a running trainit: `trainit status`, the page, and the report.
+
+mod command;
+mod page;
+mod run_page;
+mod runs;
