@@ -1,5 +1,5 @@
-//! A gang that hangs: the leader says what each replica does and which are odd, the stacks are taken on every replica, and
-//! all stop together.
+//! A gang that hangs: the leader logs the activity of each replica, suspicious ones first; every replica logs its stacks,
+//! and all stop together.
 
 use crate::support::gang::{Cluster, all_train, finish};
 use crate::support::{Finished, Running, Trainit};
@@ -31,8 +31,8 @@ fn where_no_step_moves_the_leader_names_the_replica_that_is_behind_and_all_take_
     let ended = finish([(0, 5), (1, 4), (2, 5)].map(start).into());
     let first = first_of(&ended);
     assert_eq!((&first["seat"], &first["reason"], &first["step"]), (&"worker/1".into(), &"hung".into(), &4.into()));
-    let odd = "odd: worker/1 at step 4 (most are at step 5)";
-    assert!(first["detail"].as_str().is_some_and(|detail| detail.contains(odd)), "{first}");
+    let suspicious = "suspicious: worker/1 at step 4 (most are at step 5)";
+    assert!(first["detail"].as_str().is_some_and(|detail| detail.contains(suspicious)), "{first}");
     for replica in ended {
         let log = replica.expect_code(203).err();
         assert!(log.contains("hangs: the leader says") && log.contains("(sh): 1 thread asleep"), "{log}");
@@ -55,7 +55,7 @@ fn a_replica_that_finds_its_own_hang_stops_all_and_the_others_are_looked_at() {
     let first = first_of(&ended);
     assert_eq!((&first["seat"], &first["reason"]), (&"worker/1".into(), &"hung".into()));
     let detail = first["detail"].as_str().unwrap();
-    assert!(detail.contains("no sign of life") && detail.ends_with("no replica is odd"), "{detail}");
+    assert!(detail.contains("no sign of life") && detail.ends_with("no replica is suspicious"), "{detail}");
     let log = ended[0].err();
     assert!(log.contains("the gang hangs, worker/1: ") && log.contains("(sleep): 1 thread asleep"), "{log}");
     assert_eq!(ended[1].verdict()["reason"], "hung");

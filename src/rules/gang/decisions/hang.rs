@@ -1,7 +1,7 @@
-//! A hang of the gang: what the processes of each replica do, and which replicas are odd, because they differ from most.
+//! A hang of the gang: the activity of each replica's processes, and the suspicious replicas, which differ from most.
 //!
-//! A replica is odd if it does not answer, if one of its processes is stuck in the kernel (D) or stopped (T), if its step is
-//! below that of most, or if it runs while most sleep, or sleeps while most run. It runs if it uses half a core or more.
+//! A replica is suspicious if it does not answer, if one of its processes is stuck in the kernel (D) or stopped (T), if its
+//! step is below that of most, or if it runs while most sleep or the reverse. It runs if it uses half a core or more.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,41 +9,41 @@ use super::super::message::one_line;
 use super::super::seat::Seat;
 use crate::text::safe_text::named;
 
-/// Kinds of activity that one replica reports at most.
+/// The maximum number of activities in one replica's report.
 const MOST_ACTIVITIES: usize = 8;
-/// Longest name of a kernel function, bytes.
+/// The longest name of a kernel function, in bytes.
 const LONGEST_PLACE: usize = 40;
-/// Replicas in the table at most.
+/// The maximum number of replicas in the table.
 pub const MOST_ROWS: usize = 32;
-/// Odd replicas in the sentence at most.
+/// The maximum number of suspicious replicas in the clause.
 const MOST_NAMED: usize = 3;
-/// Per cent of a core from which on a replica runs.
+/// A replica runs from this percentage of a core on.
 const RUNS: u32 = 50;
 
-/// So many processes of one replica do the same.
+/// Processes of one replica with the same state and kernel function.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Activity {
-    /// The kernel's letter of the state: R, S, D, T.
+    /// The kernel's letter for the state: R, S, D, T.
     pub state: char,
     /// The kernel function in which they wait.
     pub place: String,
-    /// How many.
+    /// The number of processes.
     pub processes: u32,
 }
 
-/// What the processes of one replica's trainer do.
+/// The activity of the processes of one replica's trainer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TreeState {
-    /// The step that the trainer names.
+    /// The step that the trainer reports.
     pub step: Option<u64>,
-    /// Per cent of a core that its threads used lately; `None`: this is not known.
+    /// The recent CPU use of its threads, as a percentage of a core; `None`: unknown.
     pub cpu: Option<u32>,
     /// The most frequent first.
     pub activities: Vec<Activity>,
 }
 
 impl TreeState {
-    /// Of the state and the place of each process.
+    /// From the state and the kernel function of each process.
     pub fn of(step: Option<u64>, cpu: Option<u32>, processes: impl IntoIterator<Item = (char, String)>) -> TreeState {
         let mut activities: Vec<Activity> = Vec::new();
         for (state, place) in processes {
@@ -52,12 +52,12 @@ impl TreeState {
                 None => activities.push(Activity { state, place, processes: 1 }),
             }
         }
-        // What makes a replica odd is never left out.
+        // An activity that makes a replica suspicious is never cut off.
         activities.sort_by_key(|activity| (!is_trouble(activity.state), std::cmp::Reverse(activity.processes)));
         TreeState { step, cpu, activities }.bounded()
     }
 
-    /// The same with few and short texts.
+    /// Limits the number and the length of the texts.
     pub fn bounded(mut self) -> TreeState {
         self.activities.truncate(MOST_ACTIVITIES);
         for activity in &mut self.activities {
@@ -102,24 +102,24 @@ pub struct Row {
     pub seat: Seat,
     /// Its host, as it calls itself.
     pub host: String,
-    /// What its processes do; `None`: it has not answered.
+    /// Its activity; `None`: it has not answered.
     pub tree: Option<TreeState>,
 }
 
-/// What is said of a hang.
+/// The findings about a hang.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Findings {
-    /// The odd replica that is named first.
-    pub oddest: Option<Seat>,
-    /// The odd replicas, as a clause.
+    /// The suspicious replica that comes first.
+    pub most_suspicious: Option<Seat>,
+    /// The suspicious replicas, as a clause.
     pub clause: String,
-    /// A line for each replica, the odd ones first, [`MOST_ROWS`] of them, and one for those that are left out.
+    /// A line for each replica, suspicious ones first, at most [`MOST_ROWS`], and a line with the number of omitted ones.
     pub lines: Vec<String>,
 }
 
-/// Why a replica is odd, in the order in which the reasons count.
+/// Why a replica is suspicious. The strongest reason comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Oddity {
+enum Suspicion {
     Silent,
     Stuck,
     Stopped,
@@ -128,20 +128,20 @@ enum Oddity {
     Sleeps,
 }
 
-impl Oddity {
+impl Suspicion {
     fn clause(self) -> String {
         match self {
-            Oddity::Silent => "it has not answered".to_owned(),
-            Oddity::Stuck => "a process is stuck in the kernel".to_owned(),
-            Oddity::Stopped => "a process is stopped".to_owned(),
-            Oddity::Behind { usual } => format!("most are at step {usual}"),
-            Oddity::Runs => "most sleep".to_owned(),
-            Oddity::Sleeps => "most run".to_owned(),
+            Suspicion::Silent => "it has not answered".to_owned(),
+            Suspicion::Stuck => "a process is stuck in the kernel".to_owned(),
+            Suspicion::Stopped => "a process is stopped".to_owned(),
+            Suspicion::Behind { usual } => format!("most are at step {usual}"),
+            Suspicion::Runs => "most sleep".to_owned(),
+            Suspicion::Sleeps => "most run".to_owned(),
         }
     }
 }
 
-/// Finds the odd replicas.
+/// Finds the suspicious replicas.
 pub fn findings(rows: &[Row]) -> Findings {
     let trees = || rows.iter().filter_map(|row| row.tree.as_ref());
     let mut steps: Vec<u64> = trees().filter_map(|tree| tree.step).collect();
@@ -149,50 +149,51 @@ pub fn findings(rows: &[Row]) -> Findings {
     let usual = steps.get(steps.len() / 2).copied();
     let running = trees().filter(|tree| tree.runs()).count();
     let sleeping = trees().count() - running;
-    let oddities = |row: &Row| {
-        let Some(tree) = &row.tree else { return vec![Oddity::Silent] };
+    let suspicions = |row: &Row| {
+        let Some(tree) = &row.tree else { return vec![Suspicion::Silent] };
         let does = |letters: &[char]| tree.activities.iter().any(|activity| letters.contains(&activity.state));
         let behind = usual.filter(|usual| tree.step.is_some_and(|step| step < *usual));
         [
-            does(&['D']).then_some(Oddity::Stuck),
-            does(&['T', 't']).then_some(Oddity::Stopped),
-            behind.map(|usual| Oddity::Behind { usual }),
-            (tree.runs() && sleeping > running).then_some(Oddity::Runs),
-            (!tree.runs() && running > sleeping).then_some(Oddity::Sleeps),
+            does(&['D']).then_some(Suspicion::Stuck),
+            does(&['T', 't']).then_some(Suspicion::Stopped),
+            behind.map(|usual| Suspicion::Behind { usual }),
+            (tree.runs() && sleeping > running).then_some(Suspicion::Runs),
+            (!tree.runs() && running > sleeping).then_some(Suspicion::Sleeps),
         ]
         .into_iter()
         .flatten()
         .collect()
     };
-    let mut judged: Vec<(&Row, Vec<Oddity>)> = rows.iter().map(|row| (row, oddities(row))).collect();
-    judged.sort_by_key(|(row, oddities)| {
+    let mut sorted: Vec<(&Row, Vec<Suspicion>)> = rows.iter().map(|row| (row, suspicions(row))).collect();
+    sorted.sort_by_key(|(row, suspicions)| {
         let step = row.tree.as_ref().and_then(|tree| tree.step);
-        (oddities.is_empty(), oddities.first().copied(), step, row.seat)
+        (suspicions.is_empty(), suspicions.first().copied(), step, row.seat)
     });
-    let odd = || judged.iter().take_while(|(_, oddities)| !oddities.is_empty());
-    let why = |oddities: &[Oddity]| oddities.iter().map(|oddity| oddity.clause()).collect::<Vec<_>>().join(", ");
-    let name = |(row, oddities): &(&Row, Vec<Oddity>)| match row.tree.as_ref().and_then(|tree| tree.step) {
-        Some(step) => format!("{} at step {step} ({})", row.seat, why(oddities)),
-        None => format!("{} ({})", row.seat, why(oddities)),
+    let suspicious = || sorted.iter().take_while(|(_, suspicions)| !suspicions.is_empty());
+    let why =
+        |suspicions: &[Suspicion]| suspicions.iter().map(|suspicion| suspicion.clause()).collect::<Vec<_>>().join(", ");
+    let name = |(row, suspicions): &(&Row, Vec<Suspicion>)| match row.tree.as_ref().and_then(|tree| tree.step) {
+        Some(step) => format!("{} at step {step} ({})", row.seat, why(suspicions)),
+        None => format!("{} ({})", row.seat, why(suspicions)),
     };
-    let clause = match named(odd().map(name), MOST_NAMED) {
-        Some(named) => format!("odd: {named}"),
-        None => "no replica is odd".to_owned(),
+    let clause = match named(suspicious().map(name), MOST_NAMED) {
+        Some(named) => format!("suspicious: {named}"),
+        None => "no replica is suspicious".to_owned(),
     };
-    let line = |(row, oddities): &(&Row, Vec<Oddity>)| {
+    let line = |(row, suspicions): &(&Row, Vec<Suspicion>)| {
         let does = row.tree.as_ref().map_or(String::new(), |tree| format!(": {}", tree.shown()));
-        let odd = if oddities.is_empty() { String::new() } else { format!("; odd: {}", why(oddities)) };
-        format!("{} on {}{does}{odd}", row.seat, row.host)
+        let why = if suspicions.is_empty() { String::new() } else { format!("; suspicious: {}", why(suspicions)) };
+        format!("{} on {}{does}{why}", row.seat, row.host)
     };
-    let mut lines: Vec<String> = judged.iter().take(MOST_ROWS).map(line).collect();
-    if judged.len() > MOST_ROWS {
+    let mut lines: Vec<String> = sorted.iter().take(MOST_ROWS).map(line).collect();
+    if sorted.len() > MOST_ROWS {
         lines.push(format!(
-            "{} more are not shown, {} of them odd",
-            judged.len() - MOST_ROWS,
-            odd().skip(MOST_ROWS).count()
+            "{} more are not shown, {} of them suspicious",
+            sorted.len() - MOST_ROWS,
+            suspicious().skip(MOST_ROWS).count()
         ));
     }
-    Findings { oddest: odd().next().map(|(row, _)| row.seat), clause, lines }
+    Findings { most_suspicious: suspicious().next().map(|(row, _)| row.seat), clause, lines }
 }
 
 #[cfg(test)]
@@ -213,9 +214,9 @@ mod tests {
     }
 
     #[test]
-    fn replicas_that_do_the_same_are_not_odd_and_each_has_a_line() {
+    fn replicas_with_the_same_activity_are_not_suspicious_and_each_has_a_line() {
         let found = findings(&[row(0, 7, 3, WAITS), row(1, 7, 4, WAITS)]);
-        assert_eq!((found.oddest, found.clause.as_str()), (None, "no replica is odd"));
+        assert_eq!((found.most_suspicious, found.clause.as_str()), (None, "no replica is suspicious"));
         assert_eq!(
             found.lines[1],
             "worker/1 on host-1: step 7, 4 % of a core, processes: 2 S in futex_wait_queue, 1 S in do_poll"
@@ -223,24 +224,32 @@ mod tests {
     }
 
     #[test]
-    fn the_replica_whose_step_is_behind_is_odd_and_one_that_is_ahead_is_not() {
+    fn a_replica_behind_the_step_of_most_is_suspicious_and_one_ahead_is_not() {
         let behind = [row(0, 8, 0, WAITS), row(1, 7, 0, WAITS), row(2, 8, 0, WAITS), row(3, 9, 0, WAITS)];
-        assert_eq!(clause(&behind), "odd: worker/1 at step 7 (most are at step 8)");
-        assert_eq!(clause(&behind[..2]), "odd: worker/1 at step 7 (most are at step 8)", "of two the lower is behind");
+        assert_eq!(clause(&behind), "suspicious: worker/1 at step 7 (most are at step 8)");
+        assert_eq!(
+            clause(&behind[..2]),
+            "suspicious: worker/1 at step 7 (most are at step 8)",
+            "of two the lower is behind"
+        );
     }
 
     #[test]
-    fn the_replica_that_runs_while_most_sleep_is_odd_and_so_is_the_one_that_sleeps_while_most_spin() {
-        let one = |odd: u32, others: u32| {
-            clause(&[row(0, 7, others, WAITS), row(1, 7, odd, WAITS), row(2, 7, others, WAITS)])
+    fn a_replica_that_runs_while_most_sleep_or_sleeps_while_most_run_is_suspicious() {
+        let one = |cpu: u32, others: u32| {
+            clause(&[row(0, 7, others, WAITS), row(1, 7, cpu, WAITS), row(2, 7, others, WAITS)])
         };
-        assert_eq!(one(90, 1), "odd: worker/1 at step 7 (most sleep)");
-        assert_eq!(one(2, 100), "odd: worker/1 at step 7 (most run)");
-        assert_eq!(clause(&[row(0, 7, 0, WAITS), row(1, 7, 99, WAITS)]), "no replica is odd", "of two none is most");
+        assert_eq!(one(90, 1), "suspicious: worker/1 at step 7 (most sleep)");
+        assert_eq!(one(2, 100), "suspicious: worker/1 at step 7 (most run)");
+        assert_eq!(
+            clause(&[row(0, 7, 0, WAITS), row(1, 7, 99, WAITS)]),
+            "no replica is suspicious",
+            "two replicas have no majority"
+        );
     }
 
     #[test]
-    fn silence_comes_before_the_kernel_that_before_a_stopped_process_and_that_before_a_step() {
+    fn the_order_is_no_answer_stuck_in_the_kernel_stopped_behind() {
         let rows = [
             row(0, 7, 0, WAITS),
             row(1, 5, 0, WAITS),
@@ -250,11 +259,11 @@ mod tests {
             row(5, 7, 0, WAITS),
         ];
         let found = findings(&rows);
-        assert_eq!(found.oddest, Some(Seat::new(Role::Worker, 4)));
+        assert_eq!(found.most_suspicious, Some(Seat::new(Role::Worker, 4)));
         let heads: Vec<&str> = found.lines.iter().filter_map(|line| line.split(' ').next()).collect();
         assert_eq!(heads, ["worker/4", "worker/3", "worker/2", "worker/1", "worker/0", "worker/5"]);
-        assert_eq!(found.lines[0], "worker/4 on host-4; odd: it has not answered");
-        assert!(found.clause.ends_with(", ..."), "three are named: {}", found.clause);
+        assert_eq!(found.lines[0], "worker/4 on host-4; suspicious: it has not answered");
+        assert!(found.clause.ends_with(", ..."), "three are listed: {}", found.clause);
     }
 
     #[test]
@@ -264,11 +273,11 @@ mod tests {
         let found = findings(&rows);
         assert_eq!(found.lines.len(), MOST_ROWS + 1);
         assert!(found.lines[0].starts_with("worker/9000 "), "{}", found.lines[0]);
-        assert_eq!(found.lines[MOST_ROWS], "9968 more are not shown, 0 of them odd");
+        assert_eq!(found.lines[MOST_ROWS], "9968 more are not shown, 0 of them suspicious");
     }
 
     #[test]
-    fn what_a_peer_reports_is_cut_and_a_stuck_process_is_never_cut_off() {
+    fn a_peers_report_is_limited_and_keeps_its_stuck_process() {
         let many = (0..100).map(|number| ('S', format!("place_{number}"))).chain([('D', "x\n".repeat(100))]);
         let tree = TreeState::of(None, None, many);
         assert_eq!(tree.activities.len(), MOST_ACTIVITIES);

@@ -1,4 +1,5 @@
-//! What the leader decides from the members' words: the checkpoint, the first failure, the restart, the odd ones of a hang.
+//! Decisions of the leader from the messages of the members: the checkpoint, the first failure, the restart, and the
+//! suspicious replicas of a hang.
 
 pub mod agreement;
 pub mod budget;

@@ -1,4 +1,4 @@
-//! A hang: the leader asks all members what their trainers do, says which of them are odd, and halts once.
+//! A hang: the leader requests the activity of all trainers, logs it with the suspicious replicas first, and halts once.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -61,7 +61,7 @@ impl Leader {
         self.look = Some(Look { until: now + TO_ANSWER, awaited, reported, began: now });
     }
 
-    /// Logs what the members do, and names the odd ones in the failures. None where no hang is looked at.
+    /// Logs the activity of the members, and adds the suspicious ones to the failures. Empty if no inquiry is running.
     pub(super) fn judge_hang(&mut self, actions: &mut Vec<Action>) -> Vec<Fall> {
         let Some(look) = self.look.take() else { return Vec::new() };
         let row = |seat: Seat| {
@@ -69,10 +69,10 @@ impl Leader {
             Some(Row { seat, host: holder.host.clone(), tree: holder.tree.clone() })
         };
         let rows: Vec<Row> = self.required().filter_map(row).collect();
-        let Findings { oddest, clause, lines } = findings(&rows);
+        let Findings { most_suspicious, clause, lines } = findings(&rows);
         let mut falls = look.reported;
         if falls.is_empty() {
-            falls.extend(self.nothing_moves(oddest, look.began));
+            falls.extend(self.nothing_moves(most_suspicious, look.began));
         }
         for fall in &mut falls {
             let detail = &mut fall.first.failure.detail;
@@ -84,11 +84,11 @@ impl Leader {
         falls
     }
 
-    /// The failure where no step moves: that of the oddest replica, or of one with the lowest step.
-    fn nothing_moves(&self, oddest: Option<Seat>, since: Duration) -> Option<Fall> {
+    /// The failure if no step advances: of the most suspicious replica, else of one with the lowest step.
+    fn nothing_moves(&self, most_suspicious: Option<Seat>, since: Duration) -> Option<Fall> {
         let trains = self.holders.iter().filter(|(seat, holder)| seat.trains() && holder.state == State::Training);
         let lowest = trains.min_by_key(|(_, holder)| holder.step).map(|(seat, _)| *seat);
-        let seat = oddest.or(lowest)?;
+        let seat = most_suspicious.or(lowest)?;
         let holder = self.holders.get(&seat)?;
         let limit = self.config.hang.unwrap_or_default();
         let detail = format!("no step moved for {} s", limit.as_secs());
@@ -142,23 +142,24 @@ mod tests {
         let actions = says(&mut leader, 22_003, 1, tree(4));
         assert_eq!((sent(&actions, 0), sent(&actions, 1)), (vec![&HALT], vec![&HALT]));
         let lines = lines(&actions);
-        let head = "the gang hangs, worker/0: no step moved for 10 s; odd: worker/0 at step 4 (most are at step 5)";
+        let head =
+            "the gang hangs, worker/0: no step moved for 10 s; suspicious: worker/0 at step 4 (most are at step 5)";
         assert_eq!(lines[0], head);
         assert!(lines[1].starts_with("worker/0 on host-1: step 4, ") && lines.len() == 3, "{lines:?}");
         step(&mut leader, 22_503, Event::Tick);
         let first = leader.first().unwrap();
         assert_eq!((first.seat, first.failure.class, first.failure.step), (seat(1), Class::Hung, Some(4)));
-        assert!(first.failure.detail.contains("odd: worker/0"), "{}", first.failure.detail);
+        assert!(first.failure.detail.contains("suspicious: worker/0"), "{}", first.failure.detail);
     }
 
     #[test]
-    fn a_member_that_does_not_answer_is_waited_for_a_moment_and_is_the_odd_one() {
+    fn a_member_that_does_not_answer_in_time_is_suspicious() {
         let mut leader = asked();
         says(&mut leader, 22_001, 1, tree(4));
         assert_eq!(leader.state(), "training");
         let actions = step(&mut leader, 24_000, Event::Tick);
         assert_eq!(sent(&actions, 0), [&HALT]);
-        assert_eq!(lines(&actions)[1], "chief/0 on host-0; odd: it has not answered");
+        assert_eq!(lines(&actions)[1], "chief/0 on host-0; suspicious: it has not answered");
     }
 
     #[test]
@@ -172,7 +173,7 @@ mod tests {
         step(&mut leader, 5_501, Event::Tick);
         let first = leader.first().unwrap();
         assert_eq!((first.seat, first.failure.class), (seat(1), Class::Hung));
-        assert!(first.failure.detail.contains("odd: chief/0 at step 6"), "{}", first.failure.detail);
+        assert!(first.failure.detail.contains("suspicious: chief/0 at step 6"), "{}", first.failure.detail);
         assert_eq!(leader.record().charged, 1);
     }
 
