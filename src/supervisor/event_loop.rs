@@ -18,7 +18,7 @@ use crate::rules::process::signal::Signal;
 use crate::rules::status::html::Scene;
 use crate::supervisor::Job;
 use crate::supervisor::background::Background;
-use crate::supervisor::gang::GangDesk;
+use crate::supervisor::gang::GangMember;
 use crate::supervisor::job::tree_signals::Remarks;
 use crate::supervisor::output::Collectors;
 use crate::supervisor::output::drain::Waits;
@@ -60,12 +60,12 @@ impl Supervisor {
         job: Job,
         background: Background,
         collectors: Option<Collectors>,
-        gang: Option<(GangDesk, Vec<Event>)>,
+        gang: Option<(GangMember, Vec<Event>)>,
         history: History,
         clock: Clock,
         signals: SignalFd,
     ) -> Supervisor {
-        let (gang, wanted) = gang.map_or((None, Vec::new()), |(desk, wanted)| (Some(desk), wanted));
+        let (gang, wanted) = gang.map_or((None, Vec::new()), |(member, wanted)| (Some(member), wanted));
         Supervisor {
             machine: Machine::new(job.policy.clone()),
             command: job.argv.first().map(|c| without_values(&c.to_string_lossy())).unwrap_or_default(),
@@ -119,10 +119,10 @@ impl Supervisor {
             self.performer.gpus.refill();
         }
         if let Event::Committed { step: Some(step), .. } = event {
-            self.queue.extend(self.performer.tell_gang(now, MemberEvent::Committed(step)));
+            self.queue.extend(self.performer.report_to_gang(now, MemberEvent::Committed(step)));
         }
         if let Event::Mirrored(Mirrored::Restoring { done, all }) = event {
-            self.queue.extend(self.performer.tell_gang(now, MemberEvent::Restoring(done, all)));
+            self.queue.extend(self.performer.report_to_gang(now, MemberEvent::Restoring(done, all)));
         }
         self.performer.status.note(now, &event);
         let actions = self.machine.step(now, event.clone());
@@ -187,7 +187,7 @@ impl Supervisor {
             self.performer.gpus.deadline(),
             self.performer.status.due(),
             self.performer.output_threads.due(waits),
-            self.performer.gang.as_ref().map(GangDesk::due),
+            self.performer.gang.as_ref().map(GangMember::due),
             held.map(|held| if is_stopping { Uptime::ZERO } else { held.until }),
         ];
         let due = dues.into_iter().flatten().min();
@@ -199,7 +199,7 @@ impl Supervisor {
         fds.extend(self.performer.background.fd());
         fds.extend(self.performer.gpus.fd());
         fds.extend(self.performer.status.fd());
-        fds.extend(self.performer.gang.as_ref().map(GangDesk::fd));
+        fds.extend(self.performer.gang.as_ref().map(GangMember::fd));
         fds.extend(self.performer.output_threads.fds(waits));
         fds.extend(held.map(|held| held.look.as_raw_fd()));
         let postponed = self.do_postponed();
@@ -208,7 +208,7 @@ impl Supervisor {
 
         let now = self.now();
         // First, because an expired lease must be handled before messages that arrived in the meantime.
-        self.queue.extend(self.performer.hear_gang(now));
+        self.queue.extend(self.performer.gang_events(now));
         self.queue.extend(self.performer.gpus.news(now));
         self.performer.liveness.look(now);
         let due = self.performer.timers.due(now).into_iter();

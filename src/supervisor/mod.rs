@@ -38,7 +38,7 @@ pub use background::model::LeftModel;
 pub use background::{Peers, PreemptionWatch, Work};
 use event_loop::Supervisor;
 pub use fetch::Fetch;
-use gang::{Gang, GangDesk};
+use gang::{Gang, GangMember};
 pub use gpu::watch::GpuWatch;
 pub use job::heartbeat::Heartbeat;
 use output::Collectors;
@@ -126,12 +126,12 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
     let collectors = Collectors::start(job.metrics.take(), job.policy.hang.is_some(), &history)?;
     // A terminal has one foreground group.
     job.policy.child_has_terminal = job.changes.len() == 1 && terminal::is_of_session(stdio::STDIN);
-    let gang = job.gang.take().map(|gang| GangDesk::start(gang, clock)).transpose()?;
+    let gang = job.gang.take().map(|gang| GangMember::start(gang, clock)).transpose()?;
     let mut supervisor = Supervisor::new(job, background, collectors, gang, history.clone(), clock, signals);
     let outcome = supervisor.live();
     let scene = supervisor.performer.report.is_some().then(|| supervisor.scene());
     let mut performer = supervisor.performer;
-    let gang = performer.gang.as_mut().map(GangDesk::end);
+    let gang = performer.gang.as_mut().map(GangMember::end);
     let peak_memory_bytes = performer.memory.peak();
     let xids = performer.gpus.state().map(|state| state.xids);
     let metrics = performer.collectors.take().map(Collectors::finish).unwrap_or_default();

@@ -63,7 +63,7 @@ pub struct Summary {
     /// Required seats.
     pub members: usize,
     /// The first failure of the last halt.
-    pub first: Option<message::First>,
+    pub first: Option<message::FirstFailure>,
 }
 
 impl Default for Timing {

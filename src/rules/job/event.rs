@@ -281,7 +281,7 @@ pub enum Action {
     /// Delete no commit of this step or a later one.
     Keep(u64),
     /// Pass this event to the gang's member on this replica.
-    Tell(member::Event),
+    ReportToGang(member::Event),
     /// Wait until the peers can be reached; answer with `PeersReached` or `PeersMissing`.
     AwaitPeers,
     /// Start the command, once for each process of the policy; answer with `Spawned` or `NotSpawned`.
@@ -316,7 +316,7 @@ pub enum Action {
     KillTree,
     /// Check whether the trainer is alive; answer with `LivenessSampled`.
     SampleLiveness,
-    /// Tell the gang's member what the processes of the tree do.
+    /// Report the activity of the tree to the member of the gang.
     ReportTree,
     /// Log where every process of the tree waits.
     DumpStacks,

@@ -167,14 +167,14 @@ async fn look(shared: &SharedStore, claimant: &Claimant, generation: Generation)
     }
     let Some(newest) = newest.filter(|claim| claim.leader != claimant.leader) else { return Ok(None) };
     if !newest.job.from_nothing {
-        return Ok(Some(Event::Found(newest)));
+        return Ok(Some(Event::ClaimedByOther(newest)));
     }
     let is_common = match store.get(&format!("{FOLDER}{}", common_name(newest.generation)), LIMIT as u64).await {
         Ok(_) => true,
         Err(error) if error.trouble == Trouble::Absent => false,
         Err(error) => return Err(error),
     };
-    Ok(Some(Event::Found(with_common(newest, is_common))))
+    Ok(Some(Event::ClaimedByOther(with_common(newest, is_common))))
 }
 
 async fn read_claim(store: &Store, generation: Generation) -> Result<Option<Claim>, StoreError> {
@@ -218,11 +218,11 @@ mod tests {
                 assert_eq!(claim(&shared, &old, generation, job).await.ok(), Some(Event::Claimed(generation)));
             }
             assert_eq!(claim(&shared, &old, 2, job).await.ok(), Some(Event::Claimed(2)), "its own, of an earlier try");
-            let Ok(Event::Found(found)) = claim(&shared, &new, 1, job).await else { panic!("it is taken") };
+            let Ok(Event::ClaimedByOther(found)) = claim(&shared, &new, 1, job).await else { panic!("it is taken") };
             assert_eq!((found.generation, found.leader), (2, old.leader));
             assert_eq!(claim(&shared, &new, 3, job).await.ok(), Some(Event::Claimed(3)));
             let seen = look(&shared, &old, 2).await.ok().flatten();
-            assert!(matches!(seen, Some(Event::Found(claim)) if claim.leader == new.leader));
+            assert!(matches!(seen, Some(Event::ClaimedByOther(claim)) if claim.leader == new.leader));
             let seen = async || newest(&shared).await.flatten().map(|(claim, has_ended)| (claim.generation, has_ended));
             assert_eq!(seen().await, Some((3, false)));
             end(&shared, 3).await;
@@ -237,7 +237,9 @@ mod tests {
         let shared = SharedStore { address, access: Access::default() };
         block_on(async {
             let found = async || {
-                let Ok(Some(Event::Found(found))) = look(&shared, &claimant(2), 1).await else { panic!("it is there") };
+                let Ok(Some(Event::ClaimedByOther(found))) = look(&shared, &claimant(2), 1).await else {
+                    panic!("it is there")
+                };
                 let newest = newest(&shared).await.flatten().map(|(claim, _)| claim.job.from_nothing);
                 assert_eq!(newest, Some(found.job.from_nothing));
                 found.job.from_nothing

@@ -1,24 +1,24 @@
 //! The gang: carries between the protocol (`rules/gang`), its connections (`edge/net/gang`) and the job's machine.
 //!
 //! A thread of its own ([`thread`]) holds the connections, because a beat that waits behind other work is a false death. It
-//! is a member's one link ([`follow`]) or the leader with its links to all ([`lead`]). The member itself lives in the main
-//! loop ([`desk`]): its lease is a timer there, so a loop that stands still trains no step after it.
+//! is a member's one link ([`leader_link`]) or the leader with its links to all ([`leader`]). The member itself lives in the main
+//! loop ([`member`]): its lease is a timer there, so a loop that stands still trains no step after it.
 
-mod borrowed;
+mod borrowed_port;
 mod claims;
-mod desk;
-mod door;
-mod follow;
 mod key;
-mod lead;
+mod leader;
+mod leader_link;
+mod listener;
+mod member;
 mod referral;
 mod thread;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub(super) use desk::GangDesk;
 pub use key::KeySource;
+pub(super) use member::GangMember;
 
 use crate::edge::store::{Access, Store, StoreError};
 use crate::rules::gang::Timing;

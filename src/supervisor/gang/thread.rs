@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc as orders;
 
-use super::{Gang, follow, lead};
+use super::{Gang, leader, leader_link};
 use crate::edge::clock::Clock;
 use crate::edge::io::eventfd::{EventFd, NotifyOnDrop};
 use crate::edge::process::signals;
@@ -44,7 +44,7 @@ pub(super) enum News {
         silent: bool,
     },
     /// The leader says this.
-    Heard(ToMember),
+    Received(ToMember),
     /// The leader cannot be reached, and why.
     Trouble(String),
 }
@@ -154,8 +154,8 @@ async fn carry(
 ) {
     let Some(key) = gang.key.find(gang.store.as_ref(), &outbox, &orders).await else { return };
     if gang.place.leads() {
-        lead::run(&gang, incarnation, key, &mut orders, &outbox, clock).await;
+        leader::run(&gang, incarnation, key, &mut orders, &outbox, clock).await;
     } else {
-        follow::run(&gang, key, &mut orders, &outbox, clock).await;
+        leader_link::run(&gang, key, &mut orders, &outbox, clock).await;
     }
 }

@@ -21,7 +21,7 @@ use crate::rules::process::signal::Signal;
 use crate::rules::status::sibling::Kept;
 use crate::supervisor::Job;
 use crate::supervisor::background::Background;
-use crate::supervisor::gang::GangDesk;
+use crate::supervisor::gang::GangMember;
 use crate::supervisor::gpu::events::GpuEvents;
 use crate::supervisor::job::liveness::Liveness;
 use crate::supervisor::job::main_children::MainChildren;
@@ -75,7 +75,7 @@ pub(super) struct Performer {
     inherited: HashSet<Descendant>,
     signals: TreeSignals,
     pub(super) memory: MemoryWatch,
-    pub(super) gang: Option<GangDesk>,
+    pub(super) gang: Option<GangMember>,
 }
 
 impl Performer {
@@ -83,7 +83,7 @@ impl Performer {
         mut job: Job,
         background: Background,
         collectors: Option<Collectors>,
-        gang: Option<GangDesk>,
+        gang: Option<GangMember>,
         history: History,
     ) -> Performer {
         let mut run_dir = RunDir::make(job.env.given("TMPDIR"));
@@ -158,12 +158,12 @@ impl Performer {
             }
             Action::AwaitPeers => self.background.await_peers(),
             Action::Survey if self.job.policy.checkpoints => {
-                self.background.survey(self.gang.as_ref().and_then(GangDesk::leader));
+                self.background.survey(self.gang.as_ref().and_then(GangMember::leader));
             }
             Action::Survey => return Done::Events(vec![Event::Surveyed(Offer::default())]),
             Action::RestoreStep(choice) => self.background.restore_agreed(choice),
             Action::Keep(step) => self.background.keep(step),
-            Action::Tell(ref word) => return Done::Events(self.tell_gang(now, word.clone())),
+            Action::ReportToGang(ref word) => return Done::Events(self.report_to_gang(now, word.clone())),
             Action::Spawn { attempt, generation, ref resume } => {
                 self.job.facts.generation = generation;
                 return self.start(now, attempt, resume.as_ref());
@@ -176,7 +176,7 @@ impl Performer {
             Action::SampleLiveness => return Done::Events(vec![self.liveness.sample(now, self.tree())]),
             Action::ReportTree => {
                 let tree = self.liveness.tree_state(&self.tree().unwrap_or_default());
-                return Done::Events(self.tell_gang(now, MemberEvent::TreeSeen(tree)));
+                return Done::Events(self.report_to_gang(now, MemberEvent::TreeReported(tree)));
             }
             Action::DumpStacks => self.dump_stacks(),
             Action::AskForDumps => {
@@ -192,16 +192,16 @@ impl Performer {
     }
 
     /// Passes an event to the gang's member. Returns its requests to the job.
-    pub(super) fn tell_gang(&mut self, now: Uptime, mut word: MemberEvent) -> Vec<Event> {
+    pub(super) fn report_to_gang(&mut self, now: Uptime, mut word: MemberEvent) -> Vec<Event> {
         let Some(gang) = &mut self.gang else { return Vec::new() };
-        if let MemberEvent::Fell(failure) = &mut word {
+        if let MemberEvent::Failed(failure) = &mut word {
             failure.step = self.liveness.step();
         }
         gang.tell(now, word)
     }
 
     /// The events of the gang's timers and connections.
-    pub(super) fn hear_gang(&mut self, now: Uptime) -> Vec<Event> {
+    pub(super) fn gang_events(&mut self, now: Uptime) -> Vec<Event> {
         let Some(gang) = &mut self.gang else { return Vec::new() };
         let mut events = Vec::new();
         if now >= gang.due()

@@ -13,7 +13,7 @@ use crate::rules::job::{Event, Machine, Uptime};
 use crate::rules::status::html::Scene;
 use crate::rules::status::tally::Tally;
 use crate::rules::status::{self, Facts};
-use crate::supervisor::gang::GangDesk;
+use crate::supervisor::gang::GangMember;
 use crate::supervisor::perform::Performer;
 use crate::telemetry::log;
 
@@ -127,7 +127,7 @@ impl StatusEndpoint {
             memory: performer.memory.facts(),
             metrics: performer.collectors.as_ref().map(crate::supervisor::Collectors::last_values).unwrap_or_default(),
             gpus: performer.gpus.state(),
-            gang: performer.gang.as_ref().map(GangDesk::view),
+            gang: performer.gang.as_ref().map(GangMember::view),
         }
     }
 }

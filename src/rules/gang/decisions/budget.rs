@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::Generation;
-use super::super::message::{Choice, Class, First, Record};
+use super::super::message::{Choice, Class, FirstFailure, Record};
 
 /// A generation that ended sooner than this looks like a crash loop.
 const QUICK: Duration = Duration::from_secs(60);
@@ -57,7 +57,7 @@ impl Record {
     }
 
     /// A generation has ended `lasted` after its start. Preemptions and lost machines are not charged.
-    pub fn ended(&mut self, limits: &Limits, first: &First, lasted: Duration) -> Answer {
+    pub fn ended(&mut self, limits: &Limits, first: &FirstFailure, lasted: Duration) -> Answer {
         self.first = Some(first.clone());
         let failure = &first.failure;
         if matches!(failure.class, Class::Preempted | Class::Lost) {
@@ -90,9 +90,9 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(600);
 
-    fn first(class: Class, step: Option<u64>) -> First {
+    fn first(class: Class, step: Option<u64>) -> FirstFailure {
         let failure = Failure { class, code: Some(1), signal: None, step, detail: String::new() };
-        First { seat: Seat::new(Role::Worker, 0), host: "h".into(), failure }
+        FirstFailure { seat: Seat::new(Role::Worker, 0), host: "h".into(), failure }
     }
 
     fn charges(record: &mut Record, class: Class, step: Option<u64>, lasted: Duration) -> Answer {

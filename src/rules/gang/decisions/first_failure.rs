@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::message::{Class, Failure, First};
+use super::super::message::{Class, Failure, FirstFailure};
 use super::super::seat::Seat;
 
 /// Deaths within this time of the earliest are ordered by their class.
@@ -19,14 +19,14 @@ pub struct Fall {
     /// Arrival minus age, by the leader's clock.
     pub died: Duration,
     /// What is said of it.
-    pub first: First,
+    pub first: FirstFailure,
 }
 
 impl Fall {
     /// A death that was reported `age` milliseconds after it happened.
     pub fn new(now: Duration, age: u64, seat: Seat, host: &str, failure: Failure) -> Fall {
         let died = now.saturating_sub(Duration::from_millis(age));
-        Fall { died, first: First { seat, host: host.to_owned(), failure: failure.bounded() } }
+        Fall { died, first: FirstFailure { seat, host: host.to_owned(), failure: failure.bounded() } }
     }
 
     fn class(&self, earliest: Duration) -> Class {
@@ -39,7 +39,7 @@ impl Fall {
 
 /// The first failure: the earliest; of those within 50 ms the one whose class is more likely to be a cause. A consequence is
 /// named only where there is nothing else.
-pub fn first(falls: &[Fall]) -> Option<&First> {
+pub fn first(falls: &[Fall]) -> Option<&FirstFailure> {
     let earliest = falls.iter().map(|fall| fall.died).min()?;
     let causes = |fall: &&Fall| fall.class(earliest) != Class::Consequence;
     let cause = falls.iter().filter(causes).map(|fall| fall.died).min();

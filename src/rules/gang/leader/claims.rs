@@ -269,8 +269,8 @@ mod tests {
         let looks = |actions: &[Action]| actions.iter().any(|action| matches!(action, Action::LookForClaim(_)));
         says(&mut leader, 3_000, 1, fell(Class::Code, None));
         let offer = || ToLeader::Offer { after: 1, offer: Offer::default() };
-        leader.step(at(3_100), Event::Heard(0, offer()));
-        let actions = leader.step(at(4_000), Event::Heard(1, offer()));
+        leader.step(at(3_100), Event::Received(0, offer()));
+        let actions = leader.step(at(4_000), Event::Received(1, offer()));
         assert!(actions.contains(&Action::Claim { generation: 2, job: NOTHING }) && !looks(&actions), "{actions:?}");
         assert!(!looks(&leader.step(at(9_000), Event::Tick)));
         assert!(looks(&leader.step(at(9_100), Event::Claimed(2))), "it was due meanwhile");
@@ -306,7 +306,7 @@ mod tests {
         ))));
         // It was not read in time: the store answers the own claim with it.
         let mut late = leader(|_| {});
-        step(&mut late, 0, Event::Found(claim));
+        step(&mut late, 0, Event::ClaimedByOther(claim));
         assert!(begins_anew(&words_without_a_common_step(&mut late)));
         let words = words_without_a_common_step(&mut leader(|config| config.newest_claim = Some(claim_of(4))));
         assert!(words.iter().any(|word| matches!(word, ToMember::GiveUp { no_common_step: true, .. })), "{words:?}");
@@ -324,10 +324,10 @@ mod tests {
     #[test]
     fn the_end_of_the_job_is_the_last_claim() {
         let mut leader = training();
-        let actions = leader.step(at(5_000), Event::Heard(0, ToLeader::Finished { generation: 1 }));
+        let actions = leader.step(at(5_000), Event::Received(0, ToLeader::Finished { generation: 1 }));
         assert_eq!(asked(&actions), [(2, END)]);
         assert!(leader.awaits_its_end());
-        let actions = leader.step(at(5_100), Event::Found(claim_of(3)));
+        let actions = leader.step(at(5_100), Event::ClaimedByOther(claim_of(3)));
         assert_eq!(asked(&actions), [(4, END)], "another leader has taken the number");
         assert_eq!(asked(&leader.step(at(5_200), Event::Claimed(4))), []);
         says(&mut leader, 6_000, 1, ToLeader::Leaving);
@@ -340,11 +340,11 @@ mod tests {
         let mut leader = training();
         says(&mut leader, 5_000, 1, fell(Class::Code, None));
         let offer = || ToLeader::Offer { after: 1, offer: Offer::default() };
-        leader.step(at(5_100), Event::Heard(1, offer()));
+        leader.step(at(5_100), Event::Received(1, offer()));
         let mut asking = leader.clone();
-        assert_eq!(asked(&asking.step(at(5_100), Event::Heard(0, offer()))).len(), 1);
+        assert_eq!(asked(&asking.step(at(5_100), Event::Received(0, offer()))).len(), 1);
         // The chief's trainer ended with 0 before it was told to stop.
-        let actions = leader.step(at(5_200), Event::Heard(0, ToLeader::Finished { generation: 1 }));
+        let actions = leader.step(at(5_200), Event::Received(0, ToLeader::Finished { generation: 1 }));
         assert_eq!((leader.state(), asked(&actions)), ("ending", vec![(2, END)]));
         asking.phase = Phase::Ending;
         assert_eq!(asked(&asking.step(at(5_200), Event::Tick)), []);
@@ -355,13 +355,13 @@ mod tests {
     /// Both have offered; what the leader says when it finds the end of the job.
     fn finds_the_end(has_read_claims: bool) -> (Leader, Vec<Action>) {
         let mut leader = leader(|config| config.has_read_claims = has_read_claims);
-        let offer = |number| Event::Heard(number, ToLeader::Offer { after: 0, offer: Offer::default() });
+        let offer = |number| Event::Received(number, ToLeader::Offer { after: 0, offer: Offer::default() });
         for number in [0, 1] {
             says(&mut leader, 0, number, ToLeader::Hello(hello(number)));
         }
         leader.step(at(0), offer(0));
         assert_eq!(asked(&leader.step(at(0), offer(1))), [(1, NOTHING)]);
-        let actions = leader.step(at(100), Event::Found(Claim { job: END, ..claim_of(5) }));
+        let actions = leader.step(at(100), Event::ClaimedByOther(Claim { job: END, ..claim_of(5) }));
         (leader, actions)
     }
 
@@ -384,7 +384,7 @@ mod tests {
     #[test]
     fn a_leader_that_has_started_before_the_end_was_in_the_store_stops_its_trainers() {
         let mut leader = training();
-        let actions = leader.step(at(5_000), Event::Found(Claim { job: END, ..claim_of(2) }));
+        let actions = leader.step(at(5_000), Event::ClaimedByOther(Claim { job: END, ..claim_of(2) }));
         assert_eq!(sent(&actions, 1), [&ToMember::Halt { generation: 1, hung: false }, &ToMember::Finish]);
         assert_eq!(sent(&actions, 0), [&ToMember::Halt { generation: 1, hung: false }]);
     }

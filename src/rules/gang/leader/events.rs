@@ -58,13 +58,13 @@ pub struct Config {
 #[allow(clippy::large_enum_variant, reason = "one at a time, and most of them are messages")]
 pub enum Event {
     /// A message came over a proven link; the first is its `Hello`.
-    Heard(Link, ToLeader),
+    Received(Link, ToLeader),
     /// A link is gone.
     Closed(Link),
     /// The store has this leader's claim on this generation.
     Claimed(Generation),
     /// The newest claim in the store is this one, of another leader.
-    Found(Claim),
+    ClaimedByOther(Claim),
     /// Time has passed.
     Tick,
 }
@@ -79,7 +79,7 @@ pub enum Action {
     /// Claim a generation: put the object [`claim::name`](super::super::claim::name) only where there is none, and try until
     /// the store has answered. Answer with [`Event::Claimed`] where it is put, or where it is there and names this leader:
     /// an earlier try has put it. Where it names another leader, read on from number to number, and answer with
-    /// [`Event::Found`] and the newest. Without a store answer with `Claimed` at once. A new request replaces the one before.
+    /// [`Event::ClaimedByOther`] and the newest. Without a store answer with `Claimed` at once. A new request replaces the one before.
     Claim {
         /// The number.
         generation: Generation,
@@ -90,7 +90,7 @@ pub enum Action {
     /// answered. Without a store do nothing.
     MarkCommon(Generation),
     /// Read the claim on this generation. Where there is one of another leader, read on as for [`Action::Claim`] and answer
-    /// with [`Event::Found`]. Where there is none, or no store, do nothing; a read that fails is not tried again. A new
+    /// with [`Event::ClaimedByOther`]. Where there is none, or no store, do nothing; a read that fails is not tried again. A new
     /// request replaces the one before; no look is asked for while a claim has no answer.
     LookForClaim(Generation),
     /// The trainers of this generation start: for the log and the status.

@@ -9,8 +9,8 @@ mod borrowed_port;
 mod claims;
 mod events;
 mod hang;
-mod hearing;
 mod kept;
+mod messages;
 mod phases;
 mod seats;
 mod view;
@@ -21,7 +21,7 @@ use std::time::Duration;
 use super::claim::Claim;
 use super::first_failure::Fall;
 use super::hang::TreeState;
-use super::message::{Choice, First, Offer, Record, ToLeader, ToMember};
+use super::message::{Choice, FirstFailure, Offer, Record, ToLeader, ToMember};
 use super::seat::{Incarnation, Seat};
 use super::{Generation, Timing};
 use claims::Claims;
@@ -258,10 +258,10 @@ impl Leader {
     pub fn step(&mut self, now: Duration, event: Event) -> Vec<Action> {
         let mut actions = Vec::new();
         // Of ten thousand members come five thousand beats a second, and a beat changes nothing that is judged below.
-        let is_beat = matches!(event, Event::Heard(_, ToLeader::Beat { .. }));
+        let is_beat = matches!(event, Event::Received(_, ToLeader::Beat { .. }));
         match event {
-            Event::Heard(link, ToLeader::Hello(hello)) => self.hello(now, link, hello, &mut actions),
-            Event::Heard(link, message) => self.heard(now, link, message, &mut actions),
+            Event::Received(link, ToLeader::Hello(hello)) => self.hello(now, link, hello, &mut actions),
+            Event::Received(link, message) => self.on_message(now, link, message, &mut actions),
             Event::Closed(link) => {
                 if let Some((_, holder)) = self.holder_of(link) {
                     holder.link = None;
@@ -271,7 +271,7 @@ impl Leader {
                 self.links.remove(&link);
             }
             Event::Claimed(generation) => self.claimed(now, generation),
-            Event::Found(claim) => self.found(now, claim, &mut actions),
+            Event::ClaimedByOther(claim) => self.found(now, claim, &mut actions),
             Event::Tick => {}
         }
         if is_beat && now < self.wake {
@@ -317,7 +317,7 @@ impl Leader {
     }
 
     /// The first failure of the last halt.
-    pub fn first(&self) -> Option<&First> {
+    pub fn first(&self) -> Option<&FirstFailure> {
         self.record.first.as_ref()
     }
 }

@@ -73,7 +73,7 @@ pub(super) fn hello(number: u64) -> Hello {
 }
 
 pub(super) fn says(leader: &mut Leader, ms: u64, link: Link, message: ToLeader) -> Vec<Action> {
-    step(leader, ms, Event::Heard(link, message))
+    step(leader, ms, Event::Received(link, message))
 }
 
 fn offers(leader: &mut Leader, ms: u64, link: Link, after: Generation, steps: &[u64]) -> Vec<Action> {
@@ -114,7 +114,7 @@ pub(super) fn training() -> Leader {
 
 pub(super) fn fell(class: Class, step: Option<u64>) -> ToLeader {
     let failure = Failure { class, code: Some(1), signal: None, step, detail: String::new() };
-    ToLeader::Fell { generation: 1, age: 0, failure }
+    ToLeader::Failed { generation: 1, age: 0, failure }
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn a_silent_seat_is_lost_after_the_lease_and_filled_only_after_it() {
     assert_eq!(leader.state(), "training", "it was heard 2 ms after the start");
     let actions = step(&mut leader, 20_002, Event::Tick);
     assert!(sent(&actions, 0).contains(&&ToMember::Halt { generation: 1, hung: false }), "{actions:?}");
-    let new = |ms| Event::Heard(ms, ToLeader::Hello(Hello { incarnation: Incarnation(50), ..hello(1) }));
+    let new = |ms| Event::Received(ms, ToLeader::Hello(Hello { incarnation: Incarnation(50), ..hello(1) }));
     let refused = |actions: &[Action], link| matches!(sent(actions, link)[..], [ToMember::Refused { .. }]);
     assert!(refused(&leader.step(at(20_901), new(20_901)), 20_901));
     assert!(!refused(&leader.step(at(20_902), new(20_902)), 20_902));
@@ -333,9 +333,9 @@ fn the_kept_step_is_the_newest_that_all_have_committed() {
 fn nothing_is_agreed_on_before_the_store_has_the_claim() {
     let mut leader = leader(|_| {});
     for number in [0, 1] {
-        leader.step(at(0), Event::Heard(number, ToLeader::Hello(hello(number))));
+        leader.step(at(0), Event::Received(number, ToLeader::Hello(hello(number))));
     }
-    let offer = |number| Event::Heard(number, ToLeader::Offer { after: 0, offer: Offer::default() });
+    let offer = |number| Event::Received(number, ToLeader::Offer { after: 0, offer: Offer::default() });
     leader.step(at(0), offer(0));
     let actions = leader.step(at(0), offer(1));
     assert!(actions.contains(&Action::Claim { generation: 1, job: NOTHING }) && !starts(&actions), "{actions:?}");
@@ -348,11 +348,11 @@ fn nothing_is_agreed_on_before_the_store_has_the_claim() {
 fn a_leader_that_never_claimed_takes_the_number_after_the_one_that_is_taken() {
     let mut leader = leader(|_| {});
     for number in [0, 1] {
-        leader.step(at(0), Event::Heard(number, ToLeader::Hello(hello(number))));
+        leader.step(at(0), Event::Received(number, ToLeader::Hello(hello(number))));
         let offer = ToLeader::Offer { after: 0, offer: Offer::default() };
-        leader.step(at(0), Event::Heard(number, offer));
+        leader.step(at(0), Event::Received(number, offer));
     }
-    let actions = leader.step(at(100), Event::Found(claim_of(3)));
+    let actions = leader.step(at(100), Event::ClaimedByOther(claim_of(3)));
     assert!(actions.contains(&Action::Claim { generation: 4, job: NOTHING }), "{actions:?}");
     leader.step(at(100), Event::Claimed(4));
     let beat = || ToLeader::Beat { clock: 0, step: None, restoring: None, committed: Vec::new() };
@@ -374,13 +374,13 @@ fn a_leader_that_finds_a_newer_claim_sends_its_members_away_and_leaves() {
     let mut leader = training();
     let looks = |actions: &[Action]| actions.contains(&Action::LookForClaim(2));
     assert!(looks(&leader.step(at(4_000), Event::Tick)) && !looks(&leader.step(at(7_999), Event::Tick)));
-    leader.step(at(8_000), Event::Found(claim_of(1)));
+    leader.step(at(8_000), Event::ClaimedByOther(claim_of(1)));
     assert_eq!(leader.state(), "training", "one that is not newer");
-    let actions = leader.step(at(8_100), Event::Found(claim_of(2)));
+    let actions = leader.step(at(8_100), Event::ClaimedByOther(claim_of(2)));
     assert_eq!(sent(&actions, 1), [&ToMember::Halt { generation: 1, hung: false }]);
     assert!(actions.contains(&Action::Close(1)) && actions.contains(&Action::Done), "{actions:?}");
     let [ToMember::GiveUp { why, .. }] = sent(&actions, 0)[..] else { panic!("{actions:?}") };
     assert_eq!(why, "another agent of chief/0, on old, leads this job: it has claimed generation 2");
-    let again = leader.step(at(9_000), Event::Heard(7, ToLeader::Hello(hello(1))));
+    let again = leader.step(at(9_000), Event::Received(7, ToLeader::Hello(hello(1))));
     assert!(matches!(sent(&again, 7)[..], [ToMember::Refused { .. }]), "{again:?}");
 }

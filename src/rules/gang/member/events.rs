@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::Generation;
 use super::super::hang::TreeState;
-use super::super::message::{Choice, Failure, First, Offer, ToLeader, ToMember};
+use super::super::message::{Choice, Failure, FirstFailure, Offer, ToLeader, ToMember};
 use super::super::seat::Seat;
 
 /// What happened to this replica.
@@ -21,13 +21,13 @@ pub enum Event {
         silent: bool,
     },
     /// A message of the leader.
-    Heard(ToMember),
+    Received(ToMember),
     /// The agreed step is in place.
     Restored,
     /// It cannot be put in place, and why.
     NotRestored(String),
     /// The main child of the running generation died, or must not go on.
-    Fell(Failure),
+    Failed(Failure),
     /// It ended with 0, and what it left is committed.
     Finished,
     /// The trainer named this step.
@@ -40,8 +40,8 @@ pub enum Event {
     Noticed(Duration),
     /// This agent ends for a reason of its own, after its last commit.
     Leaves,
-    /// What the trainer's processes do: the answer to [`Action::ReportTree`], and before a `Fell` of a hang.
-    TreeSeen(TreeState),
+    /// What the trainer's processes do: the answer to [`Action::ReportTree`], and before a `Failed` of a hang.
+    TreeReported(TreeState),
     /// Time has passed.
     Tick,
 }
@@ -58,7 +58,7 @@ pub enum Leave {
         /// 204 rather than 203.
         no_common_step: bool,
         /// The first failure.
-        first: Option<First>,
+        first: Option<FirstFailure>,
     },
 }
 
@@ -85,7 +85,7 @@ pub enum Action {
     Kill,
     /// End the trainer as at a hang of its own: its stacks, SIGABRT, later SIGKILL. Then report `TreeEmpty`.
     Abort,
-    /// Say with `TreeSeen` what the trainer's processes do.
+    /// Say with `TreeReported` what the trainer's processes do.
     ReportTree,
     /// Do what is done for a notice of one's own, with so much time; with `leave`, leave with 143 after the commit.
     Save {
@@ -97,7 +97,7 @@ pub enum Action {
     /// Delete nothing at or above this step.
     Keep(u64),
     /// The last generation ended because of this.
-    Name(First),
+    FirstFailure(FirstFailure),
     /// The leader waits for these seats, or this member waits for the leader.
     Waiting(Vec<Seat>),
     /// Leave, once the tree is empty.

@@ -5,7 +5,7 @@
 //! anything else, so a frozen agent trains no step after its lease has ended.
 
 mod events;
-mod hearing;
+mod messages;
 pub mod routes;
 
 use std::time::Duration;
@@ -172,7 +172,7 @@ impl Member {
             Event::TreeEmpty(offer) => self.tree_empty(now, offer, &mut actions),
             Event::Linked => self.linked(now, &mut actions),
             Event::Unlinked { silent } => self.unlinked(now, silent, &mut actions),
-            Event::Heard(message) => self.heard(now, message, &mut actions),
+            Event::Received(message) => self.on_message(now, message, &mut actions),
             Event::Restored => {
                 if let Phase::Restoring(generation) = self.phase {
                     self.restoring = None;
@@ -188,7 +188,7 @@ impl Member {
                     actions.push(Action::Survey);
                 }
             }
-            Event::Fell(failure) => {
+            Event::Failed(failure) => {
                 if let Phase::Training(generation) = self.phase {
                     self.phase = Phase::Stopping;
                     self.aborting = Some(generation).filter(|_| failure.class == Class::Hung);
@@ -202,7 +202,7 @@ impl Member {
                     self.send(ToLeader::Finished { generation }, &mut actions);
                 }
             }
-            Event::TreeSeen(tree) => {
+            Event::TreeReported(tree) => {
                 if let Phase::Training(generation) = self.phase {
                     self.send(ToLeader::Tree { generation, tree: tree.bounded() }, &mut actions);
                 }
@@ -242,7 +242,7 @@ impl Member {
         }
     }
 
-    /// First of all: what the trainer may no longer do.
+    /// FirstFailure of all: what the trainer may no longer do.
     fn judge_lease(&mut self, now: Duration, actions: &mut Vec<Action>) {
         // Without a connection the leader counts on the trainer's end earlier, even if this agent stands still in between.
         let closed = self.lost.map(|(since, _)| since + self.timing.return_grace + self.timing.stop_grace);
@@ -326,7 +326,7 @@ impl Member {
             && let Some((died, generation, failure)) = self.fall.clone()
         {
             let age = millis(now.saturating_sub(died));
-            actions.push(Action::Send(ToLeader::Fell { generation, age, failure }));
+            actions.push(Action::Send(ToLeader::Failed { generation, age, failure }));
         }
     }
 

@@ -26,7 +26,7 @@ fn member(role: Role) -> Member {
 }
 
 fn hear(member: &mut Member, ms: u64, message: ToMember) -> Vec<Action> {
-    member.step(at(ms), Event::Heard(message))
+    member.step(at(ms), Event::Received(message))
 }
 
 fn welcome(newest: Generation) -> ToMember {
@@ -127,11 +127,11 @@ fn go_starts_nothing_that_is_not_armed_or_of_another_generation() {
 fn a_death_is_reported_with_its_age_even_after_the_connection_was_away() {
     let mut member = training();
     member.step(at(1_000), Event::Unlinked { silent: false });
-    member.step(at(1_010), Event::Fell(failure()));
+    member.step(at(1_010), Event::Failed(failure()));
     member.step(at(1_100), Event::Linked);
     let actions = hear(&mut member, 1_310, welcome(1));
     let told = actions.iter().find_map(|action| match action {
-        Action::Send(ToLeader::Fell { generation, age, failure }) => Some((*generation, *age, failure.detail.len())),
+        Action::Send(ToLeader::Failed { generation, age, failure }) => Some((*generation, *age, failure.detail.len())),
         _ => None,
     });
     assert_eq!(told, Some((1, 300, 300)));
@@ -258,21 +258,21 @@ fn a_trainer_of_a_gang_that_hangs_is_aborted_and_the_lease_holds_for_it_until_it
 fn what_the_processes_do_is_told_before_the_hang_of_its_own() {
     let mut member = training();
     let tree = TreeState::of(Some(3), None, [('D', "nfs_wait".to_owned())]);
-    let actions = member.step(at(4), Event::TreeSeen(tree.clone()));
+    let actions = member.step(at(4), Event::TreeReported(tree.clone()));
     assert!(actions.contains(&Action::Send(ToLeader::Tree { generation: 1, tree })), "{actions:?}");
-    member.step(at(4), Event::Fell(Failure { class: Class::Hung, ..failure() }));
+    member.step(at(4), Event::Failed(Failure { class: Class::Hung, ..failure() }));
     assert!(member.step(at(20_000), Event::Tick).contains(&Action::Kill), "it may train until then");
 }
 
 #[test]
 fn a_death_is_said_again_on_a_new_connection_until_the_leader_halts_the_generation() {
     let mut member = training();
-    member.step(at(10), Event::Fell(failure()));
+    member.step(at(10), Event::Failed(failure()));
     let again = |ms, member: &mut Member| {
         member.step(at(ms), Event::Unlinked { silent: false });
         member.step(at(ms), Event::Linked);
         let said = hear(member, ms, welcome(1));
-        said.iter().any(|action| matches!(action, Action::Send(ToLeader::Fell { generation: 1, .. })))
+        said.iter().any(|action| matches!(action, Action::Send(ToLeader::Failed { generation: 1, .. })))
     };
     assert!(again(20, &mut member), "the first may have been lost");
     hear(&mut member, 30, ToMember::Halt { generation: 1, hung: false });
@@ -283,12 +283,12 @@ fn a_death_is_said_again_on_a_new_connection_until_the_leader_halts_the_generati
 fn a_death_is_said_before_what_can_be_restored() {
     let mut member = training();
     member.step(at(10), Event::Unlinked { silent: false });
-    member.step(at(20), Event::Fell(failure()));
+    member.step(at(20), Event::Failed(failure()));
     member.step(at(30), Event::TreeEmpty(offer(&[20])));
     member.step(at(40), Event::Linked);
     let actions = hear(&mut member, 50, welcome(1));
     let place = |is_it: fn(&Action) -> bool| actions.iter().position(is_it);
-    let fell = place(|action| matches!(action, Action::Send(ToLeader::Fell { .. })));
+    let fell = place(|action| matches!(action, Action::Send(ToLeader::Failed { .. })));
     let offered = place(|action| matches!(action, Action::Send(ToLeader::Offer { .. })));
     assert!(fell.is_some() && fell < offered, "{actions:?}");
 }

@@ -117,7 +117,7 @@ impl World {
                 }
                 member::Action::Save { .. }
                 | member::Action::Keep(_)
-                | member::Action::Name(_)
+                | member::Action::FirstFailure(_)
                 | member::Action::Waiting(_) => {}
             }
         }
@@ -141,7 +141,7 @@ impl World {
                     let newest = self.store.last_key_value().map(|(generation, leader)| claim(*generation, *leader));
                     let own = Incarnation(agent as u128);
                     if let Some(claim) = newest.filter(|c| c.generation >= generation && c.leader != own) {
-                        self.leader(agent, leader::Event::Found(claim));
+                        self.leader(agent, leader::Event::ClaimedByOther(claim));
                     }
                 }
                 leader::Action::Started(generation) => {
@@ -196,10 +196,10 @@ impl World {
             return self.forget(link);
         }
         match item {
-            Item::Up(message) => self.leader(leader, leader::Event::Heard(link, message)),
+            Item::Up(message) => self.leader(leader, leader::Event::Received(link, message)),
             Item::Down(message) => {
                 let is_refused = matches!(message, ToMember::Refused { .. });
-                self.member(member, member::Event::Heard(message));
+                self.member(member, member::Event::Received(message));
                 if is_refused {
                     self.hang_up(member);
                     self.member(member, member::Event::Unlinked { silent: false });
@@ -246,7 +246,7 @@ impl World {
             leader::Event::Claimed(generation)
         } else {
             let (generation, leader) = self.store.last_key_value().expect("one is there");
-            leader::Event::Found(claim(*generation, *leader))
+            leader::Event::ClaimedByOther(claim(*generation, *leader))
         };
         self.leader(agent, event);
     }

@@ -21,7 +21,7 @@ pub const MOST_REASON: usize = 2000;
 pub struct Step {
     /// The training step; `None` where neither the format, `--step-regex` nor the heartbeat tells it.
     pub step: Option<u64>,
-    /// First 64 bits of the manifest's hash: two checkpoints of one node are told apart by it.
+    /// FirstFailure 64 bits of the manifest's hash: two checkpoints of one node are told apart by it.
     pub hash: u64,
     /// Whether it is a commit in the store, which other nodes can read.
     pub is_stored: bool,
@@ -110,7 +110,7 @@ pub struct Failure {
 
 /// The first failure of a halt, as every member's verdict names it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct First {
+pub struct FirstFailure {
     /// The seat that failed.
     pub seat: Seat,
     /// The host that it ran on, as it called itself.
@@ -143,7 +143,7 @@ pub struct Record {
     #[serde(default)]
     pub each_has_own: bool,
     /// The first failure of the last halt.
-    pub first: Option<First>,
+    pub first: Option<FirstFailure>,
     /// A generation has started while no member had any step, and no step was kept since: nothing that is lost was ever
     /// common to all.
     #[serde(default)]
@@ -215,8 +215,9 @@ pub enum ToLeader {
         /// The newest steps that this member has committed since its trainer's start, [`MOST_STEPS`] at most.
         committed: Vec<u64>,
     },
-    /// The trainer died, or must not go on.
-    Fell {
+    /// The trainer died, or has to be stopped.
+    #[serde(rename = "fell")]
+    Failed {
         /// Of this generation.
         generation: Generation,
         /// Milliseconds since the main child died, by the member's own clock.
@@ -224,7 +225,7 @@ pub enum ToLeader {
         /// How.
         failure: Failure,
     },
-    /// What the trainer's processes do: the answer to `ReportTree`, and before a `Fell` of a hang.
+    /// What the trainer's processes do: the answer to `ReportTree`, and before a `Failed` of a hang.
     Tree {
         /// Of this generation.
         generation: Generation,
@@ -311,7 +312,7 @@ pub enum ToMember {
         /// Of this generation.
         generation: Generation,
         /// The first failure.
-        first: First,
+        first: FirstFailure,
     },
     /// Save: a replica's machine goes.
     Save {
@@ -334,7 +335,7 @@ pub enum ToMember {
         /// Whether the store or the steps are to blame (204), and not a peer (203).
         no_common_step: bool,
         /// The first failure, where there is one.
-        first: Option<First>,
+        first: Option<FirstFailure>,
     },
     /// Seats that are waited for.
     Waiting {
@@ -368,4 +369,16 @@ pub fn one_line(text: &str, limit: usize) -> String {
         short.pop();
     }
     short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_named_fell_on_the_wire() {
+        let failure = Failure { class: Class::Code, code: Some(1), signal: None, step: None, detail: String::new() };
+        let json = serde_json::to_value(ToLeader::Failed { generation: 1, age: 2, failure }).unwrap();
+        assert_eq!(json["fell"]["generation"], 1);
+    }
 }

@@ -49,7 +49,7 @@ impl World {
                     let (signal, now) = (Some(9), self.now);
                     let failure =
                         Failure { class: Class::Signal, code: None, signal, step: None, detail: String::new() };
-                    self.member(agent, member::Event::Fell(failure));
+                    self.member(agent, member::Event::Failed(failure));
                     self.emptied(agent, 1);
                     self.at(now + SECOND, Happening::Judge { generation: run.generation, since: now, soft: true });
                     self.at(

@@ -100,11 +100,11 @@ impl World {
                 if !matches!(message, ToLeader::Beat { .. }) {
                     self.note(|| format!("leader {leader} hears {member}: {message:?}"));
                 }
-                self.leader(leader, leader::Event::Heard(link, message));
+                self.leader(leader, leader::Event::Received(link, message));
             }
             Message::Down(message) => {
                 let refused = matches!(message, ToMember::Refused { .. });
-                self.member(member, member::Event::Heard(message));
+                self.member(member, member::Event::Received(message));
                 if refused {
                     self.agents[member].refused = true;
                     self.drop_link(member);

@@ -47,7 +47,7 @@ mod tests {
             for link in 0..members {
                 self.now = start + within * link as u32 / members as u32;
                 let tick = (self.now >= wake).then_some(Event::Tick);
-                for event in tick.into_iter().chain([Event::Heard(link, word(link))]) {
+                for event in tick.into_iter().chain([Event::Received(link, word(link))]) {
                     for action in self.leader.step(self.now, event) {
                         match action {
                             Action::Claim { generation, .. } => {

@@ -45,7 +45,7 @@ impl World {
         let event = if there.leader == leader {
             leader::Event::Claimed(generation)
         } else {
-            leader::Event::Found(self.newest_claim().expect("one is there"))
+            leader::Event::ClaimedByOther(self.newest_claim().expect("one is there"))
         };
         self.milestone(|| format!("the store answers agent {agent}: {event:?}"));
         let when = self.now + self.latency();
@@ -83,7 +83,7 @@ impl World {
         if let Some(claim) = self.newest_claim().filter(|c| c.generation >= generation && c.leader != own) {
             let when = self.now + back;
             let claim_of = self.agents[agent].claim;
-            self.at(when, Happening::ToLeader { agent, claim: claim_of, event: leader::Event::Found(claim) });
+            self.at(when, Happening::ToLeader { agent, claim: claim_of, event: leader::Event::ClaimedByOther(claim) });
         }
     }
 

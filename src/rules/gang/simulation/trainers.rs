@@ -56,7 +56,7 @@ impl World {
     pub(super) fn report_tree(&mut self, agent: usize) {
         let step = self.agents[agent].run.as_ref().map(|run| run.step);
         let tree = TreeState::of(step, None, [('S', "futex_wait_queue".to_owned())]);
-        self.member(agent, member::Event::TreeSeen(tree));
+        self.member(agent, member::Event::TreeReported(tree));
     }
 
     /// A trainer hangs, and so do all that wait for it.
@@ -87,7 +87,7 @@ impl World {
         }
         self.report_tree(agent);
         let failure = Failure { class: Class::Hung, code: None, signal: None, step: None, detail: "hung".to_owned() };
-        self.member(agent, member::Event::Fell(failure));
+        self.member(agent, member::Event::Failed(failure));
         self.stop(agent, 10 * SECOND);
     }
 

@@ -222,7 +222,7 @@ impl World {
                         self.wrong(format!("the kept step of agent {agent} went back to {step}"));
                     }
                 }
-                member::Action::Name(_) | member::Action::Waiting(_) => {}
+                member::Action::FirstFailure(_) | member::Action::Waiting(_) => {}
                 member::Action::Leave(leave) => {
                     let yields = self.agents[agent].leader.as_ref().is_some_and(|leader| leader.state() == "yielded");
                     if let Leave::GaveUp { why, .. } = &leave {
@@ -253,7 +253,7 @@ impl World {
     pub(super) fn leader(&mut self, agent: usize, event: leader::Event) {
         let clock = self.clock(agent);
         // A record that comes with a member was charged before.
-        let learns = matches!(&event, leader::Event::Heard(_, ToLeader::Hello(_)));
+        let learns = matches!(&event, leader::Event::Received(_, ToLeader::Hello(_)));
         let Some(leader) = &mut self.agents[agent].leader else { return };
         let charged = leader.record().charged;
         let state_was = leader.state();

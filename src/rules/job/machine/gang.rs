@@ -97,7 +97,7 @@ impl Machine {
             | Order::Dial
             | Order::Hangup
             | Order::Send(_)
-            | Order::Name(_)
+            | Order::FirstFailure(_)
             | Order::Waiting(_)
             | Order::Wake(_) => Vec::new(),
         }
@@ -120,12 +120,12 @@ impl Machine {
             return Vec::new();
         }
         self.state = State::Assembling;
-        vec![Action::Tell(MemberEvent::TreeEmpty(offer))]
+        vec![Action::ReportToGang(MemberEvent::TreeEmpty(offer))]
     }
 
     fn arm(&mut self, choice: Choice) -> Vec<Action> {
         if !self.policy.checkpoints {
-            return vec![Action::Tell(MemberEvent::Restored)];
+            return vec![Action::ReportToGang(MemberEvent::Restored)];
         }
         self.state = State::Arming;
         vec![Action::RestoreStep(choice)]
@@ -134,13 +134,13 @@ impl Machine {
     /// The agreed step is in place.
     pub(super) fn on_armed(&mut self) -> Vec<Action> {
         self.state = State::Assembling;
-        vec![Action::Tell(MemberEvent::Restored)]
+        vec![Action::ReportToGang(MemberEvent::Restored)]
     }
 
     /// The agreed step cannot be restored; the gang requests another survey.
     pub(super) fn on_not_armed(&mut self, detail: String) -> Vec<Action> {
         self.state = State::Assembling;
-        vec![Action::Tell(MemberEvent::NotRestored(detail))]
+        vec![Action::ReportToGang(MemberEvent::NotRestored(detail))]
     }
 
     /// Stops the trainer for the gang. The trainer does not need to save.
@@ -264,7 +264,7 @@ impl Machine {
             // It waits for an empty tree, and then leaves.
             self.gang.has_finished = true;
             self.state = State::Assembling;
-            return Some(vec![Action::Tell(MemberEvent::TreeEmpty(Offer::default()))]);
+            return Some(vec![Action::ReportToGang(MemberEvent::TreeEmpty(Offer::default()))]);
         }
         if !self.is_in_gang() {
             return None;
@@ -275,7 +275,7 @@ impl Machine {
         if self.ended_well() && !self.gang.has_finished {
             self.gang.has_finished = true;
             self.state = State::Assembling;
-            return Some(vec![Action::Tell(MemberEvent::Finished)]);
+            return Some(vec![Action::ReportToGang(MemberEvent::Finished)]);
         }
         None
     }
@@ -330,7 +330,7 @@ impl Machine {
             _ => None,
         };
         let code = end.map(End::code);
-        Action::Tell(MemberEvent::Fell(Failure { class, code, signal, step: None, detail }))
+        Action::ReportToGang(MemberEvent::Failed(Failure { class, code, signal, step: None, detail }))
     }
 
     /// An attempt could not be started, and the cause is transient: the gang starts it again.
@@ -353,11 +353,14 @@ impl Machine {
             Cause::Gpu { detail } => return Some(self.failure_report(Class::Gpu, None, detail.clone())),
             Cause::Fenced { detail, .. } => return Some(self.failure_report(Class::Lost, None, detail.clone())),
         };
-        Some(Action::Tell(word))
+        Some(Action::ReportToGang(word))
     }
 
     /// The last report, when the tree is empty.
     pub(super) fn report_leaving(&self) -> Option<Action> {
-        self.policy.gang.filter(|_| self.stopping.kill_from.is_none()).map(|_| Action::Tell(MemberEvent::Leaves))
+        self.policy
+            .gang
+            .filter(|_| self.stopping.kill_from.is_none())
+            .map(|_| Action::ReportToGang(MemberEvent::Leaves))
     }
 }

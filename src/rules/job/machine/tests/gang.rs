@@ -3,7 +3,7 @@
 use super::*;
 use crate::cluster::spec::Role;
 use crate::gang::member::{Action as Order, Event as MemberEvent, Leave};
-use crate::gang::message::{Choice, Class, Failure, First, Offer};
+use crate::gang::message::{Choice, Class, Failure, FirstFailure, Offer};
 use crate::gang::seat::Seat;
 use crate::job::{Flushed, Hang, InGang};
 
@@ -18,7 +18,7 @@ fn policy(role: Role) -> Policy {
 }
 
 fn report(actions: &[Action]) -> Option<&MemberEvent> {
-    actions.iter().find_map(|action| if let Action::Tell(report) = action { Some(report) } else { None })
+    actions.iter().find_map(|action| if let Action::ReportToGang(report) = action { Some(report) } else { None })
 }
 
 /// A machine whose command runs in a generation.
@@ -38,7 +38,7 @@ fn start(machine: &mut Machine, at: f64, generation: u64) {
     feed(machine, at, [Event::Gang(Order::Restore(Choice::Start))]);
     if machine.state == State::Arming {
         let restored = Event::Restored { resume: None, committed: None, older: false, is_further: false };
-        assert_eq!(machine.step(secs(at), restored), [Action::Tell(MemberEvent::Restored)]);
+        assert_eq!(machine.step(secs(at), restored), [Action::ReportToGang(MemberEvent::Restored)]);
     }
     let spawn = machine.step(secs(at), Event::Gang(Order::Launch(generation)));
     assert!(
@@ -50,7 +50,7 @@ fn start(machine: &mut Machine, at: f64, generation: u64) {
 
 fn give_up(first: Role) -> Order {
     let failure = Failure { class: Class::Code, code: Some(9), signal: None, step: None, detail: "code 9".into() };
-    let first = Some(First { seat: seat(first), host: "h".into(), failure });
+    let first = Some(FirstFailure { seat: seat(first), host: "h".into(), failure });
     Order::Leave(Leave::GaveUp { why: "no restart is left".into(), no_common_step: false, first })
 }
 
@@ -77,7 +77,7 @@ fn a_death_is_told_at_once_and_the_rest_of_the_tree_has_the_gangs_grace() {
     let mut machine = in_generation(policy(Role::Worker), 1);
     let died = machine.step(secs(5.0), ended(9));
     assert!(
-        matches!(report(&died), Some(MemberEvent::Fell(Failure { class: Class::Code, code: Some(9), .. }))),
+        matches!(report(&died), Some(MemberEvent::Failed(Failure { class: Class::Code, code: Some(9), .. }))),
         "{died:?}"
     );
     assert!(died.contains(&Action::Arm(Timer::Grace, secs(5.5))), "{died:?}");
@@ -161,7 +161,7 @@ fn a_command_that_cannot_be_started_for_now_is_tried_again_by_the_gang() {
     let refused =
         |is_transient| Event::NotSpawned { code: 125, detail: "no process".into(), is_transient, others: false };
     let again = machine.step(secs(0.1), refused(true));
-    assert!(matches!(report(&again), Some(MemberEvent::Fell(_))) && again.contains(&Action::Survey), "{again:?}");
+    assert!(matches!(report(&again), Some(MemberEvent::Failed(_))) && again.contains(&Action::Survey), "{again:?}");
     machine.step(secs(0.2), Event::Surveyed(Offer::default()));
     machine.step(secs(0.3), Event::Gang(Order::Launch(2)));
     assert_eq!(outcome(machine.step(secs(0.4), refused(false))).exit_code, 125);
@@ -194,8 +194,13 @@ fn a_hang_of_ones_own_is_told_with_what_the_processes_do() {
     let hang = Some(Hang { timeout: secs(80.0), startup: secs(0.0) });
     let mut machine = in_generation(Policy { hang, ..policy(Role::Worker) }, 1);
     let (_, actions) = super::hanging::silence(&mut machine, 0.1);
-    let [Action::ReportTree, Action::Tell(MemberEvent::Fell(failure)), Action::DumpStacks, Action::AbortTree, ..] =
-        &actions[..]
+    let [
+        Action::ReportTree,
+        Action::ReportToGang(MemberEvent::Failed(failure)),
+        Action::DumpStacks,
+        Action::AbortTree,
+        ..,
+    ] = &actions[..]
     else {
         panic!("{actions:?}")
     };

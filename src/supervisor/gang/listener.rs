@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::borrowed::open;
+use super::borrowed_port::open;
 use crate::edge::clock::Clock;
 use crate::edge::net::gang::{self, NoLink, greet};
 use crate::rules::gang::handshake::GangKey;
@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// What the connections bring.
 pub(super) enum Arrival {
     Opened(Link, mpsc::Sender<ToMember>),
-    Heard(Link, Box<ToLeader>),
+    Received(Link, Box<ToLeader>),
     Closed(Link),
     Refused(SocketAddr, NoLink),
 }
@@ -185,7 +185,7 @@ async fn converse(proven: gang::Link, link: Link, arrivals: &mpsc::Sender<Arriva
         };
         let read = async {
             while let Ok(message) = reader.next().await {
-                if arrivals.send(Arrival::Heard(link, Box::new(message))).await.is_err() {
+                if arrivals.send(Arrival::Received(link, Box::new(message))).await.is_err() {
                     break;
                 }
             }

@@ -9,7 +9,7 @@ use super::{Action, Leave, Link, Member, Phase};
 use crate::cluster::spec::Role;
 
 impl Member {
-    pub(super) fn heard(&mut self, now: Duration, message: ToMember, actions: &mut Vec<Action>) {
+    pub(super) fn on_message(&mut self, now: Duration, message: ToMember, actions: &mut Vec<Action>) {
         match message {
             ToMember::Welcome { leader, lease, newest } => self.welcomed(now, leader, lease, newest, actions),
             ToMember::Refused { .. } => self.link = Link::Up,
@@ -32,7 +32,7 @@ impl Member {
             }
             ToMember::Named { first, .. } => {
                 self.record.first = Some(first.clone());
-                actions.push(Action::Name(first));
+                actions.push(Action::FirstFailure(first));
             }
             ToMember::Save { lead, leave } => {
                 if matches!(self.phase, Phase::Training(_)) {

@@ -12,7 +12,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep_until};
 
-use super::door::{Places, Unproven};
+use super::listener::{Places, Unproven};
 use crate::edge::clock::Clock;
 use crate::edge::net::borrowed_port::{accept, greet, own_address};
 use crate::edge::net::gang::{NoLink, listen};

@@ -10,7 +10,7 @@ use crate::edge::clock::Clock;
 use crate::edge::net::gang::random;
 use crate::rules::gang::Summary;
 use crate::rules::gang::member::{Action, Event as MemberEvent, Leave, Member};
-use crate::rules::gang::message::{First, ToMember, bounded_text};
+use crate::rules::gang::message::{FirstFailure, ToMember, bounded_text};
 use crate::rules::gang::seat::{Incarnation, Seat};
 use crate::rules::gang::view::{LeaderView, View};
 use crate::rules::job::{Event, Uptime};
@@ -19,7 +19,7 @@ use crate::rules::job::{Event, Uptime};
 const AT_ONCE: usize = 64;
 
 /// The member, and the thread with its connection.
-pub(in crate::supervisor) struct GangDesk {
+pub(in crate::supervisor) struct GangMember {
     member: Member,
     thread: Thread,
     /// When the member is to be woken.
@@ -31,14 +31,14 @@ pub(in crate::supervisor) struct GangDesk {
     leader: Option<Incarnation>,
     /// Why the leader cannot be reached.
     trouble: Option<String>,
-    first: Option<First>,
+    first: Option<FirstFailure>,
     missing: Vec<Seat>,
     is_dead: bool,
 }
 
-impl GangDesk {
+impl GangMember {
     /// Starts the thread, and what the member wants first. Errors: as [`Thread::start`] and getrandom(2).
-    pub(in crate::supervisor) fn start(gang: Gang, clock: Clock) -> io::Result<(GangDesk, Vec<Event>)> {
+    pub(in crate::supervisor) fn start(gang: Gang, clock: Clock) -> io::Result<(GangMember, Vec<Event>)> {
         let incarnation = Incarnation(u128::from_ne_bytes(random()?));
         let now = clock.now();
         let (own, leader) = (gang.place.own, gang.place.leader);
@@ -47,7 +47,7 @@ impl GangDesk {
         let leads = gang.place.leads();
         let thread = Thread::start(gang, incarnation, clock)?;
         let (first, missing) = (None, Vec::new());
-        let mut desk = GangDesk {
+        let mut desk = GangMember {
             member,
             thread,
             wake: now,
@@ -89,9 +89,9 @@ impl GangDesk {
                 Ok(None) => return events,
                 Ok(Some(News::Linked)) => MemberEvent::Linked,
                 Ok(Some(News::Unlinked { silent })) => MemberEvent::Unlinked { silent },
-                Ok(Some(News::Heard(message))) => {
+                Ok(Some(News::Received(message))) => {
                     self.note_refusal(&message);
-                    MemberEvent::Heard(message)
+                    MemberEvent::Received(message)
                 }
                 Ok(Some(News::Trouble(why))) => {
                     self.trouble = Some(why);
@@ -138,8 +138,8 @@ impl GangDesk {
                 Action::Hangup => self.thread.order(Order::Hangup),
                 Action::Send(message) => self.thread.order(Order::Send(Box::new(message))),
                 Action::Wake(at) => self.wake = at,
-                Action::Name(first) => {
-                    let First { seat, host, failure } = &first;
+                Action::FirstFailure(first) => {
+                    let FirstFailure { seat, host, failure } = &first;
                     tracing::warn!(code = "gang", "the gang was halted by {seat} on {host}: {}", failure.detail);
                     self.first = Some(first);
                 }

@@ -153,7 +153,7 @@ async fn converse(
                     if let ToMember::Welcome { lease, .. } = message {
                         (*silence, *pause) = (Duration::from_millis(lease), Duration::ZERO);
                     }
-                    if !outbox.tell(News::Heard(message)) {
+                    if !outbox.tell(News::Received(message)) {
                         return Over::Cut { silent: false };
                     }
                 }

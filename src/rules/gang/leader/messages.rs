@@ -7,7 +7,7 @@ use super::super::message::{Class, Failure, MOST_STEPS, ToLeader, ToMember, boun
 use super::{Action, Leader, Link, MOST_FAILED_RESTORES, Phase, State};
 
 impl Leader {
-    pub(super) fn heard(&mut self, now: Duration, link: Link, message: ToLeader, actions: &mut Vec<Action>) {
+    pub(super) fn on_message(&mut self, now: Duration, link: Link, message: ToLeader, actions: &mut Vec<Action>) {
         let (generation, phase, chief) = (self.generation, self.phase, self.chief());
         // A link that was replaced, or never had a seat.
         let Some((seat, holder)) = self.holder_of(link) else { return };
@@ -62,7 +62,7 @@ impl Leader {
                     self.give_up(now, why, true, actions);
                 }
             }
-            ToLeader::Fell { generation: of, age, failure } => {
+            ToLeader::Failed { generation: of, age, failure } => {
                 if of == generation && matches!(phase, Phase::Training | Phase::Collecting | Phase::Arming) {
                     holder.state = State::Stopping;
                     let mut failure = failure;

@@ -11,9 +11,9 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use super::borrowed::{BorrowedPort, next_refused};
+use super::borrowed_port::{BorrowedPort, next_refused};
 use super::claims::{self, Ask, Claimant};
-use super::door::{Arrival, Door, listening};
+use super::listener::{Arrival, Door, listening};
 use super::thread::{News, Order, Outbox};
 use super::{Gang, SharedStore, referral};
 use crate::edge::clock::Clock;
@@ -127,7 +127,7 @@ pub(super) async fn run(
                 Arrival::Opened(link, sender) => {
                     hub.links.insert(link, sender);
                 }
-                Arrival::Heard(link, message) => hub.step(Event::Heard(link, *message)),
+                Arrival::Received(link, message) => hub.step(Event::Received(link, *message)),
                 Arrival::Closed(link) => {
                     hub.links.remove(&link);
                     hub.step(Event::Closed(link));
@@ -182,7 +182,7 @@ impl Hub<'_> {
             Order::Dial => {}
             Order::Send(message) => {
                 if let Some(own) = self.own {
-                    self.step(Event::Heard(own, *message));
+                    self.step(Event::Received(own, *message));
                 }
             }
             Order::Hangup => {
@@ -218,7 +218,7 @@ impl Hub<'_> {
         for action in actions {
             match action {
                 Action::Send(link, message) if self.own == Some(link) => {
-                    self.outbox.tell(News::Heard(message));
+                    self.outbox.tell(News::Received(message));
                 }
                 Action::Send(link, message) => {
                     // The end of a connection that takes no more is heard of from itself.
