@@ -52,7 +52,7 @@ pub struct JobState {
 
 impl Claim {
     /// Whether the job has begun from the beginning as it was asked to, has made a common step since, and goes on.
-    pub fn begun_anew(&self) -> bool {
+    pub fn has_started_over(&self) -> bool {
         self.job.from_scratch && !self.job.from_nothing && !self.job.has_finished
     }
 }

@@ -111,7 +111,7 @@ pub(super) async fn run(
     let (mut ends, mut writes): (Option<Duration>, Option<JoinHandle<()>>) = (None, None);
     loop {
         let now = clock.now();
-        if ends.is_some_and(|until| now >= until || !hub.leader.awaits_its_end()) {
+        if ends.is_some_and(|until| now >= until || !hub.leader.is_waiting_to_end()) {
             break;
         }
         let left = hub.wake.min(ends.unwrap_or(hub.wake)).saturating_sub(now);
@@ -233,7 +233,7 @@ impl Hub<'_> {
                 Action::Close(link) => drop(self.links.remove(&link)),
                 Action::Claim { generation, job } => drop(self.asks.send(Ask::Claim { generation, job })),
                 Action::MarkCommon(generation) => claims::mark_common(self.store.clone(), generation),
-                Action::LookForClaim(generation) => drop(self.asks.send(Ask::Look(generation))),
+                Action::CheckForNewerClaim(generation) => drop(self.asks.send(Ask::Look(generation))),
                 Action::Log(line) => tracing::info!("{line}"),
                 Action::LogHang(lines) => {
                     lines.iter().for_each(|line| tracing::warn!(code = "hung", "{line}"));

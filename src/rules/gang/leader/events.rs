@@ -92,7 +92,7 @@ pub enum Action {
     /// Read the claim on this generation. Where there is one of another leader, read on as for [`Action::Claim`] and answer
     /// with [`Event::ClaimedByOther`]. Where there is none, or no store, do nothing; a read that fails is not tried again. A new
     /// request replaces the one before; no look is asked for while a claim has no answer.
-    LookForClaim(Generation),
+    CheckForNewerClaim(Generation),
     /// The trainers of this generation start: for the log and the status.
     Started(Generation),
     /// Log this line.

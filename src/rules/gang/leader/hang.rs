@@ -3,50 +3,50 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::super::first_failure::Fall;
+use super::super::first_failure::FailureReport;
 use super::super::hang::{Findings, Row, findings};
 use super::super::message::{Class, Failure, ToMember};
 use super::super::seat::Seat;
 use super::{Action, Holder, Leader, State};
 
 /// The answers are waited for so long.
-const TO_ANSWER: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What is known of a hang while the members are asked.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Look {
+pub(super) struct Inquiry {
     pub(super) until: Duration,
     /// Members that have not answered.
     pub(super) awaited: BTreeSet<Seat>,
     /// Members that said so themselves; none where no step moves.
-    reported: Vec<Fall>,
+    reported: Vec<FailureReport>,
     began: Duration,
 }
 
 impl Leader {
     /// No training seat's step moves, or a hang was looked at for long enough.
-    pub(super) fn find_hang(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        if let Some(look) = &self.look {
-            if look.awaited.is_empty() || now >= look.until {
-                let falls = self.judge_hang(actions);
-                self.end_generation(now, falls, actions);
+    pub(super) fn detect_hang(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        if let Some(inquiry) = &self.inquiry {
+            if inquiry.awaited.is_empty() || now >= inquiry.until {
+                let reports = self.finish_inquiry(actions);
+                self.end_generation(now, reports, actions);
             }
             return;
         }
         let Some(limit) = self.config.hang else { return };
         let all = || self.holders.iter().filter(|(seat, holder)| seat.trains() && holder.state == State::Training);
         // A trainer that names no step may be at work all the same.
-        let moves = |holder: &Holder| holder.step.is_none() || now < holder.moved + limit;
+        let moves = |holder: &Holder| holder.step.is_none() || now < holder.progressed + limit;
         if all().next().is_some() && !all().any(|(_, holder)| moves(holder)) {
-            self.look_at_hang(now, None, actions);
+            self.start_inquiry(now, None, actions);
         }
     }
 
     /// Asks all members that train, once; a second member that hangs is added.
-    pub(super) fn look_at_hang(&mut self, now: Duration, fall: Option<Fall>, actions: &mut Vec<Action>) {
-        if let Some(look) = &mut self.look {
-            look.awaited.retain(|seat| fall.as_ref().is_none_or(|fall| fall.first.seat != *seat));
-            look.reported.extend(fall);
+    pub(super) fn start_inquiry(&mut self, now: Duration, report: Option<FailureReport>, actions: &mut Vec<Action>) {
+        if let Some(inquiry) = &mut self.inquiry {
+            inquiry.awaited.retain(|seat| report.as_ref().is_none_or(|report| report.first.seat != *seat));
+            inquiry.reported.extend(report);
             return;
         }
         let mut awaited = BTreeSet::new();
@@ -57,35 +57,35 @@ impl Leader {
                 actions.push(Action::Send(link, ToMember::ReportTree { generation: self.generation }));
             }
         }
-        let reported = fall.into_iter().collect();
-        self.look = Some(Look { until: now + TO_ANSWER, awaited, reported, began: now });
+        let reported = report.into_iter().collect();
+        self.inquiry = Some(Inquiry { until: now + ANSWER_TIMEOUT, awaited, reported, began: now });
     }
 
     /// Logs the activity of the members, and adds the suspicious ones to the failures. Empty if no inquiry is running.
-    pub(super) fn judge_hang(&mut self, actions: &mut Vec<Action>) -> Vec<Fall> {
-        let Some(look) = self.look.take() else { return Vec::new() };
+    pub(super) fn finish_inquiry(&mut self, actions: &mut Vec<Action>) -> Vec<FailureReport> {
+        let Some(inquiry) = self.inquiry.take() else { return Vec::new() };
         let row = |seat: Seat| {
             let holder = self.holders.get(&seat)?;
             Some(Row { seat, host: holder.host.clone(), tree: holder.tree.clone() })
         };
         let rows: Vec<Row> = self.required().filter_map(row).collect();
         let Findings { most_suspicious, clause, lines } = findings(&rows);
-        let mut falls = look.reported;
-        if falls.is_empty() {
-            falls.extend(self.nothing_moves(most_suspicious, look.began));
+        let mut reports = inquiry.reported;
+        if reports.is_empty() {
+            reports.extend(self.no_progress(most_suspicious, inquiry.began));
         }
-        for fall in &mut falls {
-            let detail = &mut fall.first.failure.detail;
+        for report in &mut reports {
+            let detail = &mut report.first.failure.detail;
             *detail = format!("{detail}; {clause}");
         }
-        let first = falls.first().map(|fall| format!("{}: {}", fall.first.seat, fall.first.failure.detail));
+        let first = reports.first().map(|report| format!("{}: {}", report.first.seat, report.first.failure.detail));
         let head = format!("the gang hangs, {}", first.unwrap_or_default());
         actions.push(Action::LogHang([vec![head], lines].concat()));
-        falls
+        reports
     }
 
     /// The failure if no step advances: of the most suspicious replica, else of one with the lowest step.
-    fn nothing_moves(&self, most_suspicious: Option<Seat>, since: Duration) -> Option<Fall> {
+    fn no_progress(&self, most_suspicious: Option<Seat>, since: Duration) -> Option<FailureReport> {
         let trains = self.holders.iter().filter(|(seat, holder)| seat.trains() && holder.state == State::Training);
         let lowest = trains.min_by_key(|(_, holder)| holder.step).map(|(seat, _)| *seat);
         let seat = most_suspicious.or(lowest)?;
@@ -93,7 +93,7 @@ impl Leader {
         let limit = self.config.hang.unwrap_or_default();
         let detail = format!("no step moved for {} s", limit.as_secs());
         let failure = Failure { class: Class::Hung, code: None, signal: None, step: holder.step, detail };
-        Some(Fall::new(since, 0, seat, &holder.host, failure))
+        Some(FailureReport::new(since, 0, seat, &holder.host, failure))
     }
 }
 
@@ -102,7 +102,7 @@ mod tests {
     use super::super::super::hang::TreeState;
     use super::super::super::message::ToLeader;
     use super::super::Event;
-    use super::super::tests::{fell, says, seat, sent, step, training};
+    use super::super::tests::{failed, says, seat, sent, step, training};
     use super::*;
 
     const ASKED: ToMember = ToMember::ReportTree { generation: 1 };
@@ -166,7 +166,7 @@ mod tests {
     fn a_members_own_hang_is_looked_at_by_all_and_stays_its_own() {
         let mut leader = training();
         says(&mut leader, 5_000, 1, tree(7));
-        let actions = says(&mut leader, 5_000, 1, fell(Class::Hung, Some(7)));
+        let actions = says(&mut leader, 5_000, 1, failed(Class::Hung, Some(7)));
         assert_eq!((sent(&actions, 0), sent(&actions, 1)), (vec![&ASKED], vec![]));
         let actions = says(&mut leader, 5_001, 0, tree(6));
         assert_eq!(sent(&actions, 0), [&HALT]);
@@ -180,8 +180,8 @@ mod tests {
     #[test]
     fn a_second_hang_is_part_of_the_first_and_a_death_halts_all_at_once() {
         let mut leader = asked();
-        assert!(sent(&says(&mut leader, 22_100, 1, fell(Class::Hung, Some(4))), 0).is_empty());
-        let actions = says(&mut leader, 22_200, 0, fell(Class::Code, Some(5)));
+        assert!(sent(&says(&mut leader, 22_100, 1, failed(Class::Hung, Some(4))), 0).is_empty());
+        let actions = says(&mut leader, 22_200, 0, failed(Class::Code, Some(5)));
         assert_eq!(sent(&actions, 1), [&HALT]);
         step(&mut leader, 22_700, Event::Tick);
         assert_eq!(leader.first().unwrap().failure.class, Class::Hung);

@@ -35,7 +35,7 @@ impl Leader {
                 actions.push(Action::MarkCommon(self.generation));
             }
             self.record.keep(step);
-            self.tell_all(&ToMember::Kept { step }, actions);
+            self.send_to_all(&ToMember::Kept { step }, actions);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::first_failure::Fall;
+use super::super::first_failure::FailureReport;
 use super::super::message::{Class, Failure, MOST_STEPS, ToLeader, ToMember, bounded_text};
 use super::{Action, Leader, Link, MOST_FAILED_RESTORES, Phase, State};
 
@@ -11,12 +11,12 @@ impl Leader {
         let (generation, phase, chief) = (self.generation, self.phase, self.chief());
         // A link that was replaced, or never had a seat.
         let Some((seat, holder)) = self.holder_of(link) else { return };
-        holder.heard = now;
+        holder.last_received = now;
         match message {
             ToLeader::Hello(_) => {}
             ToLeader::Beat { clock, step, restoring, committed } => {
                 if step != holder.step || holder.restoring != restoring {
-                    holder.moved = now;
+                    holder.progressed = now;
                 }
                 (holder.step, holder.restoring) = (step, restoring);
                 let new: Vec<u64> = committed.into_iter().take(MOST_STEPS).collect();
@@ -69,15 +69,15 @@ impl Leader {
                     if holder.notice.is_some() {
                         failure.class = Class::Preempted;
                     }
-                    let fall = Fall::new(now, age, seat, &holder.host, failure);
-                    self.fell(now, fall, actions);
+                    let report = FailureReport::new(now, age, seat, &holder.host, failure);
+                    self.on_failure(now, report, actions);
                 }
             }
             ToLeader::Tree { generation: of, tree } => {
                 if of == generation && phase == Phase::Training {
                     holder.tree = Some(tree.bounded());
-                    if let Some(look) = &mut self.look {
-                        look.awaited.remove(&seat);
+                    if let Some(inquiry) = &mut self.inquiry {
+                        inquiry.awaited.remove(&seat);
                     }
                 }
             }
@@ -102,8 +102,8 @@ impl Leader {
                     step: holder.step,
                     detail: "its machine was announced to go".to_owned(),
                 };
-                let fall = Fall::new(now, 0, seat, &holder.host, failure);
-                self.noticed(now, seat, lead, fall, actions);
+                let report = FailureReport::new(now, 0, seat, &holder.host, failure);
+                self.on_notice(now, seat, lead, report, actions);
             }
             ToLeader::Leaving => {
                 let host = holder.host.clone();
@@ -112,7 +112,7 @@ impl Leader {
                     self.links.remove(&link);
                     self.holders.remove(&seat);
                 } else {
-                    self.lose(now, seat, false, &host, "it left", actions);
+                    self.remove_holder(now, seat, false, &host, "it left", actions);
                     // It said so itself, with an empty tree.
                     self.fences.remove(&seat);
                 }

@@ -5,10 +5,12 @@
 //!
 //! No member hears of a generation whose number is not claimed (`claim`): the order is offers, claim, agreement, arming, go.
 
+mod agreement;
 mod borrowed_port;
 mod claims;
 mod events;
 mod hang;
+mod job_end;
 mod kept;
 mod messages;
 mod phases;
@@ -19,13 +21,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::claim::Claim;
-use super::first_failure::Fall;
+use super::first_failure::FailureReport;
 use super::hang::TreeState;
 use super::message::{Choice, FirstFailure, Offer, Record, ToLeader, ToMember};
 use super::seat::{Incarnation, Seat};
 use super::{Generation, Timing};
 use claims::Claims;
-use hang::Look;
+use hang::Inquiry;
 use seats::SearchStart;
 
 pub use events::{Action, Config, Event, Link, OnNotice};
@@ -51,16 +53,16 @@ struct Holder {
     /// When its last offer came.
     offered: Duration,
     link: Option<Link>,
-    heard: Duration,
+    last_received: Duration,
     /// When the link was closed, where it is.
     closed: Option<Duration>,
     state: State,
     step: Option<u64>,
-    moved: Duration,
+    progressed: Duration,
     /// Steps that it has committed.
     committed: BTreeSet<u64>,
     /// The earlier leader that it was a member of, and the newest generation that it had seen when it came.
-    came_from: Option<(Incarnation, Generation)>,
+    former_leader: Option<(Incarnation, Generation)>,
     /// Its machine goes then.
     notice: Option<Duration>,
     restoring: Option<(u64, u64)>,
@@ -99,7 +101,7 @@ pub struct Leader {
     fences: BTreeMap<Seat, Duration>,
     record: Record,
     /// An earlier leader of the job has begun from the beginning as this one is asked to.
-    begun_anew: bool,
+    has_started_over: bool,
     /// What the generation that comes, or runs, starts from.
     choice: Option<Choice>,
     /// The agents whose trainers started last.
@@ -111,16 +113,16 @@ pub struct Leader {
     /// When a holder may be lost next, at the earliest.
     next_loss: Duration,
     /// Seats whose agents saw an earlier leader close its connection: it is dead.
-    saw_closed: BTreeSet<Seat>,
+    saw_former_close: BTreeSet<Seat>,
     /// Until when an earlier leader may train, where a generation has started before this leader.
-    old_lease: Option<Duration>,
+    former_lease_end: Option<Duration>,
     /// A generation of an earlier leader is known of: agents that were not in it may have surveyed before it ended.
-    old_generation: bool,
+    has_former_generation: bool,
     /// Seats that have said that they leave.
     left: BTreeSet<Seat>,
-    falls: Vec<Fall>,
+    failures: Vec<FailureReport>,
     /// The gang seems to hang: the members are asked what their trainers do.
-    look: Option<Look>,
+    inquiry: Option<Inquiry>,
     /// When the first failure of the last halt is named.
     name_at: Option<Duration>,
     /// No generation starts before: an old leader's trainer may live, or the pause after a crash lasts.
@@ -131,18 +133,18 @@ pub struct Leader {
     pause: Duration,
     /// Since when every required seat has offered.
     empty_since: Option<Duration>,
-    said_waiting: Duration,
+    last_waiting_report: Duration,
     /// How long members may take to leave after a notice.
     parting: Duration,
     /// What every member is told that joins after the end.
-    last_word: Option<ToMember>,
+    final_message: Option<ToMember>,
     /// The last wake-up that was asked for.
     wake: Duration,
     search: SearchStart,
 }
 
 /// Pause between two log lines that name the missing seats.
-const SAY_WAITING: Duration = Duration::from_secs(30);
+const WAITING_REPORT_INTERVAL: Duration = Duration::from_secs(30);
 /// Evaluators join within this time of the end.
 const LATE_EVALUATORS: Duration = Duration::from_secs(10);
 /// So often in a row an agreed checkpoint may not be put in place.
@@ -156,37 +158,37 @@ impl Leader {
         let Timing { lease, .. } = config.timing;
         let floor = config.newest_claim.as_ref().map_or(0, |claim| claim.generation);
         let from_nothing = config.newest_claim.as_ref().is_some_and(|claim| claim.job.from_nothing);
-        let begun_anew = config.newest_claim.as_ref().is_some_and(Claim::begun_anew);
+        let has_started_over = config.newest_claim.as_ref().is_some_and(Claim::has_started_over);
         let former = config.newest_claim.clone().filter(|_| !config.former_has_ended);
-        let old_lease = former.as_ref().map(|_| now + lease + lease / 50 + MARGIN);
+        let former_lease_end = former.as_ref().map(|_| now + lease + lease / 50 + MARGIN);
         Leader {
             phase: Phase::Collecting,
             since: now,
             links: BTreeMap::new(),
             next_loss: now,
-            saw_closed: BTreeSet::new(),
-            old_lease,
-            old_generation: former.is_some(),
+            saw_former_close: BTreeSet::new(),
+            former_lease_end,
+            has_former_generation: former.is_some(),
             left: BTreeSet::new(),
             generation: floor,
             claims: Claims::new(now, config.has_read_claims, former),
             holders: BTreeMap::new(),
             fences: BTreeMap::new(),
             record: Record { from_nothing, ..Record::default() },
-            begun_anew,
+            has_started_over,
             choice: None,
             last_started: BTreeSet::new(),
             failed_restores: 0,
-            falls: Vec::new(),
-            look: None,
+            failures: Vec::new(),
+            inquiry: None,
             name_at: None,
             not_before: now,
             lasted: Duration::ZERO,
             pause: Duration::ZERO,
             empty_since: None,
-            said_waiting: now,
+            last_waiting_report: now,
             parting: Duration::ZERO,
-            last_word: None,
+            final_message: None,
             wake: now,
             search: SearchStart(config.own),
             config,
@@ -250,7 +252,7 @@ impl Leader {
     }
 
     /// How long a member whose link was closed may still train.
-    fn closed_end(&self, closed: Duration) -> Duration {
+    fn lease_end_after_close(&self, closed: Duration) -> Duration {
         closed + self.config.timing.return_grace + self.config.timing.stop_grace + MARGIN
     }
 
@@ -260,7 +262,7 @@ impl Leader {
         // Of ten thousand members come five thousand beats a second, and a beat changes nothing that is judged below.
         let is_beat = matches!(event, Event::Received(_, ToLeader::Beat { .. }));
         match event {
-            Event::Received(link, ToLeader::Hello(hello)) => self.hello(now, link, hello, &mut actions),
+            Event::Received(link, ToLeader::Hello(hello)) => self.on_hello(now, link, hello, &mut actions),
             Event::Received(link, message) => self.on_message(now, link, message, &mut actions),
             Event::Closed(link) => {
                 if let Some((_, holder)) = self.holder_of(link) {
@@ -270,18 +272,18 @@ impl Leader {
                 }
                 self.links.remove(&link);
             }
-            Event::Claimed(generation) => self.claimed(now, generation),
-            Event::ClaimedByOther(claim) => self.found(now, claim, &mut actions),
+            Event::Claimed(generation) => self.on_claimed(now, generation),
+            Event::ClaimedByOther(claim) => self.on_other_claim(now, claim, &mut actions),
             Event::Tick => {}
         }
         if is_beat && now < self.wake {
             actions.push(Action::Wake(self.wake));
             return actions;
         }
-        self.find_lost(now, &mut actions);
-        self.name_first(now, &mut actions);
+        self.remove_lost_holders(now, &mut actions);
+        self.name_first_failure(now, &mut actions);
         self.advance(now, &mut actions);
-        self.look(now, &mut actions);
+        self.check_for_newer_claim(now, &mut actions);
         if !matches!(self.phase, Phase::Yielded | Phase::Done) {
             self.wake = self.next_wake(now);
             actions.push(Action::Wake(self.wake));
@@ -294,7 +296,7 @@ impl Leader {
         self.holders.get_mut(&seat).filter(|holder| holder.link == Some(link)).map(|holder| (seat, holder))
     }
 
-    fn tell_all(&self, message: &ToMember, actions: &mut Vec<Action>) {
+    fn send_to_all(&self, message: &ToMember, actions: &mut Vec<Action>) {
         let links = self.holders.values().filter_map(|holder| holder.link);
         actions.extend(links.map(|link| Action::Send(link, message.clone())));
     }
@@ -307,8 +309,8 @@ impl Leader {
         if let Some(at) = self.name_at {
             sooner(at);
         }
-        if let Some(look) = &self.look {
-            sooner(look.until);
+        if let Some(inquiry) = &self.inquiry {
+            sooner(inquiry.until);
         }
         if let Some(since) = self.empty_since.filter(|_| self.phase == Phase::Collecting) {
             sooner(self.start_at(since));

@@ -3,7 +3,7 @@
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
-use super::super::first_failure::Fall;
+use super::super::first_failure::FailureReport;
 use super::super::message::{Class, Failure, Former, Hello, Record, ToMember, bounded_text, millis};
 use super::super::seat::{Incarnation, Seat};
 use super::{Action, Holder, Leader, Link, Phase, State};
@@ -39,7 +39,7 @@ impl Leader {
         self.any_seat(|leader, seat| seat.is_required() && holds(leader.holders.get(&seat)))
     }
 
-    pub(super) fn hello(&mut self, now: Duration, link: Link, hello: Hello, actions: &mut Vec<Action>) {
+    pub(super) fn on_hello(&mut self, now: Duration, link: Link, hello: Hello, actions: &mut Vec<Action>) {
         let refuse = |why: String| [Action::Send(link, ToMember::Refused { why }), Action::Close(link)];
         let seat = hello.seat;
         if !seat.is_required() {
@@ -53,14 +53,14 @@ impl Leader {
             return actions.extend(refuse("another agent leads this job".to_owned()));
         }
         // An agent that is refused the seat below may be the one that knows.
-        self.learn(&hello.record);
+        self.merge_record(&hello.record);
         let two_beats = self.config.timing.beat * 2;
         if let Some(holder) = self.holders.get(&seat).filter(|holder| holder.incarnation != hello.incarnation) {
-            if holder.link.is_some() && now < holder.heard + two_beats {
+            if holder.link.is_some() && now < holder.last_received + two_beats {
                 return actions.extend(refuse(format!("the seat {seat} is taken by an agent on {}", holder.host)));
             }
             let (host, silent) = (holder.host.clone(), holder.link.is_some());
-            self.lose(now, seat, silent, &host, "another agent came for its seat", actions);
+            self.remove_holder(now, seat, silent, &host, "another agent came for its seat", actions);
         }
         if let Some(until) = self.fences.get(&seat).filter(|until| now < **until) {
             let wait = (*until - now).as_millis();
@@ -69,23 +69,23 @@ impl Leader {
         }
         self.fences.remove(&seat);
         let is_new = !self.holders.contains_key(&seat);
-        let came_from = self.judge_former(now, seat, hello.former).map(|leader| (leader, hello.newest));
+        let former_leader = self.check_former_leader(now, seat, hello.former).map(|leader| (leader, hello.newest));
         let resumes = !is_new && hello.busy == Some(self.generation);
         self.generation = self.generation.max(hello.newest);
-        self.forget_old_claim();
+        self.drop_outdated_claim();
         let holder = self.holders.entry(seat).or_insert_with(|| Holder {
             incarnation: hello.incarnation,
             host: bounded_text(&hello.host),
             agreed: hello.busy.unwrap_or(0),
             offered: now,
             link: None,
-            heard: now,
+            last_received: now,
             closed: None,
             state: State::Joined,
             step: None,
-            moved: now,
+            progressed: now,
             committed: Default::default(),
-            came_from,
+            former_leader,
             notice: None,
             restoring: None,
             tree: None,
@@ -96,10 +96,10 @@ impl Leader {
         }
         self.links.insert(link, seat);
         self.left.remove(&seat);
-        (holder.heard, holder.closed) = (now, None);
-        let goes_on = resumes && matches!(holder.state, State::Restoring | State::Armed | State::Training);
-        let gave_back = !goes_on && matches!(holder.state, State::Restoring | State::Armed | State::Training);
-        if !goes_on && holder.state != State::Finished {
+        (holder.last_received, holder.closed) = (now, None);
+        let continues = resumes && matches!(holder.state, State::Restoring | State::Armed | State::Training);
+        let gave_back = !continues && matches!(holder.state, State::Restoring | State::Armed | State::Training);
+        if !continues && holder.state != State::Finished {
             holder.state = if hello.busy.is_some() { State::Stopping } else { State::Joined };
         }
         let lease = millis(self.config.timing.lease);
@@ -107,26 +107,26 @@ impl Leader {
             link,
             ToMember::Welcome { leader: self.config.incarnation, lease, newest: self.generation },
         ));
-        if let Some(busy) = hello.busy.filter(|_| !goes_on) {
+        if let Some(busy) = hello.busy.filter(|_| !continues) {
             actions.push(Action::Send(link, ToMember::Halt { generation: busy.max(self.generation), hung: false }));
         }
         if let Some(step) = self.record.kept {
             actions.push(Action::Send(link, ToMember::Kept { step }));
         }
-        if let Some(word) = &self.last_word {
+        if let Some(word) = &self.final_message {
             actions.push(Action::Send(link, word.clone()));
         }
         if gave_back && matches!(self.phase, Phase::Arming | Phase::Training) {
             // What it said of its trainer's end may have been lost with the connection. It says so again.
             let detail = "its agent came back without its trainer".to_owned();
             let failure = Failure { class: Class::Lost, code: None, signal: None, step: None, detail };
-            self.fell(now, Fall::new(now, 0, seat, &hello.host, failure), actions);
+            self.on_failure(now, FailureReport::new(now, 0, seat, &hello.host, failure), actions);
         }
     }
 
     /// The earlier leader that a member comes from. That leader's trainer may live: until its lease has ended where its
     /// connection was silent.
-    fn judge_former(&mut self, now: Duration, seat: Seat, former: Option<Former>) -> Option<Incarnation> {
+    fn check_former_leader(&mut self, now: Duration, seat: Seat, former: Option<Former>) -> Option<Incarnation> {
         let former = former.filter(|former| former.leader != self.config.incarnation);
         match former {
             None => {}
@@ -135,17 +135,17 @@ impl Leader {
                 self.not_before = self.not_before.max(end);
             }
             Some(Former { silent_for: None, .. }) => {
-                self.not_before = self.not_before.max(self.closed_end(now));
-                self.old_lease = self.old_lease.max(Some(self.lease_end(now)));
-                self.saw_closed.insert(seat);
+                self.not_before = self.not_before.max(self.lease_end_after_close(now));
+                self.former_lease_end = self.former_lease_end.max(Some(self.lease_end(now)));
+                self.saw_former_close.insert(seat);
             }
         }
-        self.old_generation |= former.is_some();
+        self.has_former_generation |= former.is_some();
         former.map(|former| former.leader)
     }
 
     /// What an earlier leader knew.
-    fn learn(&mut self, record: &Record) {
+    fn merge_record(&mut self, record: &Record) {
         let each_has_own = self.record.each_has_own || record.each_has_own;
         let kept = self.record.kept.max(record.kept);
         if record.generation > self.record.generation {
@@ -156,7 +156,7 @@ impl Leader {
     }
 
     /// A seat's agent is gone.
-    pub(super) fn lose(
+    pub(super) fn remove_holder(
         &mut self,
         now: Duration,
         seat: Seat,
@@ -172,27 +172,32 @@ impl Leader {
         }
         let may_train = !matches!(holder.state, State::Joined | State::Offered(_));
         if may_train {
-            let end = if silent { self.lease_end(holder.heard) } else { self.closed_end(holder.closed.unwrap_or(now)) };
+            let end = if silent {
+                self.lease_end(holder.last_received)
+            } else {
+                self.lease_end_after_close(holder.closed.unwrap_or(now))
+            };
             self.fences.insert(seat, end);
         }
         let is_part = matches!(holder.state, State::Restoring | State::Armed | State::Training | State::Finished);
         if seat.is_required() && is_part && matches!(self.phase, Phase::Arming | Phase::Training) {
             let class = if holder.notice.is_some() { Class::Preempted } else { Class::Lost };
             let failure = Failure { class, code: None, signal: None, step: holder.step, detail: why.to_owned() };
-            let since = holder.closed.unwrap_or(holder.heard);
+            let since = holder.closed.unwrap_or(holder.last_received);
             let age = millis(now.saturating_sub(since));
-            self.fell(now, Fall::new(now, age, seat, host, failure), actions);
+            self.on_failure(now, FailureReport::new(now, age, seat, host, failure), actions);
         }
     }
 
     /// Seats that were closed and did not come back, or that are silent for the lease.
-    pub(super) fn find_lost(&mut self, now: Duration, actions: &mut Vec<Action>) {
+    pub(super) fn remove_lost_holders(&mut self, now: Duration, actions: &mut Vec<Action>) {
         if now < self.next_loss {
             return;
         }
         let timing = self.config.timing;
-        let ends =
-            |holder: &Holder| holder.closed.map_or(holder.heard + timing.lease, |closed| closed + timing.return_grace);
+        let ends = |holder: &Holder| {
+            holder.closed.map_or(holder.last_received + timing.lease, |closed| closed + timing.return_grace)
+        };
         let is_gone = |holder: &Holder| now >= ends(holder);
         let gone: Vec<Seat> =
             self.holders.iter().filter(|(_, holder)| is_gone(holder)).map(|(seat, _)| *seat).collect();
@@ -200,7 +205,7 @@ impl Leader {
             let Some(holder) = self.holders.get(&seat) else { continue };
             let (silent, host) = (holder.closed.is_none(), holder.host.clone());
             let why = if silent { "its agent has not answered" } else { "its agent's connection was closed" };
-            self.lose(now, seat, silent, &host, why, actions);
+            self.remove_holder(now, seat, silent, &host, why, actions);
         }
         let next = self.holders.values().map(ends).min();
         self.next_loss = next.unwrap_or(now + timing.lease).min(now + timing.lease);
@@ -211,7 +216,7 @@ impl Leader {
 mod tests {
     use super::super::super::message::ToLeader;
     use super::super::Event;
-    use super::super::tests::{claim_of, fell, hello, leader, says, sent, step, training};
+    use super::super::tests::{claim_of, failed, hello, leader, says, sent, step, training};
     use super::*;
 
     #[test]
@@ -230,7 +235,7 @@ mod tests {
         let mut leader = training();
         says(&mut leader, 5_000, 7, ToLeader::Hello(Hello { newest: 1, ..hello(1) }));
         assert_eq!(leader.state(), "collecting");
-        says(&mut leader, 5_010, 7, fell(Class::Code, Some(7)));
+        says(&mut leader, 5_010, 7, failed(Class::Code, Some(7)));
         step(&mut leader, 5_500, Event::Tick);
         assert_eq!(leader.first().map(|first| first.failure.class), Some(Class::Code));
         assert_eq!(leader.record().charged, 1);

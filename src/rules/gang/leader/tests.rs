@@ -112,7 +112,7 @@ pub(super) fn training() -> Leader {
     leader
 }
 
-pub(super) fn fell(class: Class, step: Option<u64>) -> ToLeader {
+pub(super) fn failed(class: Class, step: Option<u64>) -> ToLeader {
     let failure = Failure { class, code: Some(1), signal: None, step, detail: String::new() };
     ToLeader::Failed { generation: 1, age: 0, failure }
 }
@@ -130,7 +130,7 @@ fn a_generation_starts_when_all_have_offered_and_all_are_armed() {
 #[test]
 fn a_death_halts_all_at_once_and_is_named_once_all_trees_are_empty() {
     let mut leader = training();
-    let actions = says(&mut leader, 5_000, 1, fell(Class::Code, Some(7)));
+    let actions = says(&mut leader, 5_000, 1, failed(Class::Code, Some(7)));
     assert!(sent(&actions, 0).contains(&&ToMember::Halt { generation: 1, hung: false }), "{actions:?}");
     offers(&mut leader, 5_010, 0, 1, &[10]);
     let actions = offers(&mut leader, 5_020, 1, 1, &[10]);
@@ -147,7 +147,7 @@ fn the_leader_may_have_its_trainers_port_until_the_start_and_again_when_its_tree
     says(&mut leader, 1, 0, ToLeader::Armed { generation: 1 });
     assert!(leader.may_borrow_port() && !training().may_borrow_port());
     let mut leader = training();
-    says(&mut leader, 5_000, 1, fell(Class::Code, None));
+    says(&mut leader, 5_000, 1, failed(Class::Code, None));
     assert!(!leader.may_borrow_port(), "its trainer is told to stop");
     offers(&mut leader, 5_010, 0, 1, &[10]);
     assert!(leader.may_borrow_port());
@@ -220,11 +220,11 @@ fn a_new_leader_waits_for_no_gang_that_has_ended() {
 #[test]
 fn a_gang_has_ended_when_all_but_the_leader_have_left() {
     let mut leader = training();
-    assert!(leader.ended_generation().is_none() && !leader.awaits_its_end(), "one may stay");
+    assert!(leader.ended_generation().is_none() && !leader.is_waiting_to_end(), "one may stay");
     says(&mut leader, 5_000, 1, ToLeader::Notice { lead: 9_000 });
-    assert!(leader.awaits_its_end());
+    assert!(leader.is_waiting_to_end());
     says(&mut leader, 5_000, 1, ToLeader::Leaving);
-    assert!(!leader.awaits_its_end());
+    assert!(!leader.is_waiting_to_end());
     assert_eq!(leader.ended_generation(), Some(1));
     says(&mut leader, 6_000, 7, ToLeader::Hello(Hello { incarnation: Incarnation(50), ..hello(1) }));
     assert_eq!(leader.ended_generation(), None, "its seat is filled again");
@@ -249,7 +249,7 @@ fn the_limit_for_waiting_ends_it_with_the_missing_seats() {
     says(&mut leader, 0, 5, ToLeader::Hello(Hello { seat: seat(0), ..hello(0) }));
     step(&mut leader, 10_000, Event::Tick);
     assert!(
-        matches!(&leader.last_word, Some(ToMember::GiveUp { why, no_common_step: false, .. }) if why.contains("worker/0"))
+        matches!(&leader.final_message, Some(ToMember::GiveUp { why, no_common_step: false, .. }) if why.contains("worker/0"))
     );
 }
 
@@ -263,7 +263,7 @@ fn no_common_step_ends_it_with_a_table_unless_the_job_began_with_nothing() {
     offers(&mut leader, 0, 1, 0, &[]);
     let table = "chief/0 has 20, worker/0 has nothing";
     assert!(
-        matches!(&leader.last_word, Some(ToMember::GiveUp { why, no_common_step: true, .. }) if why.contains(table))
+        matches!(&leader.final_message, Some(ToMember::GiveUp { why, no_common_step: true, .. }) if why.contains(table))
     );
     // One has committed, the other dies before: nothing was ever common, so nothing is lost by a new beginning.
     let mut leader = self::leader(|_| {});
@@ -274,7 +274,7 @@ fn no_common_step_ends_it_with_a_table_unless_the_job_began_with_nothing() {
     for number in [0, 1] {
         says(&mut leader, 1, number, ToLeader::Armed { generation: 1 });
     }
-    says(&mut leader, 5_000, 1, fell(Class::Code, None));
+    says(&mut leader, 5_000, 1, failed(Class::Code, None));
     offers(&mut leader, 5_001, 0, 1, &[20]);
     offers(&mut leader, 5_001, 1, 1, &[]);
     let actions = step(&mut leader, 7_000, Event::Tick);
@@ -285,9 +285,9 @@ fn no_common_step_ends_it_with_a_table_unless_the_job_began_with_nothing() {
 fn the_same_failure_at_the_same_step_gives_up_and_names_the_seat() {
     let mut leader = training();
     leader.record.last = Some((Class::Code, Some(7)));
-    says(&mut leader, 5_000, 1, fell(Class::Code, Some(7)));
+    says(&mut leader, 5_000, 1, failed(Class::Code, Some(7)));
     step(&mut leader, 5_500, Event::Tick);
-    assert!(matches!(&leader.last_word, Some(ToMember::GiveUp { why, first: Some(first), .. })
+    assert!(matches!(&leader.final_message, Some(ToMember::GiveUp { why, first: Some(first), .. })
         if why.starts_with("worker/0 failed") && first.seat == seat(1)));
 }
 
@@ -372,7 +372,7 @@ fn a_leader_that_never_claimed_takes_the_number_after_the_one_that_is_taken() {
 #[test]
 fn a_leader_that_finds_a_newer_claim_sends_its_members_away_and_leaves() {
     let mut leader = training();
-    let looks = |actions: &[Action]| actions.contains(&Action::LookForClaim(2));
+    let looks = |actions: &[Action]| actions.contains(&Action::CheckForNewerClaim(2));
     assert!(looks(&leader.step(at(4_000), Event::Tick)) && !looks(&leader.step(at(7_999), Event::Tick)));
     leader.step(at(8_000), Event::ClaimedByOther(claim_of(1)));
     assert_eq!(leader.state(), "training", "one that is not newer");

@@ -135,7 +135,7 @@ impl World {
                 leader::Action::Send(link, message) => self.send(link, 1, Item::Down(message)),
                 leader::Action::Close(link) => self.close(link, 0),
                 leader::Action::Claim { generation, .. } => self.agents[agent].claims = Some(generation),
-                leader::Action::LookForClaim(generation) => {
+                leader::Action::CheckForNewerClaim(generation) => {
                     // It replaces the request before.
                     self.agents[agent].claims = None;
                     let newest = self.store.last_key_value().map(|(generation, leader)| claim(*generation, *leader));

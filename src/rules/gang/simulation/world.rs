@@ -276,7 +276,7 @@ impl World {
                 leader::Action::Close(link) => self.close(link, true),
                 leader::Action::Claim { generation, job } => self.claim(agent, generation, job),
                 leader::Action::MarkCommon(generation) => self.mark_common(generation),
-                leader::Action::LookForClaim(generation) => self.look(agent, generation),
+                leader::Action::CheckForNewerClaim(generation) => self.look(agent, generation),
                 leader::Action::Started(generation) => self.starts(agent, generation),
                 leader::Action::Log(line) => self.milestone(|| line),
                 leader::Action::LogHang(lines) => self.milestone(|| lines.join("\n    ")),

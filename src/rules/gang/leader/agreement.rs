@@ -1,0 +1,199 @@
+//! The agreement: when every required seat has offered and the claim is held, what the generation starts from.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::super::Generation;
+use super::super::agreement::{self, Agreement, Beginning, Mode};
+use super::super::message::{Choice, Offer, ToMember};
+use super::super::seat::Seat;
+use super::claims::NextClaim;
+use super::{Action, Holder, Leader, Phase, State};
+
+impl Leader {
+    pub(super) fn try_to_agree(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        let has_offered = |holder: &Holder| {
+            // One whose machine goes is waited for: its replacement comes.
+            matches!(holder, Holder { state: State::Offered(_), link: Some(_), notice: None, .. })
+        };
+        if self.any_required(|holder| !holder.is_some_and(has_offered)) {
+            self.empty_since = None;
+            if now >= self.since + self.config.timing.wait {
+                let missing: Vec<String> = self.missing().iter().map(ToString::to_string).collect();
+                let why = format!("waited for {} s for {}", self.config.timing.wait.as_secs(), missing.join(", "));
+                return self.give_up(now, why, false, actions);
+            }
+            return self.report_waiting(now, actions);
+        }
+        let empty_since = *self.empty_since.get_or_insert(now);
+        let Some(generation) = self.claimed_generation(now, actions) else {
+            if now >= empty_since + self.config.timing.wait {
+                let why = format!("the store did not take the claim of {} on a generation", self.config.own);
+                return self.give_up(now, why, true, actions);
+            }
+            return;
+        };
+        if self.name_at.is_some() || now < self.start_at(empty_since) {
+            return;
+        }
+        if std::mem::take(&mut self.has_former_generation) && self.survey_newcomers(generation, actions) {
+            return;
+        }
+        self.agree(now, generation, actions);
+    }
+
+    /// What the offers of all members come to, and in which mode.
+    pub(super) fn agreement(&self) -> (Mode, Agreement) {
+        let offer_of = |seat: Seat| match &self.holders.get(&seat)?.state {
+            State::Offered(offer) => Some((seat, offer.clone())),
+            _ => None,
+        };
+        let offers: BTreeMap<Seat, Offer> = self.required().filter(|seat| seat.trains()).filter_map(offer_of).collect();
+        // Without a store a member that has come since may have lost a step that was common.
+        let were_there =
+            |seat: &Seat| self.holders.get(seat).is_some_and(|holder| self.last_started.contains(&holder.incarnation));
+        let are_the_same = || offers.keys().all(were_there);
+        let is_asked = self.config.from_scratch && self.record.generation == 0;
+        let beginning = if is_asked && !self.has_started_over {
+            Beginning::Asked
+        } else if is_asked || self.record.from_nothing && (self.config.has_store || are_the_same()) {
+            Beginning::WithoutCommonStep
+        } else {
+            Beginning::Never
+        };
+        let mode = match self.config.mode {
+            Mode::Auto => agreement::mode_of(&offers, self.record.each_has_own),
+            mode => mode,
+        };
+        (mode, agreement::agree(mode, beginning, &offers))
+    }
+
+    /// Agrees on what all members have offered.
+    fn agree(&mut self, now: Duration, generation: Generation, actions: &mut Vec<Action>) {
+        let (mode, agreement) = self.agreement();
+        self.record.each_has_own |= mode == Mode::Each;
+        // An offer that waited long may lack what another agent of its seat has committed since.
+        let lacks_a_step = match &agreement {
+            Agreement::NoCommonStep(_) => true,
+            Agreement::On(choice) => choice.step() < self.record.kept,
+        };
+        let (lease, fenced) = (self.config.timing.lease, self.fenced_until());
+        let is_old = |holder: &Holder| now >= holder.offered + lease || holder.offered < fenced;
+        if lacks_a_step && self.holders.iter().any(|(seat, holder)| seat.is_required() && is_old(holder)) {
+            (self.generation, self.claims.next, self.pause) = (generation, NextClaim::Unclaimed, Duration::ZERO);
+            self.request_surveys(is_old, actions);
+            return;
+        }
+        match agreement {
+            Agreement::NoCommonStep(table) => self.give_up(now, table, true, actions),
+            Agreement::On(choice) => {
+                (self.generation, self.claims.next) = (generation, NextClaim::Unclaimed);
+                self.record.agreed_on(generation, choice);
+                (self.phase, self.since, self.empty_since, self.pause) = (Phase::Arming, now, None, Duration::ZERO);
+                self.choice = Some(choice);
+                let chief = self.chief();
+                let is_first = |seat: Seat| !matches!(choice, Choice::Shared(_)) || Some(seat) == chief;
+                self.send_agreement(is_first, actions);
+            }
+        }
+    }
+
+    /// Tells these members what to restore.
+    pub(super) fn send_agreement(&mut self, to: impl Fn(Seat) -> bool, actions: &mut Vec<Action>) {
+        let (Some(choice), generation) = (self.choice, self.generation) else { return };
+        for (seat, holder) in &mut self.holders {
+            if seat.is_required() && to(*seat) && matches!(holder.state, State::Offered(_)) {
+                (holder.state, holder.agreed) = (State::Restoring, generation);
+                // What was committed after the agreed step is passed over.
+                holder.committed.retain(|step| Some(*step) <= choice.step());
+                let agreed = ToMember::Agreed { generation, choice };
+                actions.extend(holder.link.map(|link| Action::Send(link, agreed)));
+            }
+        }
+    }
+
+    /// Whether all see one directory, and the chief has not restored it yet.
+    pub(super) fn awaits_chief(&self) -> bool {
+        let chief = self.chief().and_then(|chief| self.holders.get(&chief));
+        matches!(self.choice, Some(Choice::Shared(_))) && chief.is_none_or(|chief| chief.state != State::Armed)
+    }
+
+    /// Agents that were not in the newest generation survey anew, now that all trainers of earlier leaders are gone. They are
+    /// told so by a generation that starts nothing.
+    fn survey_newcomers(&mut self, generation: Generation, actions: &mut Vec<Action>) -> bool {
+        let newest = self.generation;
+        let is_newcomer =
+            |holder: &Holder| holder.agreed.max(holder.former_leader.map_or(0, |(_, seen)| seen)) < newest;
+        if !self.holders.iter().any(|(seat, holder)| seat.is_required() && is_newcomer(holder)) {
+            return false;
+        }
+        (self.generation, self.claims.next) = (generation, NextClaim::Unclaimed);
+        self.request_surveys(is_newcomer, actions)
+    }
+
+    /// These members survey anew: they offer what there is now.
+    pub(super) fn request_surveys(&mut self, is_asked: impl Fn(&Holder) -> bool, actions: &mut Vec<Action>) -> bool {
+        let mut asked = false;
+        for (seat, holder) in &mut self.holders {
+            if !seat.is_required() || !matches!(holder.state, State::Joined | State::Offered(_)) || !is_asked(holder) {
+                continue;
+            }
+            (holder.state, holder.agreed, asked) = (State::Joined, self.generation, true);
+            let halt = ToMember::Halt { generation: self.generation, hung: false };
+            actions.extend(holder.link.map(|link| Action::Send(link, halt)));
+        }
+        asked
+    }
+
+    pub(super) fn start_at(&self, empty_since: Duration) -> Duration {
+        self.fenced_until().max(empty_since + self.pause)
+    }
+
+    /// Until then a trainer of another agent may live, and commit.
+    fn fenced_until(&self) -> Duration {
+        let fenced = self.fences.values().copied().max().unwrap_or_default();
+        let own = self.config.own;
+        let old_is_dead = self.required().all(|seat| seat == own || self.saw_former_close.contains(&seat));
+        let former_lease_end = self.former_lease_end.filter(|_| !old_is_dead).unwrap_or_default();
+        self.not_before.max(fenced).max(former_lease_end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::claim::{Claim, JobState};
+    use super::super::super::message::ToLeader;
+    use super::super::tests::{at, claim_of, join, leader, says};
+    use super::*;
+
+    #[test]
+    fn a_member_that_waits_for_the_chief_is_ready_again_only_once_it_has_offered_after_a_halt() {
+        let mut leader = leader(|config| config.mode = Mode::Shared);
+        join(&mut leader, 0);
+        assert_eq!(leader.state(), "arming");
+        let mut actions = Vec::new();
+        leader.halt(at(100), false, &mut actions);
+        let offer = || ToLeader::Offer { after: 1, offer: Offer::default() };
+        says(&mut leader, 200, 0, offer());
+        assert_eq!(leader.state(), "collecting", "the worker surveys");
+        says(&mut leader, 300, 1, offer());
+        assert_eq!(leader.state(), "arming");
+    }
+
+    #[test]
+    fn a_job_begins_from_the_beginning_once_as_it_was_asked_to() {
+        let begins = |job: JobState| {
+            let mut leader = leader(|config| {
+                config.from_scratch = true;
+                (config.newest_claim, config.former_has_ended) = (Some(Claim { job, ..claim_of(4) }), true);
+            });
+            join(&mut leader, 0);
+            leader.choice == Some(Choice::Start)
+        };
+        let asked = JobState { from_scratch: true, ..JobState::default() };
+        assert!(begins(JobState::default()), "the run before was not asked to");
+        assert!(!begins(asked), "all agents were replaced");
+        assert!(begins(JobState { from_nothing: true, ..asked }), "no step is common since");
+        assert!(begins(JobState { has_finished: true, ..asked }), "another run");
+    }
+}
