@@ -1,4 +1,4 @@
-//! A store that is a bucket of a cloud, through `object_store`'s own interface.
+//! A store that is a bucket of a cloud, through `object_store`.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -16,25 +16,24 @@ use tokio::sync::Mutex;
 use super::checksum::Checksum;
 use super::error::{Failed, Trouble, silent};
 use super::list::Object;
-use super::ranged_read::Seen;
+use super::ranged_read::ObjectInfo;
 use crate::edge::clock::Clock;
 use crate::edge::store::clouds::access::Access;
 use crate::edge::store::clouds::{Opened, amazon, azure, google};
 use crate::rules::store::address::{self, Cloud};
 
-/// An object of parts may take so long to be put together, and so many bytes a second are moved for it at least.
-const PUT_TOGETHER: Duration = Duration::from_secs(30);
-const SLOWEST: u64 = 16 << 20;
-/// Between two looks whether it is.
-const LOOK: Duration = Duration::from_secs(1);
+/// Time limit for a store to assemble the parts of an object, plus the time for its bytes.
+const ASSEMBLY: Duration = Duration::from_secs(30);
+const ASSEMBLED_BYTES_PER_SECOND: u64 = 16 << 20;
+const ASSEMBLY_POLL: Duration = Duration::from_secs(1);
 
 pub(super) struct Bucket {
     bucket: address::Bucket,
     access: Access,
     opened: RwLock<Arc<Opened>>,
-    /// Held by the operation that opens it again.
+    /// Held while an operation opens the bucket again.
     reopens: Mutex<()>,
-    /// What stands before every key; ends in `/` unless empty.
+    /// The start of every key; ends in `/` unless empty.
     prefix: String,
 }
 
@@ -57,51 +56,62 @@ impl Bucket {
         Arc::clone(&self.opened.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Does the operation. If the credentials may be stale, opens the bucket again and does it once more.
+    /// Runs the operation. If the credentials may be stale, opens the bucket again and retries once.
     async fn run<T, F>(&self, work: impl Fn(Arc<dyn ObjectStore>) -> F) -> Result<T, Failed>
     where
         F: Future<Output = object_store::Result<T>>,
     {
         let opened = self.opened();
-        // Boxed: a thread's stack holds few futures of this size.
+        // Boxed because the future is large.
         let refused = match self.wait(Box::pin(work(Arc::clone(&opened.client)))).await? {
             Ok(done) => return Ok(done),
             Err(error) => Failed::from(&error),
         };
-        // The answer to HEAD has no words that would tell stale credentials from others.
-        let may_be_stale = matches!(refused.trouble, Trouble::NotBelieved | Trouble::Denied | Trouble::Other);
-        if !opened.renews || !may_be_stale || refused.says_there_is {
+        // A refused HEAD has no body that names stale credentials.
+        let may_be_stale = matches!(refused.trouble, Trouble::InvalidCredentials | Trouble::Denied | Trouble::Other);
+        if !opened.renews || !may_be_stale || refused.says_exists {
             return Err(refused);
         }
         let again = self.reopen(&opened).await.map_err(|why| {
             let detail =
-                format!("the credentials do not hold any more ({}), and no others are to be had", refused.detail);
-            Failed::new(Trouble::Outdated, format!("{detail}: {}", why.detail))
+                format!("the credentials are no longer valid ({}), and no others are available", refused.detail);
+            Failed::new(Trouble::StaleCredentials, format!("{detail}: {}", why.detail))
         })?;
         self.step(Box::pin(work(Arc::clone(&again.client)))).await
     }
 
-    /// Does what can be done once. Credentials that are not believed may be so later.
+    /// [`Bucket::run`] for the object under a key.
+    async fn run_on<T, F>(&self, key: &str, work: impl Fn(Arc<dyn ObjectStore>, Key) -> F) -> Result<T, Failed>
+    where
+        F: Future<Output = object_store::Result<T>>,
+    {
+        let key = self.key(key)?;
+        self.run(|client| work(client, key.clone())).await
+    }
+
+    /// Runs an operation that cannot be retried. Refused credentials count as stale if they can be renewed.
     pub(super) async fn step<T>(&self, work: impl Future<Output = object_store::Result<T>>) -> Result<T, Failed> {
         self.wait(work).await?.map_err(|error| {
             let failed = Failed::from(&error);
             match failed.trouble {
-                Trouble::NotBelieved if self.opened().renews => Failed { trouble: Trouble::Outdated, ..failed },
+                Trouble::InvalidCredentials if self.opened().renews => {
+                    Failed { trouble: Trouble::StaleCredentials, ..failed }
+                }
                 _ => failed,
             }
         })
     }
 
-    /// Waits as long as bytes move.
+    /// Waits for the work while bytes move.
     pub(super) async fn wait<T>(&self, work: impl Future<Output = T>) -> Result<T, Failed> {
         let limit = self.access.timeout;
         let done = self.access.meter().watch(limit, work).await;
         done.ok_or_else(|| Failed::new(Trouble::Unreachable, silent(limit)))
     }
 
-    /// Opens it with the credentials that there are now, unless another operation has done so since.
+    /// Opens the bucket with the current credentials, unless another operation has done so.
     async fn reopen(&self, stale: &Arc<Opened>) -> Result<Arc<Opened>, Failed> {
-        let _alone = self.reopens.lock().await;
+        let _guard = self.reopens.lock().await;
         let now = self.opened();
         if !Arc::ptr_eq(&now, stale) {
             return Ok(now);
@@ -138,15 +148,10 @@ impl Bucket {
     }
 
     pub(super) async fn begin(&self, key: &str) -> Result<Box<dyn MultipartUpload>, Failed> {
-        let key = self.key(key)?;
-        self.run(|client| {
-            let key = key.clone();
-            async move { client.put_multipart(&key).await }
-        })
-        .await
+        self.run_on(key, |client, key| async move { client.put_multipart(&key).await }).await
     }
 
-    /// The object of so many bytes appears under its key.
+    /// Completes an object of `size` bytes.
     pub(super) async fn finish(
         &self,
         key: &str,
@@ -162,37 +167,34 @@ impl Bucket {
         Ok(e_tag)
     }
 
-    /// The object, if it is complete although the store reports an error: the answer was lost, after which servers know no such
-    /// upload. So they say, too, while an object is still put together from its parts.
+    /// Looks for the complete object after an error. Servers report an unknown upload when the response to the first request was
+    /// lost, and while they still assemble the parts.
     async fn await_whole(&self, key: &str, size: u64, failed: Failed) -> Result<(Option<String>, Extensions), Failed> {
-        let (key, limit, clock) = (self.key(key)?, PUT_TOGETHER + Duration::from_secs(size / SLOWEST), Clock::start());
+        let limit = ASSEMBLY + Duration::from_secs(size / ASSEMBLED_BYTES_PER_SECOND);
+        let (key, clock) = (self.key(key)?, Clock::start());
         loop {
             let head = self.run(|client| {
                 let (key, head) = (key.clone(), GetOptions { head: true, ..GetOptions::default() });
                 async move { client.get_opts(&key, head).await }
             });
-            if let Some(there) = head.await.ok().filter(|there| there.meta.size == size) {
-                return Ok((there.meta.e_tag, there.extensions));
+            if let Some(found) = head.await.ok().filter(|found| found.meta.size == size) {
+                return Ok((found.meta.e_tag, found.extensions));
             }
             if failed.trouble != Trouble::Absent || clock.now() >= limit {
                 return Err(failed);
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(ASSEMBLY_POLL).await;
         }
     }
 
     /// An object, or its beginning.
     pub(super) async fn get(&self, key: &str, limit: u64) -> Result<Bytes, Failed> {
-        let key = self.key(key)?;
-        self.run(|client| {
-            let key = key.clone();
-            async move {
-                let found = client.get(&key).await?;
-                match found.meta.size.min(limit) {
-                    0 => Ok(Bytes::new()),
-                    length if length == found.meta.size => found.bytes().await,
-                    length => client.get_range(&key, 0..length).await,
-                }
+        self.run_on(key, |client, key| async move {
+            let found = client.get(&key).await?;
+            match found.meta.size.min(limit) {
+                0 => Ok(Bytes::new()),
+                length if length == found.meta.size => found.bytes().await,
+                length => client.get_range(&key, 0..length).await,
             }
         })
         .await
@@ -203,42 +205,30 @@ impl Bucket {
         key: &str,
         from: u64,
         until: u64,
-    ) -> Result<(BoxStream<'static, object_store::Result<Bytes>>, Seen), Failed> {
-        let key = self.key(key)?;
-        let got = self.run(|client| {
-            let key = key.clone();
+    ) -> Result<(BoxStream<'static, object_store::Result<Bytes>>, ObjectInfo), Failed> {
+        let got = self.run_on(key, |client, key| {
             let options = GetOptions { range: Some(GetRange::Bounded(from..until)), ..GetOptions::default() };
             async move { client.get_opts(&key, options).await }
         });
         let got = got.await?;
         let crc32c = got.extensions.get::<Checksum>().map(|Checksum(sum)| *sum);
-        let seen = Seen { size: got.meta.size, tag: got.meta.e_tag.clone(), crc32c };
-        Ok((got.into_stream(), seen))
+        let info = ObjectInfo { size: got.meta.size, tag: got.meta.e_tag.clone(), crc32c };
+        Ok((got.into_stream(), info))
     }
 
-    /// An object as a listing has it; `None`: there is no such object.
+    /// An object as listed; `None` if it does not exist.
     pub(super) async fn look(&self, key: &str) -> Result<Option<Object>, Failed> {
-        let key = self.key(key)?;
-        let head = self.run(|client| {
-            let key = key.clone();
-            async move { client.head(&key).await }
-        });
-        match head.await {
+        match self.run_on(key, |client, key| async move { client.head(&key).await }).await {
             Err(failed) if failed.trouble == Trouble::Absent => Ok(None),
-            there => there.map(|meta| Some(self.object(meta))),
+            found => found.map(|meta| Some(self.object(meta))),
         }
     }
 
     pub(super) async fn delete(&self, key: &str) -> Result<(), Failed> {
-        let key = self.key(key)?;
-        self.run(|client| {
-            let key = key.clone();
-            async move { client.delete(&key).await }
-        })
-        .await
+        self.run_on(key, |client, key| async move { client.delete(&key).await }).await
     }
 
-    /// Every object under a prefix that ends at a `/`, once.
+    /// Every object under a prefix that ends at a `/`.
     pub(super) async fn list(&self, prefix: &str) -> Result<Vec<Object>, Failed> {
         let under = format!("{}{prefix}", self.prefix);
         let key = self.key(prefix)?;
@@ -260,11 +250,11 @@ impl Bucket {
     }
 }
 
-/// Errors: the store says that it holds other bytes than were sent.
+/// Errors: the store reports another checksum than that of the bytes sent.
 fn same_sum(answer: &Extensions, sent: Option<Checksum>) -> Result<(), Failed> {
     match (answer.get::<Checksum>(), sent) {
-        (Some(Checksum(theirs)), Some(Checksum(ours))) if *theirs != ours => {
-            let detail = format!("the store holds crc32c {theirs:08x}, sent was {ours:08x}: damaged on the way");
+        (Some(Checksum(stored)), Some(Checksum(sent))) if *stored != sent => {
+            let detail = format!("the store holds crc32c {stored:08x}, sent was {sent:08x}: damaged on the way");
             Err(Failed::new(Trouble::Other, detail))
         }
         _ => Ok(()),

@@ -1,22 +1,20 @@
-//! Cloud Storage's header for what an object's crc32c is.
+//! Cloud Storage's header for the CRC-32C of an object.
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 
-/// The crc32c of a body: with a request it is sent along, with an answer it is what the store holds. Cloud Storage's
-/// `x-goog-hash: crc32c=BASE64`, big-endian.
+/// The CRC-32C of a body: of the bytes sent, or of the stored object. Big-endian in `x-goog-hash: crc32c=BASE64`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Checksum(pub(super) u32);
 
 pub(super) const GOOGLE_HASH: HeaderName = HeaderName::from_static("x-goog-hash");
 
-/// What a request says of its body.
-pub(super) fn sent(Checksum(crc32c): Checksum) -> Option<HeaderValue> {
+pub(super) fn header_value(Checksum(crc32c): Checksum) -> Option<HeaderValue> {
     HeaderValue::try_from(format!("crc32c={}", BASE64_STANDARD.encode(crc32c.to_be_bytes()))).ok()
 }
 
-/// What an answer says the object's crc32c is. `x-goog-hash: crc32c=n03x6A==,md5=...`, or one header each.
-pub(super) fn checksum(headers: &HeaderMap) -> Option<Checksum> {
+/// Reads the checksum from a response: `x-goog-hash: crc32c=n03x6A==,md5=...`, or one header each.
+pub(super) fn of_response(headers: &HeaderMap) -> Option<Checksum> {
     let values = headers.get_all(GOOGLE_HASH).iter().filter_map(|v| v.to_str().ok());
     let text = values.flat_map(|v| v.split(',')).find_map(|v| v.trim().strip_prefix("crc32c="))?;
     let bytes = BASE64_STANDARD.decode(text).ok()?.try_into().ok()?;
@@ -28,14 +26,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_checksum_goes_out_and_comes_back_as_cloud_storage_spells_it() {
-        // Of "123456789": the check value of CRC-32C.
-        assert_eq!(sent(Checksum(0xe306_9283)), Some(HeaderValue::from_static("crc32c=4waSgw==")));
+    fn a_checksum_is_written_and_read_in_cloud_storages_format() {
+        // The check value of CRC-32C, the sum of "123456789".
+        assert_eq!(header_value(Checksum(0xe306_9283)), Some(HeaderValue::from_static("crc32c=4waSgw==")));
         let mut headers = HeaderMap::new();
-        assert_eq!(checksum(&headers), None);
+        assert_eq!(of_response(&headers), None);
         headers.append(GOOGLE_HASH, HeaderValue::from_static("md5=AAAAAAAAAAAAAAAAAAAAAA==,crc32c=4waSgw=="));
-        assert_eq!(checksum(&headers), Some(Checksum(0xe306_9283)));
+        assert_eq!(of_response(&headers), Some(Checksum(0xe306_9283)));
         headers.insert(GOOGLE_HASH, HeaderValue::from_static("crc32c=!!!!!!=="));
-        assert_eq!(checksum(&headers), None);
+        assert_eq!(of_response(&headers), None);
     }
 }

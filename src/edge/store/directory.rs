@@ -1,5 +1,5 @@
-//! A store that is a directory. Writes are staged under `NAME#k` and linked into place, so its file system must have hard
-//! links (gcsfuse has none). Links of another user are not followed ([`trusted_open`]). Each operation has a thread of its own: a file system that hangs blocks nothing else.
+//! A store that is a directory. Writes are staged as `NAME#k` and linked into place, so its file system must have hard links
+//! (gcsfuse has none). Each operation has its own thread, so a file system that hangs blocks nothing else.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -20,9 +20,9 @@ use crate::edge::store::clouds::access::Access;
 use crate::edge::store::http::progress::{Meter, Progress};
 use crate::edge::transfer::blocking::blocking;
 
-/// Operations at once. One that hangs keeps its place until the file system answers, so that no more threads hang than these.
+/// Operations at once. One that hangs keeps its permit, which limits the number of hanging threads.
 const AT_ONCE: usize = 16;
-/// No disk flushes fewer bytes a second.
+/// The lowest rate at which a disk flushes, bytes a second.
 const SLOWEST: u64 = 4 << 20;
 /// Up to this many files are made durable one by one, more by flushing the whole file system at once.
 const SYNCED_ONE_BY_ONE: usize = 64;
@@ -36,7 +36,7 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// Opens it; `create` makes it where it is not there. Errors: as mkdir(2), open(2).
+    /// Opens the directory; `create` makes it if it does not exist. Errors: as mkdir(2), open(2).
     pub(super) async fn open(root: &Path, create: bool, access: &Access) -> Result<Directory, Failed> {
         let (turns, meter) = (Arc::new(Semaphore::new(AT_ONCE)), access.meter().clone());
         let directory = Directory { root: root.into(), turns, meter, timeout: access.timeout };
@@ -50,7 +50,7 @@ impl Directory {
         Ok(directory)
     }
 
-    /// Does the work on a thread of its own. Errors: those of the work; no progress for the store's time-out.
+    /// Runs the work on its own thread. Errors: those of the work; no progress for the store's time-out.
     async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Path, &Progress) -> io::Result<T> + Send + 'static,
@@ -98,14 +98,14 @@ impl Directory {
         self.run(move |_, progress| to.write(from, &blocks, progress)).await
     }
 
-    /// Puts it into its place. All its parts must be written.
+    /// Puts the file in place. All its parts must be written.
     pub(super) async fn finish(&self, staged: Arc<Staged>, how: Placing) -> Result<(), Failed> {
         self.run(move |root, _| staged.place(root, how)).await
     }
 
     pub(super) async fn abort(&self, staged: Arc<Staged>) {
         let removes = move |_: &Path, _: &Progress| {
-            // A part may be under way still.
+            // A write that is still running keeps the value alive.
             staged.remove();
             Ok(())
         };
@@ -143,24 +143,24 @@ impl Directory {
         .await
     }
 
-    /// A file, as a listing has it; `None`: there is no such file. Errors: as stat(2).
+    /// A file as listed; `None` if it does not exist. Errors: as stat(2).
     pub(super) async fn look(&self, key: &str) -> Result<Option<Object>, Failed> {
         let key = key.to_owned();
         self.run(move |root, _| match trusted_open::metadata(&root.join(&key)) {
-            Ok(there) => Ok(there.is_file().then(|| of_file(key, &there))),
+            Ok(metadata) => Ok(metadata.is_file().then(|| of_file(key, &metadata))),
             Err(error) if is_absent(&error) => Ok(None),
             Err(error) => Err(error),
         })
         .await
     }
 
-    /// So many bytes of a file, fewer where it ends before. Errors: as open(2), read(2); it is no file.
+    /// At most `length` bytes of a file. Errors: as open(2), read(2); it is not a regular file.
     pub(super) async fn read(&self, key: &str, from: u64, length: u64) -> Result<Vec<u8>, Failed> {
         let key = key.to_owned();
         self.run(move |root, progress| {
             let mut file = open_file(&root.join(key))?;
-            let there = file.metadata()?.len().saturating_sub(from);
-            let mut bytes = Vec::with_capacity(usize::try_from(there.min(length)).unwrap_or(0));
+            let available = file.metadata()?.len().saturating_sub(from);
+            let mut bytes = Vec::with_capacity(usize::try_from(available.min(length)).unwrap_or(0));
             file.seek(SeekFrom::Start(from))?;
             let mut rest = file.take(length);
             while rest.by_ref().take(STEP as u64).read_to_end(&mut bytes)? > 0 {
@@ -188,13 +188,13 @@ impl Directory {
         .await
     }
 
-    /// Deletes half-written files (`NAME#k`) of our own that did not change after `before`; `dry` only counts them.
-    pub(super) async fn sweep(&self, before: Duration, is_ours: fn(&str) -> bool, dry: bool) -> Result<u64, Failed> {
+    /// Deletes temporary files (`NAME#k`) of keys that `is_own` accepts, unchanged since `before`; `dry` only counts them.
+    pub(super) async fn sweep(&self, before: Duration, is_own: fn(&str) -> bool, dry: bool) -> Result<u64, Failed> {
         self.run(move |root, progress| {
             let mut count = 0;
             visit(root, String::new(), |key, entry| {
                 progress.moved(0);
-                let is_staged = staged_for(&key).is_some_and(is_ours);
+                let is_staged = staged_for(&key).is_some_and(is_own);
                 if is_staged && entry.metadata().is_ok_and(|m| m.is_file() && modified(&m) <= before) {
                     count += u64::from(dry || trusted_open::remove_file(&entry.path()).is_ok());
                 }
@@ -222,7 +222,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[tokio::test]
-    async fn names_of_other_programs_do_no_harm() {
+    async fn files_of_other_programs_do_not_break_a_listing() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let root = dir.path().join("s");
         let store = Store::open(&Address::Directory(root.clone()), true, &Access::default()).await.expect("opens");

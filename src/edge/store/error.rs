@@ -1,4 +1,4 @@
-//! What went wrong with a store, as far as a caller may act on it, in a text without secrets.
+//! Errors of a store: a kind for the caller, and a text without secrets.
 
 use std::error::Error;
 use std::io;
@@ -9,14 +9,14 @@ use hyper::http::response::Parts;
 
 use crate::edge::host::limits;
 
-/// Its kind.
+/// The kind of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
-    /// The object is not there.
+    /// The object does not exist.
     Absent,
     /// No space or quota left.
     Full,
-    /// It may not be written, or not be read: permissions, or a read-only file system.
+    /// Writing or reading is not permitted: permissions, or a read-only file system.
     Denied,
     /// There is no such bucket, or it is in another region.
     NoBucket,
@@ -25,14 +25,14 @@ pub enum Trouble {
     /// There are no credentials.
     NoCredentials,
     /// The credentials are not valid, or no longer valid.
-    NotBelieved,
-    /// The same, but the answer may change in a moment.
-    Outdated,
-    /// An object is there whose name cannot be a key (`a//b`, `../a`, control characters).
+    InvalidCredentials,
+    /// The same, but the credentials may be renewed soon.
+    StaleCredentials,
+    /// An object has a name that cannot be a key (`a//b`, `../a`, control characters).
     OddName,
-    /// It does not know what was asked of it.
+    /// The store does not support the request.
     Unsupported,
-    /// No answer, or the answer is "later".
+    /// No response, or the response is "later".
     Unreachable,
     /// This process or machine has reached a limit of its own; what to do about it.
     Limit(&'static str),
@@ -41,7 +41,7 @@ pub enum Trouble {
 }
 
 impl Trouble {
-    /// The name for counters.
+    /// The label of counters.
     pub fn word(self) -> &'static str {
         match self {
             Trouble::Absent => "absent",
@@ -50,7 +50,7 @@ impl Trouble {
             Trouble::NoBucket => "no_bucket",
             Trouble::NoDirectory => "no_directory",
             Trouble::NoCredentials => "no_credentials",
-            Trouble::NotBelieved | Trouble::Outdated => "not_believed",
+            Trouble::InvalidCredentials | Trouble::StaleCredentials => "not_believed",
             Trouble::OddName => "odd_name",
             Trouble::Unsupported => "unsupported",
             Trouble::Unreachable => "unreachable",
@@ -59,9 +59,9 @@ impl Trouble {
         }
     }
 
-    /// Whether it may pass by itself.
+    /// Whether a later try may succeed.
     pub fn may_pass(self) -> bool {
-        matches!(self, Trouble::Unreachable | Trouble::Outdated)
+        matches!(self, Trouble::Unreachable | Trouble::StaleCredentials)
     }
 }
 
@@ -81,8 +81,7 @@ impl StoreError {
         StoreError { action, place, detail, trouble }
     }
 
-    /// Whether it was said of the object and not of the store, as an answer that is spoilt on its way may be too: to be
-    /// asked once more.
+    /// Whether the error concerns one object. A damaged response may look the same, so the caller asks once more.
     pub fn is_doubtful(&self) -> bool {
         matches!(
             self.trouble,
@@ -91,24 +90,24 @@ impl StoreError {
     }
 }
 
-/// What failed, before it is known at what.
+/// A failure without its action and its place.
 #[derive(Debug)]
 pub(super) struct Failed {
     pub(super) trouble: Trouble,
     pub(super) detail: String,
-    pub(super) says_there_is: bool,
+    pub(super) says_exists: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct NoAnswer(pub(super) String);
 
-/// Nothing proves that it is the store that answers.
+/// The server's identity is not proven.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct NotTrusted(pub(super) String);
 
-/// Why an operation was given up.
+/// The reason why an operation timed out.
 pub(super) fn silent(limit: Duration) -> String {
     format!("no byte has moved for {} s", limit.as_secs())
 }
@@ -120,7 +119,7 @@ pub(super) fn not_answered(limit: Duration) -> io::Error {
 
 impl Failed {
     pub(super) fn new(trouble: Trouble, detail: String) -> Failed {
-        Failed { trouble, detail, says_there_is: false }
+        Failed { trouble, detail, says_exists: false }
     }
 
     pub(super) fn of_credentials(detail: String) -> Failed {
@@ -136,8 +135,8 @@ impl Failed {
 
 impl From<&io::Error> for Failed {
     fn from(error: &io::Error) -> Failed {
-        let says_there_is = error.kind() == io::ErrorKind::AlreadyExists;
-        Failed { trouble: kind_of(error), detail: error.to_string(), says_there_is }
+        let says_exists = error.kind() == io::ErrorKind::AlreadyExists;
+        Failed { trouble: kind_of(error), detail: error.to_string(), says_exists }
     }
 }
 
@@ -165,14 +164,14 @@ impl From<&object_store::Error> for Failed {
             }
             _ => Trouble::Other,
         });
-        let says_there_is = matches!(error, object_store::Error::AlreadyExists { .. });
-        Failed { trouble, detail: answer.in_words(&text), says_there_is }
+        let says_exists = matches!(error, object_store::Error::AlreadyExists { .. });
+        Failed { trouble, detail: answer.one_line(&text), says_exists }
     }
 }
 
-/// The status of what AWS says with 400, and asks for again: a body that came too slowly, a token service that has too many
-/// to serve. The crate asks again where the status says so.
-pub(super) fn of_the_moment(words: &str) -> Option<StatusCode> {
+/// The proper status of AWS errors with 400 that are worth a retry: a slow body, an overloaded token service. The crate
+/// retries by the status.
+pub(super) fn transient_status(words: &str) -> Option<StatusCode> {
     match Answer::read(words).code? {
         "RequestTimeout" => Some(StatusCode::REQUEST_TIMEOUT),
         "Throttling" | "ThrottlingException" | "RequestLimitExceeded" | "IDPCommunicationError" => {
@@ -182,21 +181,20 @@ pub(super) fn of_the_moment(words: &str) -> Option<StatusCode> {
     }
 }
 
-/// In a refusal's form, where S3 says that the bucket is in another region. It says so with a redirection, of which the
-/// crate hands on no more than that it is one.
-pub(super) fn elsewhere(head: &Parts) -> Option<String> {
+/// The body of a refusal for S3's redirect to another region, of which the crate reports only that it is a redirect.
+pub(super) fn redirect_message(head: &Parts) -> Option<String> {
     let region = head.headers.get("x-amz-bucket-region").filter(|_| head.status.is_redirection())?.to_str().ok()?;
     Some(format!(
         "<Code>PermanentRedirect</Code><Message>the bucket is in the region {region}: set AWS_REGION={region}</Message>"
     ))
 }
 
-/// What a body says, as one short line.
-pub(super) fn in_words(body: &str) -> String {
-    Answer::read(body).in_words(body)
+/// A body in one short line.
+pub(super) fn one_line(body: &str) -> String {
+    Answer::read(body).one_line(body)
 }
 
-/// What a store's refusal says: the crate hands on the status and the body only as a text.
+/// A store's refusal. The crate returns the status and the body in one text:
 /// `Server returned non-2xx status code: 403 Forbidden: <?xml ...><Error><Code>AccessDenied</Code>...`
 struct Answer<'a> {
     status: Option<u16>,
@@ -218,7 +216,7 @@ impl<'a> Answer<'a> {
         Some(match (self.code.unwrap_or_default(), self.status) {
             ("NoSuchBucket" | "ContainerNotFound" | "PermanentRedirect" | "AuthorizationHeaderMalformed", _)
             | (_, Some(301 | 307)) => Trouble::NoBucket,
-            // Two creations met: neither need have been done.
+            // Two creations collided; both may have failed.
             ("ConditionalRequestConflict" | "OperationAborted", _) => Trouble::Unreachable,
             (
                 "ExpiredToken"
@@ -232,10 +230,10 @@ impl<'a> Answer<'a> {
                 | "AuthenticationFailed"
                 | "InvalidAuthenticationInfo",
                 _,
-            ) => Trouble::NotBelieved,
+            ) => Trouble::InvalidCredentials,
             ("QuotaExceeded" | "InsufficientStorage", _) | (_, Some(507)) => Trouble::Full,
-            // Cloud Storage's for a token that has run out.
-            (_, Some(401)) => Trouble::NotBelieved,
+            // Cloud Storage: the token has expired.
+            (_, Some(401)) => Trouble::InvalidCredentials,
             (_, Some(403)) => Trouble::Denied,
             ("NotImplemented", _) | (_, Some(405)) => Trouble::Unsupported,
             (_, Some(408 | 429 | 500..=599)) => Trouble::Unreachable,
@@ -243,8 +241,8 @@ impl<'a> Answer<'a> {
         })
     }
 
-    /// One short line. Bodies in full hold what was signed.
-    fn in_words(&self, text: &str) -> String {
+    /// One short line, because a whole body contains the signed text.
+    fn one_line(&self, text: &str) -> String {
         let words = match (self.status, self.code) {
             (None, None) => text.lines().next().unwrap_or_default().to_owned(),
             (status, code) => {
@@ -265,7 +263,7 @@ fn kind_of(error: &io::Error) -> Trouble {
     match error.raw_os_error() {
         Some(libc::ENOSPC | libc::EDQUOT) => Trouble::Full,
         Some(libc::EACCES | libc::EPERM | libc::EROFS) => Trouble::Denied,
-        // Nothing can be there under a name that is too long.
+        // Nothing can exist under a name that is too long.
         Some(libc::ENOENT | libc::ENAMETOOLONG) => Trouble::Absent,
         Some(libc::ENOTDIR) => Trouble::NoDirectory,
         // A network file system whose server, or whose process, is gone.
@@ -287,15 +285,15 @@ mod tests {
         let of = |status: &str, code: &str, more: &str| {
             let text =
                 format!("Server returned non-2xx status code: {status} x: <Error><Code>{code}</Code>{more}</Error>");
-            (Answer::read(&text).trouble(), Answer::read(&text).in_words(&text))
+            (Answer::read(&text).trouble(), Answer::read(&text).one_line(&text))
         };
         let more = "<Message>The signatures differ\nmore</Message><StringToSign>AKIA secret</StringToSign>";
         let words = "answer 403 SignatureDoesNotMatch: The signatures differ".to_owned();
-        assert_eq!(of("403", "SignatureDoesNotMatch", more), (Some(Trouble::NotBelieved), words));
+        assert_eq!(of("403", "SignatureDoesNotMatch", more), (Some(Trouble::InvalidCredentials), words));
         assert_eq!(of("404", "NoSuchBucket", "").0, Some(Trouble::NoBucket));
         assert_eq!(of("503", "", "").0, Some(Trouble::Unreachable));
         assert_eq!(of("403", "AccessDenied", "").0, Some(Trouble::Denied));
         let long = "x".repeat(500);
-        assert_eq!(Answer::read(&long).in_words(&long).len(), 203);
+        assert_eq!(Answer::read(&long).one_line(&long).len(), 203);
     }
 }

@@ -1,4 +1,4 @@
-//! The objects of a store, and those of a directory.
+//! Objects in a listing, and the listing of a directory.
 
 use std::fs::{self, DirEntry};
 use std::io;
@@ -25,9 +25,8 @@ pub struct Object {
     pub tag: Option<String>,
 }
 
-/// Shows everything below a directory that is none itself, under its key. A link to a directory is not entered: what it
-/// leads to has its own key, or is not ours; nor is what may not be read (`lost+found`). Errors: as readdir(3), those of
-/// `each`.
+/// Calls `each` for every entry below a directory that is not a directory itself, with its key. Links to directories and
+/// unreadable directories (`lost+found`) are not entered. Errors: as readdir(3), those of `each`.
 pub(super) fn visit(
     root: &Path,
     from: String,
@@ -38,17 +37,17 @@ pub(super) fn visit(
         let directory = root.join(&at);
         let opened = trusted_open::reach(&directory, OFlag::O_PATH | OFlag::O_DIRECTORY);
         let names = match opened.and_then(|_| fs::read_dir(&directory)) {
-            // Where a listing begins, nothing may be there, but no file and no link to nothing.
+            // A listing may start at an absent directory, but not at a file or a dangling link.
             Err(error) if at == from && is_absent(&error) => match directory.symlink_metadata() {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 _ => return Err(io::Error::from_raw_os_error(libc::ENOTDIR)),
             },
-            Err(error) if at != from && (is_absent(&error) || is_denied(&error)) => continue,
+            Err(error) if at != from && (is_absent(&error) || error.raw_os_error() == Some(libc::EACCES)) => continue,
             names => names?,
         };
         for entry in names {
             let entry = entry?;
-            // What is not UTF-8 is no part of a key.
+            // Keys are UTF-8.
             let Some(key) = entry.file_name().to_str().map(|name| join(&at, name)) else { continue };
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() => left.push(key),
@@ -61,10 +60,10 @@ pub(super) fn visit(
     Ok(())
 }
 
-/// A file, or what a link to one leads to; `None` for anything else, and what has just been deleted.
+/// A file or the target of a link to one; `None` for anything else and for a file deleted meanwhile.
 pub(super) fn object(key: String, entry: &DirEntry) -> io::Result<Option<Object>> {
     let metadata = match entry.metadata() {
-        // A link may lead nowhere, or to itself, or be of another user.
+        // A link may be dangling, a loop, or of another user.
         Ok(metadata) if metadata.is_symlink() => trusted_open::metadata(&entry.path()).ok(),
         Ok(metadata) => Some(metadata),
         Err(error) if is_absent(&error) => None,
@@ -78,16 +77,12 @@ pub(super) fn of_file(key: String, metadata: &fs::Metadata) -> Object {
     Object { key, size: metadata.len(), modified: modified(metadata), tag: None }
 }
 
-fn is_denied(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(libc::EACCES)
-}
-
 pub(super) fn modified(metadata: &fs::Metadata) -> Duration {
     let modified = metadata.modified().unwrap_or(UNIX_EPOCH);
     modified.duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// The key that is to be written, of a file that is half written (`NAME#k`).
+/// The key of a temporary file (`NAME#k`).
 pub(super) fn staged_for(path: &str) -> Option<&str> {
     let (key, _) = path.rsplit_once('#')?;
     let is_staged = is_half_written(name_of(path)) && !name_of(key).contains('#');

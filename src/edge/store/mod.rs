@@ -26,7 +26,7 @@ pub use clouds::access::Access;
 pub use error::{StoreError, Trouble};
 pub use list::Object;
 pub use part_sizes::PartSizes;
-pub use ranged_read::{Reading, Seen};
+pub use ranged_read::{ObjectInfo, Reading};
 pub use upload::Upload;
 
 use crate::rules::store::address::Address;
@@ -35,17 +35,17 @@ use directory::Directory;
 use error::Failed;
 use staged::Placing;
 
-/// Tries of a put-if-absent whose answer was lost.
+/// Tries of a put-if-absent whose response was lost.
 const CREATE_TRIES: u32 = 2;
-/// Before the next of them where it met another's.
+/// Before the next try.
 const CONFLICT: Duration = Duration::from_millis(200);
 
 /// Whether put-if-absent put anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Created {
-    /// The object is ours: created now, or by a try of ours whose answer was lost.
-    Ours,
-    /// Another process's object is there.
+    /// This process created it, now or by a try whose response was lost.
+    Own,
+    /// It is another process's object.
     Taken,
 }
 
@@ -56,19 +56,19 @@ enum Backend {
 
 /// An open store.
 ///
-/// Every operation ends: with its result, or with an error once none of its bytes has moved for the store's time-out
-/// ([`Access::new`]). The caller may drop it earlier, for a deadline of its own. A request that may be sent twice is sent
-/// again for as long as the time-out, and once more with new credentials where a bucket refuses the old ones as stale.
+/// Every operation ends with a result, or with an error when none of its bytes has moved for the store's time-out
+/// ([`Access::new`]). The caller may drop it earlier. Idempotent requests are retried until the time-out, and once with new
+/// credentials if a bucket refuses the old ones.
 ///
-/// A listing is whole or an error. An object that was put is whole or absent.
+/// A listing is complete or an error. An object is complete or absent.
 pub struct Store {
     backend: Backend,
     place: String,
     /// Whether a data object replaces the object under its key.
     replaces: bool,
     access: Access,
-    /// One of them is with each upload that is being given up.
-    given_up: Arc<()>,
+    /// Cloned by each upload that is being aborted.
+    aborts: Arc<()>,
 }
 
 impl fmt::Debug for Store {
@@ -78,8 +78,8 @@ impl fmt::Debug for Store {
 }
 
 impl Store {
-    /// Opens a store; `create` makes a directory where there is none. A bucket is not asked for anything yet, but there
-    /// must be credentials. Errors: as mkdir(2), open(2); no credentials.
+    /// Opens a store; `create` makes an absent directory. A bucket gets no request yet, but credentials must be found.
+    /// Errors: as mkdir(2), open(2); no credentials.
     pub async fn open(address: &Address, create: bool, access: &Access) -> Result<Store, StoreError> {
         let place = address.to_string();
         let failed = |failed: Failed| access.error("open", place.clone(), failed);
@@ -89,15 +89,15 @@ impl Store {
             }
             Address::Bucket(bucket) => Backend::Bucket(Arc::new(Bucket::open(bucket, access).await.map_err(failed)?)),
         };
-        Ok(Store { backend, place, replaces: false, access: access.clone(), given_up: Arc::default() })
+        Ok(Store { backend, place, replaces: false, access: access.clone(), aborts: Arc::default() })
     }
 
-    /// The store as one whose data objects are not written once: each is replaced whole, in one step.
+    /// Lets a write replace an existing data object, in one step.
     pub fn replacing(self) -> Store {
         Store { replaces: true, ..self }
     }
 
-    /// In which pieces it takes its data.
+    /// The sizes of the pieces in which data is sent.
     pub fn part_sizes(&self) -> PartSizes {
         match self.backend {
             Backend::Directory(_) => part_sizes::OF_A_DIRECTORY,
@@ -105,18 +105,18 @@ impl Store {
         }
     }
 
-    /// Creates an object unless one is there; durable on return. On "there is one" it is read back and compared, since a
-    /// retried request finds its own first try.
+    /// Creates an object unless it exists; durable on return. An existing object is compared, because a retry finds the
+    /// object of the first try.
     pub async fn create(&self, key: &str, bytes: Vec<u8>) -> Result<Created, StoreError> {
         let bytes = Bytes::from(bytes);
         let mut tries = 0;
         loop {
             tries += 1;
-            if !self.refuses(key, bytes.clone()).await? {
-                return Ok(Created::Ours);
+            if !self.create_or_exists(key, bytes.clone()).await? {
+                return Ok(Created::Own);
             }
             match self.get(key, bytes.len() as u64 + 1).await {
-                Ok(there) => return Ok(if there == bytes { Created::Ours } else { Created::Taken }),
+                Ok(found) => return Ok(if found == bytes { Created::Own } else { Created::Taken }),
                 // It was deleted meanwhile.
                 Err(error) if error.trouble == Trouble::Absent && tries < CREATE_TRIES => {}
                 Err(error) => return Err(error),
@@ -125,15 +125,15 @@ impl Store {
         }
     }
 
-    /// Creates an object, durable on return, unless the store says that there is one (`true`): that may be a try of ours
-    /// whose answer was lost.
-    pub async fn refuses(&self, key: &str, bytes: impl Into<Bytes>) -> Result<bool, StoreError> {
+    /// Creates an object, durable on return. `true`: the store says that it exists, perhaps from a try whose response was
+    /// lost.
+    pub async fn create_or_exists(&self, key: &str, bytes: impl Into<Bytes>) -> Result<bool, StoreError> {
         let bytes = bytes.into();
         let bucket = match &self.backend {
             Backend::Bucket(bucket) => bucket,
             Backend::Directory(directory) => {
                 return match directory.put(key, vec![bytes], Placing::Durably).await {
-                    Err(failed) if failed.says_there_is => Ok(true),
+                    Err(failed) if failed.says_exists => Ok(true),
                     put => put.map(|()| false).map_err(|failed| self.error("write", key, failed)),
                 };
             }
@@ -144,28 +144,28 @@ impl Store {
                 Ok(_) => return Ok(false),
                 Err(failed) => failed,
             };
-            let says_there_is = failed.says_there_is;
+            let says_exists = failed.says_exists;
             let error = self.error("write", key, failed);
             match error.trouble {
                 _ if tries == CREATE_TRIES => return Err(error),
-                // As good as a store that ignores the condition, and found out as one.
+                // Treated as a store that ignores the condition.
                 Trouble::Unsupported => mode = PutMode::Overwrite,
-                // It may have been done all the same: the next try finds it.
+                // The request may have succeeded; the next try finds the object.
                 Trouble::Unreachable => tokio::time::sleep(CONFLICT * tries).await,
-                _ if says_there_is => return Ok(true),
+                _ if says_exists => return Ok(true),
                 _ => return Err(error),
             }
         }
         Ok(true)
     }
 
-    /// Writes a whole data object that no other process writes; not durable before [`Store::make_durable`]. Its checksum
-    /// goes with it where the store checks it. Returns the store's tag for it.
+    /// Writes a whole data object that no other process writes; not durable before [`Store::make_durable`]. Returns the
+    /// store's tag for it.
     pub async fn put(&self, key: &str, blocks: Vec<Bytes>, crc32c: u32) -> Result<Option<String>, StoreError> {
         let put = match &self.backend {
-            // In a directory nothing is overwritten unasked, whichever process wrote it.
+            // In a directory nothing is overwritten by default.
             Backend::Directory(directory) => directory.put(key, blocks, self.placing()).await.map(|()| None),
-            // A bucket's keys are our own, and a put that may overwrite can be sent again when its answer was lost.
+            // No other process writes this key, and a put that may overwrite can be retried.
             Backend::Bucket(bucket) => bucket.put(key, blocks, PutMode::Overwrite, Some(crc32c)).await,
         };
         put.map_err(|failed| self.error("write", key, failed))
@@ -175,8 +175,7 @@ impl Store {
         if self.replaces { Placing::Over } else { Placing::Newly }
     }
 
-    /// Flushes the data objects of these keys, so many bytes in all, and the directories that name them, to the device. A
-    /// bucket's are durable already.
+    /// Flushes these data objects, `bytes` in all, and their directories to the device. Objects of a bucket are durable.
     pub async fn make_durable(&self, keys: &[String], bytes: u64) -> Result<(), StoreError> {
         let Backend::Directory(directory) = &self.backend else { return Ok(()) };
         directory.make_durable(keys, bytes).await.map_err(|failed| self.error("flush", "", failed))
@@ -191,12 +190,12 @@ impl Store {
         got.map_err(|failed| self.error("read", key, failed))
     }
 
-    /// The size of an object; `None` when it is not there.
+    /// The size of an object; `None` if it does not exist.
     pub async fn size(&self, key: &str) -> Result<Option<u64>, StoreError> {
         Ok(self.look(key).await?.map(|object| object.size))
     }
 
-    /// An object as a listing has it; `None` when it is not there.
+    /// An object as listed; `None` if it does not exist.
     pub async fn look(&self, key: &str) -> Result<Option<Object>, StoreError> {
         let found = match &self.backend {
             Backend::Directory(directory) => directory.look(key).await,
@@ -205,27 +204,27 @@ impl Store {
         found.map_err(|failed| self.error("read", key, failed))
     }
 
-    /// Every object under a prefix that is empty or ends at a `/`, once, by key. Failing part-way is a failure.
+    /// Every object under a prefix that is empty or ends at a `/`, sorted by key.
     pub async fn list(&self, prefix: &str) -> Result<Vec<Object>, StoreError> {
         let listed = match &self.backend {
             Backend::Directory(directory) => directory.list(prefix).await,
             Backend::Bucket(bucket) => bucket.list(prefix).await,
         };
         let mut objects = listed.map_err(|failed| self.error("list", prefix, failed))?;
-        // Servers may tell a page twice.
+        // Servers may send a page twice.
         objects.sort_by(|a, b| a.key.cmp(&b.key));
         objects.dedup_by(|a, b| a.key == b.key);
         Ok(objects)
     }
 
-    /// Deletes an object; one that is not there is fine.
+    /// Deletes an object if it exists.
     pub async fn delete(&self, key: &str) -> Result<(), StoreError> {
         let deleted = match &self.backend {
             Backend::Directory(directory) => directory.delete(key).await,
             Backend::Bucket(bucket) => bucket.delete(key).await,
         };
         match deleted {
-            // There is nothing below a file.
+            // `NoDirectory`: nothing exists below a file.
             Err(failed) if !matches!(failed.trouble, Trouble::Absent | Trouble::NoDirectory) => {
                 Err(self.error("delete", key, failed))
             }
@@ -233,8 +232,7 @@ impl Store {
         }
     }
 
-    /// What time it is, since 1970, by the clock that listings tell times by: that of a new object under this key. `None`:
-    /// none can be made.
+    /// The store's time since 1970: that of a new object under this key. `None`: the object cannot be created.
     pub async fn time(&self, key: &str) -> Option<Duration> {
         self.create(key, Vec::new()).await.ok()?;
         let made = self.look(key).await;
@@ -242,19 +240,18 @@ impl Store {
         Some(made.ok()??.modified)
     }
 
-    /// Deletes what writes that were cut short have left and listings do not show, unchanged since `before`, if the key that
-    /// was to be written is one of ours; `dry` only counts it. Returns how many. A bucket's own rules for abandoned uploads
-    /// see to that.
-    pub async fn sweep(&self, before: Duration, is_ours: fn(&str) -> bool, dry: bool) -> Result<u64, StoreError> {
+    /// Deletes temporary files of interrupted writes, unchanged since `before`, whose keys `is_own` accepts; `dry` only
+    /// counts them. Returns how many. Buckets have their own rules for abandoned uploads.
+    pub async fn sweep(&self, before: Duration, is_own: fn(&str) -> bool, dry: bool) -> Result<u64, StoreError> {
         let Backend::Directory(directory) = &self.backend else { return Ok(0) };
-        directory.sweep(before, is_ours, dry).await.map_err(|failed| self.error("clean", "", failed))
+        directory.sweep(before, is_own, dry).await.map_err(|failed| self.error("clean", "", failed))
     }
 
     fn error(&self, action: &'static str, key: &str, failed: Failed) -> StoreError {
         self.access.error(action, self.place(key), failed)
     }
 
-    /// An error of a caller that cannot use the object under a key.
+    /// The error of a caller that cannot use an object.
     pub fn useless(&self, action: &'static str, key: &str, why: &str) -> StoreError {
         StoreError::new(action, self.place(key), why.to_owned(), Trouble::Other)
     }

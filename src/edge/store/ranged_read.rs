@@ -1,4 +1,4 @@
-//! An object that is read from one byte to another.
+//! Reads a range of an object.
 
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -8,9 +8,9 @@ use crate::edge::store::error::Failed;
 use crate::edge::store::part_sizes::BLOCK;
 use crate::edge::store::{Backend, Store, StoreError, Trouble};
 
-/// What a bucket says of the whole object when it sends a part.
+/// The metadata of the whole object that a bucket sends with a range.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
+pub struct ObjectInfo {
     /// Bytes.
     pub size: u64,
     /// Its tag for this version.
@@ -19,22 +19,22 @@ pub struct Seen {
     pub crc32c: Option<u32>,
 }
 
-/// Bytes of an object on their way in.
+/// A range of an object that is being read.
 pub struct Reading<'a> {
     store: &'a Store,
     key: String,
     at: u64,
     end: u64,
-    /// From where a bucket was asked last, and what it sends. A directory is asked block by block.
+    /// The start and the stream of the last request to a bucket. A directory is read in blocks.
     asked: Option<(u64, BoxStream<'static, object_store::Result<Bytes>>)>,
-    seen: Option<Seen>,
+    info: Option<ObjectInfo>,
 }
 
 impl Store {
-    /// Bytes of an object, to be taken piece by piece.
+    /// Starts to read a range of an object.
     pub async fn read(&self, key: &str, from: u64, length: u64) -> Result<Reading<'_>, StoreError> {
         let mut reading =
-            Reading { store: self, key: key.to_owned(), at: from, end: from + length, asked: None, seen: None };
+            Reading { store: self, key: key.to_owned(), at: from, end: from + length, asked: None, info: None };
         if length > 0 {
             reading.ask().await?;
         }
@@ -43,26 +43,26 @@ impl Store {
 }
 
 impl Reading<'_> {
-    /// Asks a bucket for what has not come yet.
+    /// Requests the rest of the range from a bucket.
     async fn ask(&mut self) -> Result<(), StoreError> {
         if let Backend::Bucket(bucket) = &self.store.backend {
             let stream = bucket.stream(&self.key, self.at, self.end).await;
-            let (stream, seen) = stream.map_err(|failed| self.store.error("read", &self.key, failed))?;
-            let before = self.seen.as_ref().and_then(|before| before.tag.as_ref());
-            if before.zip(seen.tag.as_ref()).is_some_and(|(before, now)| before != now) {
+            let (stream, info) = stream.map_err(|failed| self.store.error("read", &self.key, failed))?;
+            let before = self.info.as_ref().and_then(|before| before.tag.as_ref());
+            if before.zip(info.tag.as_ref()).is_some_and(|(before, now)| before != now) {
                 return Err(self.store.useless("read", &self.key, "it changed while it was read"));
             }
-            (self.asked, self.seen) = (Some((self.at, stream)), Some(seen));
+            (self.asked, self.info) = (Some((self.at, stream)), Some(info));
         }
         Ok(())
     }
 
-    /// What the bucket says of the object, once it was asked; a directory says nothing.
-    pub fn seen(&self) -> Option<&Seen> {
-        self.seen.as_ref()
+    /// The object's metadata, after the first response of a bucket; `None` for a directory.
+    pub fn info(&self) -> Option<&ObjectInfo> {
+        self.info.as_ref()
     }
 
-    /// The next bytes; `None` when all have come. Fewer than were asked for is an error.
+    /// The next bytes; `None` at the end of the range. Fewer bytes than requested are an error.
     pub async fn next(&mut self) -> Result<Option<Bytes>, StoreError> {
         if self.at >= self.end {
             return Ok(None);
@@ -77,7 +77,7 @@ impl Reading<'_> {
                 let next = bucket.wait(stream.next()).await;
                 let next = next.and_then(|next| next.transpose().map_err(|error| Failed::from(&error)));
                 match next.map_err(|failed| store.error("read", key, failed)) {
-                    // The crate asks for the rest only for a while after the first answer; a slow line takes longer.
+                    // The crate retries only for a while after the first response; a slow connection takes longer.
                     Err(error) if error.trouble == Trouble::Unreachable && self.at > *asked => {
                         self.ask().await?;
                         return Box::pin(self.next()).await;

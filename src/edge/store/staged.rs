@@ -1,5 +1,5 @@
-//! A file of a store that is a directory, written under `NAME#k` beside its place and then linked or renamed into it.
-//! Links of another user are not followed ([`trusted_open`]).
+//! Files of a store that is a directory. Each is written as `NAME#k`, then linked or renamed to `NAME`. Links of another user
+//! are not followed ([`trusted_open`]).
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -16,33 +16,33 @@ use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 use crate::edge::fs::trusted_open;
 use crate::edge::store::http::progress::Progress;
 
-/// Bytes written at a time, after each of which it is known that the file system takes them.
+/// Bytes written between two reports of progress.
 pub(super) const STEP: usize = 1 << 20;
 /// Names that are tried for one staged file.
 const NAMES: u32 = 10_000;
 const NEW_FILE: Mode = Mode::from_bits_truncate(0o666);
 
-/// How a file comes into its place.
+/// How a file is put in place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Placing {
-    /// An error where there is one; flushed to the device.
+    /// Fails if the file exists; flushed to the device.
     Durably,
-    /// An error where there is one.
+    /// Fails if the file exists.
     Newly,
-    /// In the place of the one that is there.
+    /// Replaces the file if it exists.
     Over,
 }
 
-/// A file that is written beside its place. Dropped before it is placed, it is removed.
+/// A file that is written under its temporary name, which is removed on drop.
 #[derive(Debug)]
 pub(super) struct Staged {
     file: File,
-    /// The directory of both names, so that a link that takes its place later is not followed.
+    /// The directory of both names, open so that a link that replaces it later is not followed.
     directory: File,
     at: OsString,
     name: OsString,
     to: PathBuf,
-    /// The name may be another's by now.
+    /// After the removal another process may use the name.
     is_removed: AtomicBool,
 }
 
@@ -55,7 +55,7 @@ impl Drop for Staged {
 impl Staged {
     pub(super) fn remove(&self) {
         if !self.is_removed.swap(true, Relaxed) {
-            // Gone after it was placed.
+            // It does not exist after a rename.
             let _ = unlinkat(&self.directory, self.at.as_os_str(), UnlinkatFlags::NoRemoveDir);
         }
     }
@@ -65,9 +65,10 @@ impl Staged {
         for number in 1..NAMES {
             match Staged::create(&to, number) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                // Another process may remove the directory again, because it is empty.
+                // Another process may have removed the empty directory.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    make_directory(to.parent().unwrap_or(root)).or_else(unless_absent)?;
+                    let made = make_directory(to.parent().unwrap_or(root));
+                    made.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })?;
                 }
                 made => return made,
             }
@@ -84,7 +85,7 @@ impl Staged {
         Ok(Staged { file, directory, at, name, to: to.to_owned(), is_removed: AtomicBool::new(false) })
     }
 
-    /// Writes them from an offset on.
+    /// Writes the blocks at an offset.
     pub(super) fn write(&self, mut from: u64, blocks: &[Bytes], progress: &Progress) -> io::Result<()> {
         for piece in blocks.iter().flat_map(|block| block.chunks(STEP)) {
             self.file.write_all_at(piece, from)?;
@@ -121,17 +122,13 @@ pub(super) fn sync_directory(path: &Path) -> io::Result<()> {
 }
 
 pub(super) fn make_directory(path: &Path) -> io::Result<()> {
-    // mkdir(2) says of a file in a directory's place that it exists.
+    // mkdir(2) fails with EEXIST where a file is in the directory's place.
     let is_a_file = |error: &io::Error| error.kind() == io::ErrorKind::AlreadyExists;
     trusted_open::create_directories(path)
         .map_err(|error| if is_a_file(&error) { io::Error::from_raw_os_error(libc::ENOTDIR) } else { error })
 }
 
-fn unless_absent(error: io::Error) -> io::Result<()> {
-    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
-}
-
-/// Nothing is there, or nothing can be there.
+/// Nothing exists, or can exist, under this name.
 pub(super) fn is_absent(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG))
 }

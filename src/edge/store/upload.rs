@@ -1,4 +1,4 @@
-//! An object that is written part by part.
+//! Writes an object in parts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use super::error::Failed;
 use super::staged::Staged;
 use super::{Backend, Store, StoreError};
 
-/// Between two looks whether the uploads that were dropped are given up.
-const MOMENT: Duration = Duration::from_millis(10);
+/// Between two checks of [`Store::wait_for_aborts`].
+const POLL: Duration = Duration::from_millis(10);
 
-/// A data object being written. Dropped before it is finished, nothing appears.
+/// A data object that is being written. It appears only when [`Upload::finish`] succeeds.
 pub struct Upload {
     store: Arc<Store>,
     key: String,
@@ -44,16 +44,16 @@ impl Store {
         Ok(Upload { store: Arc::clone(self), key: key.to_owned(), size: 0, to: Some(to) })
     }
 
-    /// Waits until nothing is left of the uploads that were dropped.
-    pub async fn all_given_up(&self) {
-        while Arc::strong_count(&self.given_up) > 1 {
-            tokio::time::sleep(MOMENT).await;
+    /// Waits until every dropped upload has removed what it wrote.
+    pub async fn wait_for_aborts(&self) {
+        while Arc::strong_count(&self.aborts) > 1 {
+            tokio::time::sleep(POLL).await;
         }
     }
 }
 
 impl Upload {
-    /// The next part; parts come in the order of the calls, and several may be awaited at once.
+    /// Writes the next part. Parts are in the order of the calls; several may be awaited at once.
     pub fn part(&mut self, blocks: Vec<Bytes>) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
         let from = self.size;
         self.size += blocks.iter().map(|block| block.len() as u64).sum::<u64>();
@@ -72,7 +72,7 @@ impl Upload {
         async move { written.await.map_err(|failed| store.error("write", &key, failed)) }
     }
 
-    /// The object appears, whole, from all its parts, which must be written. Returns the store's tag for it.
+    /// Completes the object. All its parts must be written. Returns the store's tag for it.
     pub async fn finish(mut self, crc32c: u32) -> Result<Option<String>, StoreError> {
         let finished = match &mut self.to {
             Some(Place::File(directory, staged)) => {
@@ -88,15 +88,15 @@ impl Upload {
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        // Cut off by the clock: parts that stay are paid for and not listed.
+        // Parts that stay in a bucket cost money and are not listed.
         if let (Some(to), Ok(runtime)) = (self.to.take(), tokio::runtime::Handle::try_current()) {
-            let under_way = Arc::clone(&self.store.given_up);
+            let aborting = Arc::clone(&self.store.aborts);
             runtime.spawn(async move {
                 match to {
                     Place::File(directory, staged) => directory.abort(staged).await,
                     Place::Parts(bucket, mut parts) => drop(bucket.step(parts.abort()).await),
                 }
-                drop(under_way);
+                drop(aborting);
             });
         }
     }

@@ -1,4 +1,4 @@
-//! A range of an object's bytes into a file.
+//! Fetches a range of an object into a file.
 
 use std::fs::File;
 use std::io;
@@ -10,30 +10,30 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::edge::fs::rooted_dir::write_sparsely;
-use crate::edge::store::{Seen, Store, StoreError};
+use crate::edge::store::{ObjectInfo, Store, StoreError};
 use crate::edge::transfer::blocking::blocking;
 use crate::rules::store::manifest::SMALL;
 
 /// Bytes written at a time; a file of no more is small.
 pub(crate) const BLOCK: u64 = SMALL;
 
-/// What came.
-pub(crate) struct Came {
-    /// Of these bytes.
+/// The result of a fetch.
+pub(crate) struct Fetched {
+    /// Of the bytes of the range.
     pub(crate) crc32c: u32,
-    /// What a bucket says of the whole object.
-    pub(crate) seen: Option<Seen>,
+    /// The metadata of the whole object, from a bucket.
+    pub(crate) info: Option<ObjectInfo>,
 }
 
-/// Fetches a range and writes it at its own place. `sparsely`: runs of zeros become holes, for a file that has no bytes there.
-/// The outer error is the disk's.
+/// Fetches a range and writes it at its offset. `sparsely`: runs of zeros become holes, for a file without bytes there. The
+/// outer error is the disk's.
 pub(crate) async fn fetch_range(
     store: Arc<Store>,
     file: Arc<File>,
     key: String,
     range: Range<u64>,
     sparsely: bool,
-) -> io::Result<Result<Came, StoreError>> {
+) -> io::Result<Result<Fetched, StoreError>> {
     let (mut crc32c, mut at) = (0, range.start);
     let mut reading = match store.read(&key, at, range.end - range.start).await {
         Ok(reading) => reading,
@@ -45,21 +45,21 @@ pub(crate) async fn fetch_range(
             Ok(piece) => piece,
             Err(error) => return Ok(Err(error)),
         };
-        let is_over = piece.is_none();
+        let is_last = piece.is_none();
         held += piece.as_ref().map_or(0, Bytes::len) as u64;
         pieces.extend(piece);
-        if is_over || held >= BLOCK {
+        if is_last || held >= BLOCK {
             let (file, pieces) = (Arc::clone(&file), mem::take(&mut pieces));
             crc32c = blocking(move || write(&file, at, pieces, crc32c, sparsely)).await?;
             at += mem::take(&mut held);
         }
-        if is_over {
-            return Ok(Ok(Came { crc32c, seen: reading.seen().cloned() }));
+        if is_last {
+            return Ok(Ok(Fetched { crc32c, info: reading.info().cloned() }));
         }
     }
 }
 
-/// Writes what came, piece after piece, at its place; returns the checksum of what was written before with theirs.
+/// Writes the pieces at their offset; returns the checksum `crc32c` extended by them.
 fn write(file: &File, mut at: u64, pieces: Vec<Bytes>, mut crc32c: u32, sparsely: bool) -> io::Result<u32> {
     for piece in pieces {
         if sparsely {

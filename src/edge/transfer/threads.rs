@@ -21,7 +21,7 @@ const MOST: usize = 4;
 const FEW: usize = 4;
 
 /// One lane for every two processors, at most [`MOST`].
-fn wanted() -> usize {
+fn lanes_here() -> usize {
     for_processors(limits::cpus())
 }
 
@@ -30,8 +30,8 @@ fn for_processors(count: Option<usize>) -> usize {
 }
 
 /// The number of lanes for this number of tasks; 0 if one thread finishes as soon.
-fn several(wanted: usize, tasks: usize) -> usize {
-    let count = wanted.min(tasks / FEW);
+fn several(limit: usize, tasks: usize) -> usize {
+    let count = limit.min(tasks / FEW);
     if count > 1 { count } else { 0 }
 }
 
@@ -44,16 +44,16 @@ pub(crate) struct Lanes {
 struct Lane {
     handle: Handle,
     /// Dropped to end the thread.
-    wanted: oneshot::Sender<()>,
+    stop: oneshot::Sender<()>,
     /// Closed when the thread has ended.
-    lasts: oneshot::Receiver<Infallible>,
+    ended: oneshot::Receiver<Infallible>,
 }
 
 impl Lanes {
-    /// Opens [`wanted`] lanes, but no more than there are tasks; fewer, or none, if the system refuses threads.
+    /// Opens at most one lane for each task, and at most [`lanes_here`]; fewer, or none, if the system refuses threads.
     pub(crate) async fn open(tasks: usize) -> Lanes {
         let mut lanes = Vec::new();
-        while lanes.len() < wanted().min(tasks)
+        while lanes.len() < lanes_here().min(tasks)
             && let Some(lane) = Lane::open().await
         {
             lanes.push(lane);
@@ -63,7 +63,7 @@ impl Lanes {
 
     /// Opens lanes only if several finish sooner than the caller's own thread.
     pub(crate) async fn open_several(tasks: usize) -> Lanes {
-        Lanes::open(several(wanted(), tasks)).await
+        Lanes::open(several(lanes_here(), tasks)).await
     }
 
     /// Runs the task on the next lane with `true`: there it may wait for a file, which delays only tasks of the same
@@ -84,9 +84,9 @@ impl Lanes {
     /// Ends the lanes and waits for their threads, because connections of their runtimes cannot be used elsewhere. All
     /// tasks must be done.
     pub(crate) async fn close(self) {
-        for Lane { wanted, lasts, .. } in self.lanes {
-            drop(wanted);
-            let _ = lasts.await;
+        for Lane { stop, ended, .. } in self.lanes {
+            drop(stop);
+            let _ = ended.await;
         }
     }
 }
@@ -94,23 +94,23 @@ impl Lanes {
 impl Lane {
     async fn open() -> Option<Lane> {
         let (handle_sender, handle) = oneshot::channel();
-        let (wanted, over) = oneshot::channel();
-        let (ends, lasts) = oneshot::channel();
+        let (stop, stopped) = oneshot::channel();
+        let (end, ended) = oneshot::channel();
         let started = signals::thread_without_signals("transfer", move || {
             let Ok(runtime) = runtime(true) else { return };
             let _ = handle_sender.send(runtime.handle().clone());
             runtime.block_on(async {
                 tokio::select! {
-                    _ = over => {}
+                    _ = stopped => {}
                     never = keep_a_thread() => match never {},
                 }
             });
             // A thread that still waits for a file is left behind.
             runtime.shutdown_background();
-            drop(ends);
+            drop(end);
         });
         started.ok()?;
-        Some(Lane { handle: handle.await.ok()?, wanted, lasts })
+        Some(Lane { handle: handle.await.ok()?, stop, ended })
     }
 }
 
@@ -145,8 +145,8 @@ mod tests {
         });
         let releases = async { release.send(()).expect("it is waited for") };
         let (waited, ()) = tokio::join!(waits, releases);
-        let (may_wait, there) = waited.expect("is released");
-        assert!(may_wait && there != own());
+        let (may_wait, thread) = waited.expect("is released");
+        assert!(may_wait && thread != own());
         lanes.close().await;
     }
 

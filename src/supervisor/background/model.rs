@@ -117,7 +117,7 @@ pub(crate) async fn publish(
     let copying = copy(&model.dir, &listing, &opened, remote, &sent, &report);
     let copied = with_progress(copying, moves, &report).await;
     // An upload that failed removes its temporary file.
-    opened.all_given_up().await;
+    opened.wait_for_aborts().await;
     copied.map_err(|stop| match stop {
         Stop::Fenced(by) => Stop::Fenced(by),
         stop => Stop::Failed(format!(
@@ -196,7 +196,7 @@ async fn copy(
     let manifest = Manifest { schema: SCHEMA.to_owned(), files };
     let text = serde_json::to_vec(&manifest).map_err(|error| Stop::Failed(error.to_string()))?;
     give_way(remote).await?;
-    if store.create(MANIFEST, text).await? == Created::Ours {
+    if store.create(MANIFEST, text).await? == Created::Own {
         return Ok(());
     }
     store.delete(MANIFEST).await?;

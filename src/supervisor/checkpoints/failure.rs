@@ -58,10 +58,10 @@ pub(crate) fn way_out(error: &StoreError) -> &'static str {
         Trouble::Denied => {
             "the user that runs this must be allowed to list, read, create and delete there; a directory must be mounted, and not read-only"
         }
-        Trouble::NotBelieved => {
+        Trouble::InvalidCredentials => {
             "give credentials that hold now (a variable's stay what they are, a role's are renewed), and see that this machine's clock is right"
         }
-        Trouble::Outdated => "give credentials that hold now, and see that this machine's clock is right",
+        Trouble::StaleCredentials => "give credentials that hold now, and see that this machine's clock is right",
         Trouble::NoBucket => "make the bucket, or name the right one and its region",
         // The error says it.
         Trouble::NoCredentials => "then start again",
@@ -95,7 +95,7 @@ impl Stop {
             self,
             Stop::Lost(_)
                 | Stop::Store(StoreError {
-                    trouble: Trouble::Other | Trouble::Limit(_) | Trouble::Absent | Trouble::Outdated,
+                    trouble: Trouble::Other | Trouble::Limit(_) | Trouble::Absent | Trouble::StaleCredentials,
                     ..
                 })
         )

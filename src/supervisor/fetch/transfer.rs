@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use super::Fetch;
 use crate::edge::clock::Clock;
 use crate::edge::fs::rooted_dir::{Beneath, finish_file};
-use crate::edge::store::{Seen, Store, StoreError};
+use crate::edge::store::{ObjectInfo, Store, StoreError};
 use crate::edge::transfer::blocking::blocking;
 use crate::edge::transfer::ranges::{BLOCK, fetch_range};
 use crate::edge::transfer::threads::Lanes;
@@ -191,16 +191,16 @@ impl<'a> Transfer<'a> {
             Ok((came, length))
         });
         let mut fetched = pin!(stream::iter(fetched).buffered(RANGES_AT_ONCE));
-        let (mut whole, mut first) = (0, None::<Seen>);
+        let (mut whole, mut first) = (0, None::<ObjectInfo>);
         while let Some((came, length)) = fetched.next().await.transpose()? {
             whole = joined(whole, came.crc32c, length);
-            let Some(seen) = came.seen else { continue };
-            if seen.size != object.size || first.as_ref().is_some_and(|first| first.tag != seen.tag) {
+            let Some(info) = came.info else { continue };
+            if info.size != object.size || first.as_ref().is_some_and(|first| first.tag != info.tag) {
                 return Err(Wrong::Corrupt("it changed while it was read".to_owned()));
             }
-            first = Some(seen);
+            first = Some(info);
         }
-        match first.and_then(|seen| seen.crc32c) {
+        match first.and_then(|info| info.crc32c) {
             Some(stated) if stated != whole => {
                 Err(Wrong::Corrupt(format!("its crc32c is {}, the store says {}", hex(whole), hex(stated))))
             }

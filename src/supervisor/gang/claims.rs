@@ -152,7 +152,7 @@ async fn claim(
     let store = shared.open().await?;
     let Claimant { leader, host } = claimant.clone();
     let body = serde_json::to_vec(&Claim { generation, leader, host, job }).unwrap_or_default();
-    if store.create(&key(generation), body).await? == Created::Ours {
+    if store.create(&key(generation), body).await? == Created::Own {
         return Ok(Event::Claimed(generation));
     }
     Ok(look(shared, claimant, generation).await?.unwrap_or(Event::Claimed(generation)))

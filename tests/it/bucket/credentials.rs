@@ -249,7 +249,7 @@ fn expired_credentials_without_new_ones_are_reported_with_both_causes() {
         Some(Fault::Refuse(EXPIRED.0, EXPIRED.1))
     });
     let place = Place::with_store(&format!("s3://{NAME}/jobs/1"), env);
-    fails(place.checkpoint("list").output(), &["do not hold any more", "no others are to be had", "answer 404"]);
+    fails(place.checkpoint("list").output(), &["no longer valid", "no others are available", "answer 404"]);
 }
 
 #[test]

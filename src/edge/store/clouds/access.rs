@@ -1,4 +1,4 @@
-//! The environment's settings and credentials for stores. It holds secrets, so it is never shown.
+//! The environment's settings and credentials for stores. Its debug form is empty, because it holds secrets.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -11,11 +11,11 @@ use crate::edge::store::http::progress::Meter;
 use crate::rules::process::env::Env;
 use crate::rules::store::address::Address;
 
-/// How the names of variables begin and end whose values must not be seen.
+/// Prefixes and suffixes of the names of variables with secret values.
 const CLOUDS: [&str; 4] = ["AWS_", "AZURE_", "GOOGLE_", "IDENTITY_"];
 const SECRETS: [&str; 4] = ["_KEY", "_TOKEN", "_SECRET", "_HEADER"];
 pub(in crate::edge::store) const TIMEOUT: Duration = Duration::from_secs(30);
-/// Shorter values would black out words.
+/// Shorter values would match ordinary words.
 pub(in crate::edge::store) const SHORTEST_SECRET: usize = 8;
 
 /// The environment, for stores.
@@ -24,8 +24,8 @@ pub struct Access {
     env: Env,
     meter: Meter,
     /// Plain http is allowed to every address, not only to this machine's own.
-    pub(in crate::edge::store) is_plain_fine: bool,
-    /// An operation none of whose bytes moves for so long is an error.
+    pub(in crate::edge::store) allows_http: bool,
+    /// An operation fails when none of its bytes moves for this long.
     pub(in crate::edge::store) timeout: Duration,
 }
 
@@ -42,45 +42,45 @@ impl fmt::Debug for Access {
 }
 
 impl Access {
-    /// What this environment gives access to; `is_plain_fine`: by plain http too, wherever the store is; `timeout`: how
-    /// long an operation may move no byte.
-    pub fn new(env: Env, is_plain_fine: bool, timeout: Duration) -> Access {
-        Access { env, meter: Meter::default(), is_plain_fine, timeout }
+    /// For this environment. `allows_http`: plain http is allowed to every address. `timeout`: how long an operation may
+    /// move no byte.
+    pub fn new(env: Env, allows_http: bool, timeout: Duration) -> Access {
+        Access { env, meter: Meter::default(), allows_http, timeout }
     }
 
-    /// Where the operations of the store that it opens are counted.
+    /// The counters of the store's operations.
     pub(in crate::edge::store) fn meter(&self) -> &Meter {
         &self.meter
     }
 
-    /// Does work of which the store's file system takes a part, as long as that answers. Errors: it does not.
+    /// Runs work on the store's file system. Errors: the file system does not answer.
     pub async fn watched<T>(&self, store: &Address, work: impl Future<Output = T>) -> Result<T, StoreError> {
         let done = self.meter.watch(self.timeout, work).await;
         done.ok_or_else(|| self.error("open", store.to_string(), Failed::from(&not_answered(self.timeout))))
     }
 
-    /// How long the store that it opens has taken and given nothing though it was asked; zero while it is not asked.
+    /// How long the store's requests have moved no byte; zero without a request.
     pub fn silence(&self) -> Duration {
         self.meter.silence()
     }
 
-    /// Whether that store last said "later".
+    /// Whether the store last answered "later".
     pub fn is_refused(&self) -> bool {
-        self.meter.refuses()
+        self.meter.is_throttled()
     }
 
-    /// Bytes that have moved between this process and that store so far, either way.
+    /// Bytes moved to and from the store so far.
     pub fn moved(&self) -> u64 {
         self.meter.bytes()
     }
 
-    /// Waits until a source of credentials has given some. Errors: what it says, and what to do instead.
+    /// Waits for a source of credentials. Errors: its error, and what to do instead.
     pub(super) async fn wait_for<T>(
         &self,
         credentials: impl Future<Output = object_store::Result<T>>,
         way_out: &str,
     ) -> Result<(), Failed> {
-        // The crate panics at answers of which it can make no address and no header.
+        // The crate panics at responses that make no valid address or header.
         match self.meter.watch(self.timeout, AssertUnwindSafe(credentials).catch_unwind()).await {
             Some(Ok(given)) => given.map(drop).map_err(|error| Failed::no_credentials(&error, way_out)),
             Some(Err(_)) => {
@@ -109,13 +109,12 @@ impl Access {
         self.given(name).is_some_and(|v| matches!(v.to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on"))
     }
 
-    /// What failed at what.
     pub(in crate::edge::store) fn error(&self, action: &'static str, place: String, failed: Failed) -> StoreError {
-        StoreError::new(action, place, self.censored(failed.detail), failed.trouble)
+        StoreError::new(action, place, self.redacted(failed.detail), failed.trouble)
     }
 
-    /// The text without any secret that the environment holds: what a server echoes is not ours to trust.
-    pub(in crate::edge::store) fn censored(&self, mut text: String) -> String {
+    /// Removes the environment's secrets, because a server may echo them.
+    pub(in crate::edge::store) fn redacted(&self, mut text: String) -> String {
         let is_of_a_cloud = |name: &str| CLOUDS.iter().any(|start| name.starts_with(start));
         let is_secret = |name: &str| is_of_a_cloud(name) && SECRETS.iter().any(|end| name.ends_with(end));
         for (_, secret) in self.env.iter().filter(|(name, _)| is_secret(name)) {
@@ -139,7 +138,7 @@ mod tests {
             [("AWS_SECRET_ACCESS_KEY", "hunter2hunter2"), ("AZURE_STORAGE_SAS_TOKEN", "sv=2024&sig=abcdefghij%3D")];
         let access = Access::new(Env::from_pairs(pairs), false, TIMEOUT);
         assert_eq!(format!("{access:?}"), "Access(..)");
-        let text = access.censored("refused hunter2hunter2 (sig=abcdefghij%3D, sv=2024)".to_owned());
+        let text = access.redacted("refused hunter2hunter2 (sig=abcdefghij%3D, sv=2024)".to_owned());
         assert_eq!(text, "refused ... (sig=..., sv=2024)");
     }
 }

@@ -1,6 +1,6 @@
-//! S3, and what speaks like it (`AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, `AWS_ENDPOINT`). Credentials, the first that are
-//! there: the environment's, a web identity's, the container's, the instance's (IMDSv2). The files that AWS's tools share
-//! (`~/.aws`) are not read.
+//! S3 and compatible stores (`AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, `AWS_ENDPOINT`). Credentials, the first found: the
+//! environment's, a web identity's, the container's, the instance's (IMDSv2). The files of AWS's tools (`~/.aws`) are not
+//! read.
 //! <https://docs.aws.amazon.com/sdkref/latest/guide/standardized-credentials.html>
 //!
 //! Bodies are sent unsigned with a CRC-64/NVME that the server checks: TLS proves the sender, and hashing them for the
@@ -22,7 +22,7 @@ const WAY_OUT_OF_PROFILE: &str =
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or unset AWS_PROFILE if the role of the machine is to sign";
 const KEYS: [(&str, &str); 2] =
     [("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), ("AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID")];
-/// The other sources, and what each needs: without that the crate would ask the machine instead.
+/// The other sources, and what each needs: without it the crate would ask the machine instead.
 const SOURCES: [(&str, &str); 2] = [
     ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_ARN"),
     ("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"),
@@ -51,19 +51,19 @@ pub(in crate::edge::store) async fn open(bucket: &Bucket, access: &Access) -> Re
         .with_client_options(connect::options())
         .with_http_connector(Connector(access.clone()))
         .with_unsigned_payload(true)
-        // What every server knows, one by one.
+        // Every server supports single deletes.
         .with_disable_bulk_delete(true)
         .with_checksum_algorithm(Checksum::CRC64NVME);
     let store = builder.build().map_err(|error| Failed::no_credentials(&error, WAY_OUT))?;
     if is_signed {
         access.wait_for(store.credentials().get_credential(), WAY_OUT).await?;
     }
-    // A session of S3 Express is the crate's to renew.
+    // The crate renews sessions of S3 Express.
     Ok(Opened { client: Arc::new(store), renews: is_signed && !has_keys && !access.is_on("AWS_S3_EXPRESS") })
 }
 
-/// Errors: without keys, no other source may be asked, one is named by half, or a profile is named, in whose place the
-/// machine's identity must not be used.
+/// Errors: without keys, no other source may be asked, one is incomplete, or a profile is named, which the machine's
+/// identity must not replace.
 fn check_source(access: &Access) -> Result<(), Failed> {
     if access.given(PROFILE).is_some() {
         return Err(values::unusable(PROFILE, "trainit does not read AWS's files of profiles", WAY_OUT_OF_PROFILE));

@@ -1,5 +1,5 @@
 //! Blob Storage. The account: the URL's, else `AZURE_STORAGE_ACCOUNT` or `AZURE_STORAGE_ACCOUNT_NAME`. Credentials, the
-//! first that are there: an account key, a workload identity's token file, a client secret, a SAS token, the managed
+//! first found: an account key, a workload identity's token file, a client secret, a SAS token, the managed
 //! identity (`IDENTITY_ENDPOINT`, else the instance metadata).
 //! <https://learn.microsoft.com/azure/storage/blobs/authorize-data-operations-cli>
 
@@ -15,9 +15,9 @@ use crate::rules::store::address::Bucket;
 
 const WAY_OUT: &str =
     "set AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN, or give the machine an identity that may use the account";
-/// Against half a key.
+/// For a truncated key.
 const COPIED_WHOLE: &str = "copy the storage account's key or the SAS token whole, a key with the = at its end";
-/// Not read. In its place the machine's identity must not be used.
+/// Not read. The machine's identity must not replace it.
 const CONNECTION: &str = "AZURE_STORAGE_CONNECTION_STRING";
 const WAY_OUT_OF_CONNECTION: &str =
     "set AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_KEY, or unset it if the machine's identity is to sign";

@@ -1,4 +1,4 @@
-//! Cloud Storage. Credentials, the first that are there: `GOOGLE_BEARER_TOKEN`, a service account (its JSON in
+//! Cloud Storage. Credentials, the first found: `GOOGLE_BEARER_TOKEN`, a service account (its JSON in
 //! `GOOGLE_SERVICE_ACCOUNT_KEY`, its file in `GOOGLE_SERVICE_ACCOUNT`), a service account's or a user's file in
 //! `GOOGLE_APPLICATION_CREDENTIALS`, the file that `gcloud auth application-default login` writes, the metadata server
 //! (`GCE_METADATA_HOST`).

@@ -10,9 +10,9 @@ pub(super) mod azure;
 pub(super) mod google;
 pub(super) mod values;
 
-/// A bucket, opened with the credentials that there are now.
+/// A bucket, opened with the current credentials.
 pub(super) struct Opened {
     pub(super) client: Arc<dyn ObjectStore>,
-    /// Whether to open it again may bring other credentials.
+    /// Whether opening it again may find other credentials.
     pub(super) renews: bool,
 }

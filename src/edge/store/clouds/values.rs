@@ -1,5 +1,5 @@
-//! What the environment says, as far as `object_store` can take it: it panics at an address, a header or a host name that
-//! is none, and that would end trainit. So all values pass here first; complaints repeat no value, which may be a secret.
+//! Checks the environment's values before `object_store` gets them: it panics at an invalid address, header or host name.
+//! Errors repeat no value, which may be a secret.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::edge::store::error::Failed;
 
 type Check = fn(&str, &str) -> Result<(), Failed>;
 
-/// What the values of some variables must be, whatever the cloud.
+/// What the values of some variables must be.
 const CHECKS: [(Check, &[&str]); 2] = [
     (
         address,
@@ -52,13 +52,13 @@ const CHECKS: [(Check, &[&str]); 2] = [
     ),
 ];
 
-/// Errors: one of the variables with these prefixes has a value that the crate cannot take.
+/// Errors: one of the variables with these prefixes has a value that the crate cannot use.
 pub(super) fn check(access: &Access, prefixes: &[&str]) -> Result<(), Failed> {
     for (name, value) in access.variables().filter(|(name, _)| prefixes.iter().any(|prefix| name.starts_with(prefix))) {
-        // A blank one is none, but the crate takes such a host for one.
+        // A blank value counts as unset, except a host, which the crate would use.
         let is_given = !value.trim().is_empty() || name.starts_with("GCE_");
         if value.starts_with('/') {
-            is_ours(name, value)?;
+            check_links(name, value)?;
         }
         let mut checks = CHECKS.iter().filter(|(_, names)| is_given && names.contains(&name));
         checks.try_for_each(|(check, _)| check(name, value))?;
@@ -72,7 +72,7 @@ pub(super) fn pairs(access: &Access, pairs: &[(&str, &str)]) -> Result<(), Faile
     half.map_or(Ok(()), |(name, other)| Err(unusable(name, &format!("{other} is not given"), "set both, or neither")))
 }
 
-/// What the variables say that the crate knows, but for those of its HTTP client. Errors: a value that no header can hold.
+/// The crate's settings, without those of its HTTP client. Errors: a value that no header can hold.
 pub(super) fn settings<'a, K: FromStr>(access: &'a Access, prefix: &str) -> Result<Vec<(K, &'a str)>, Failed> {
     let mut known = Vec::new();
     for (name, value) in access.variables().filter(|(_, value)| !value.trim().is_empty()) {
@@ -90,7 +90,7 @@ pub(super) fn settings<'a, K: FromStr>(access: &'a Access, prefix: &str) -> Resu
     Ok(known)
 }
 
-/// Errors: it is no address of http or https.
+/// Errors: it is not an http or https address.
 pub(super) fn address(name: &str, value: &str) -> Result<(), Failed> {
     let bad = |why: &str| unusable(name, why, "give a whole address, such as https://HOST or http://HOST:PORT");
     text(name, value)?;
@@ -103,13 +103,13 @@ pub(super) fn address(name: &str, value: &str) -> Result<(), Failed> {
     value.parse::<Uri>().map(drop).map_err(|error| bad(&error.to_string()))
 }
 
-/// Errors: it can neither be a host nor a part of its name.
+/// Errors: it cannot be a host name or a part of one.
 fn host(name: &str, value: &str) -> Result<(), Failed> {
     let bad = |_| unusable(name, "it becomes a part of an address", "give letters, digits, . and - only");
     address(name, &format!("http://{}", value.trim())).map_err(bad)
 }
 
-/// Errors: it holds what no header can.
+/// Errors: it contains a control character.
 fn text(name: &str, value: &str) -> Result<(), Failed> {
     if value.chars().any(char::is_control) {
         return Err(unusable(name, "a line end or another control character is in it", "give it in one line"));
@@ -117,19 +117,19 @@ fn text(name: &str, value: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-/// For a file that the crate may open itself, at each renewal too. Errors: a link of another user is on the way to it.
-fn is_ours(name: &str, path: &str) -> Result<(), Failed> {
+/// For a file that the crate may open. Errors: a link of another user is on the way to it.
+fn check_links(name: &str, path: &str) -> Result<(), Failed> {
     match trusted_open::metadata(Path::new(path)) {
         Err(error) if trusted_open::is_refused(&error) => {
             Err(Failed::of_credentials(format!("{name}={path} cannot be used: {error}")))
         }
-        // What else is wrong with it, the crate says.
+        // The crate reports other errors.
         _ => Ok(()),
     }
 }
 
-/// Whether this host is the machine we are on, whatever a name server says.
-pub(in crate::edge::store) fn is_here(host: &str) -> bool {
+/// Whether this host is this machine, without a name server.
+pub(in crate::edge::store) fn is_loopback(host: &str) -> bool {
     let ip = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
     host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
 }
@@ -144,8 +144,8 @@ mod tests {
 
     #[test]
     fn only_loopback_addresses_are_this_machine() {
-        assert!(["localhost", "127.0.0.1", "127.9.9.9", "[::1]"].into_iter().all(is_here));
+        assert!(["localhost", "127.0.0.1", "127.9.9.9", "[::1]"].into_iter().all(is_loopback));
         let elsewhere = ["127.0.0.1.nip.invalid", "127.example", "localhost.example", "[::2]"];
-        assert!(!elsewhere.into_iter().any(is_here));
+        assert!(!elsewhere.into_iter().any(is_loopback));
     }
 }

@@ -1,4 +1,4 @@
-//! The bodies of requests and answers, whose bytes are reported as they move.
+//! The bodies of requests and responses. They report their bytes as they move.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -11,27 +11,27 @@ use object_store::client::{HttpError, HttpErrorKind, HttpRequestBody};
 use crate::edge::store::error::NoAnswer;
 use crate::edge::store::http::progress::Progress;
 
-/// Bytes of any other answer that is read whole, and what is read of a refusal.
+/// Limit for small responses and for the text of a refusal, bytes.
 pub(super) const ANSWER: usize = 64 << 10;
-/// Bytes that a connection is handed at a time.
+/// Bytes passed to a connection at a time.
 const PIECE: usize = 64 << 10;
 
-/// The body of a request, handed to its connection piece by piece.
-pub(in crate::edge::store) struct Outgoing {
+/// The body of a request, passed to its connection in pieces.
+pub(in crate::edge::store) struct RequestBody {
     body: HttpRequestBody,
     rest: Bytes,
     progress: Progress,
-    /// Whether some of it was handed over: a store that answers "later" has mostly read no more than the first piece.
+    /// Whether the first piece was passed on: a store that answers "later" has usually read no more.
     is_begun: bool,
 }
 
-impl Outgoing {
-    pub(in crate::edge::store) fn new(body: HttpRequestBody, progress: Progress) -> Outgoing {
-        Outgoing { body, rest: Bytes::new(), progress, is_begun: false }
+impl RequestBody {
+    pub(in crate::edge::store) fn new(body: HttpRequestBody, progress: Progress) -> RequestBody {
+        RequestBody { body, rest: Bytes::new(), progress, is_begun: false }
     }
 }
 
-impl Body for Outgoing {
+impl Body for RequestBody {
     type Data = Bytes;
     type Error = HttpError;
 
@@ -49,7 +49,7 @@ impl Body for Outgoing {
         if std::mem::replace(&mut self.is_begun, true) {
             self.progress.moved(length);
         } else {
-            self.progress.goes_on();
+            self.progress.keep_alive();
         }
         Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))))
     }
@@ -63,19 +63,19 @@ impl Body for Outgoing {
     }
 }
 
-/// The body of an answer, which may not go on without an end.
-pub(in crate::edge::store) struct Watched {
+/// The body of a response, with a limit on its length.
+pub(in crate::edge::store) struct ResponseBody {
     pub(super) body: Incoming,
     pub(super) host: String,
-    /// Bytes that may still come.
+    /// Bytes until the limit.
     pub(super) left: usize,
-    /// Whether it is of use, and not a refusal.
+    /// Whether it is not a refusal.
     pub(super) is_good: bool,
     pub(super) progress: Progress,
 }
 
-impl Watched {
-    /// What a refusal begins with. That it breaks off, or that it is longer, makes it no other refusal.
+impl ResponseBody {
+    /// The beginning of a refusal, which may be longer or truncated.
     pub(in crate::edge::store) async fn beginning(mut self) -> Vec<u8> {
         self.left = usize::MAX;
         let mut words = Vec::new();
@@ -89,7 +89,7 @@ impl Watched {
     }
 }
 
-impl Body for Watched {
+impl Body for ResponseBody {
     type Data = Bytes;
     type Error = HttpError;
 
@@ -102,11 +102,11 @@ impl Body for Watched {
         if self.is_good {
             self.progress.moved(length);
         } else {
-            self.progress.goes_on();
+            self.progress.keep_alive();
         }
         let Some(left) = self.left.checked_sub(length) else {
             let text = format!("the answer from {} is longer than any that was asked for", self.host);
-            // Decode: not to be asked for again.
+            // Decode errors are not retried.
             return Poll::Ready(Some(Err(error(HttpErrorKind::Decode, text))));
         };
         self.left = left;

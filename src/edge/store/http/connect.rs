@@ -1,4 +1,4 @@
-//! How `object_store` speaks HTTP here: hyper over TCP or rustls (ring), one connector for every cloud.
+//! HTTP for `object_store`: hyper over TCP or rustls (ring), one connector for every cloud.
 //!
 //! Deliberately absent: retries and signatures (the crate's), time-outs (those of each operation), redirects, proxies, HTTP/2.
 
@@ -26,22 +26,22 @@ use crate::edge::store::checksum::{self, GOOGLE_HASH};
 use crate::edge::store::clouds::access::Access;
 use crate::edge::store::clouds::values;
 use crate::edge::store::error::{self, NotTrusted};
-use crate::edge::store::http::body::{ANSWER, Outgoing, Watched, error};
+use crate::edge::store::http::body::{ANSWER, RequestBody, ResponseBody, error};
 use crate::edge::store::http::progress::Progress;
 use crate::edge::store::http::{response_check, tls};
 
-/// To connect to a store. Metadata servers have a shorter limit, which the crate sets.
+/// Time limit to connect to a store. The crate sets a shorter one for metadata servers.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Of what is sent the kernel holds no more than this back: what it has taken counts as moved.
+/// Small, because bytes count as moved once they are in this buffer.
 const SEND_BUFFER: usize = 256 << 10;
 /// Servers close idle connections after 20 s and more.
 const IDLE: Duration = Duration::from_secs(15);
-/// Bytes of a listing: Azure puts 5,000 names in one, of up to 1,024 characters that XML may spell in six.
+/// Limit for a listing: Azure lists 5,000 names of up to 1,024 characters, each of up to six bytes in XML.
 const LISTING: usize = 64 << 20;
 const AGENT: &str = concat!("trainit/", env!("CARGO_PKG_VERSION"));
 
-/// Retries until the store's time-out: their number is no limit. Each pause is drawn between the first and `base` times the
-/// pause before it, so a small base would keep the pauses short.
+/// Retries until the store's time-out. Each pause is random, between the first one and `base` times the previous one, so a
+/// small base would keep the pauses short.
 pub(in crate::edge::store) fn retries(access: &Access) -> RetryConfig {
     RetryConfig {
         backoff: BackoffConfig {
@@ -54,7 +54,6 @@ pub(in crate::edge::store) fn retries(access: &Access) -> RetryConfig {
     }
 }
 
-/// What the clouds' builders are given.
 pub(in crate::edge::store) fn options() -> ClientOptions {
     ClientOptions::new().with_connect_timeout(CONNECT)
 }
@@ -76,8 +75,8 @@ impl HttpConnector for Connector {
 struct Service {
     access: Access,
     connect: Duration,
-    /// Made when it is first needed.
-    client: OnceLock<Client<HttpsConnector<Tcp>, Outgoing>>,
+    /// Created on first use.
+    client: OnceLock<Client<HttpsConnector<Tcp>, RequestBody>>,
 }
 
 #[async_trait]
@@ -85,43 +84,43 @@ impl HttpService for Service {
     async fn call(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
         request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(AGENT));
         if let Some(crc32c) = request.extensions().get().copied() {
-            request.headers_mut().extend(checksum::sent(crc32c).map(|value| (GOOGLE_HASH, value)));
+            request.headers_mut().extend(checksum::header_value(crc32c).map(|value| (GOOGLE_HASH, value)));
         }
-        // A user and a password may stand before it.
+        // Without a user and a password.
         let host = request.uri().authority().and_then(|a| a.as_str().rsplit('@').next()).unwrap_or_default().to_owned();
-        let (owed, sent) = (response_check::owed(&request), response_check::secrets(&request));
+        let (roots, sent) = (response_check::possible_roots(&request), response_check::secrets(&request));
         let is_get = *request.method() == Method::GET;
-        let left = match &owed {
+        let left = match &roots {
             Some(_) if is_get => LISTING,
-            // Data are taken piece by piece.
+            // Data is read in pieces.
             None if is_get && !self.is_metadata() => usize::MAX,
             _ => ANSWER,
         };
         let progress = self.access.meter().current();
         let (mut parts, body) = self.send(&host, request, &progress).await?.into_parts();
-        Service::mend_head(&mut parts);
+        Service::correct_head(&mut parts);
         let is_good = parts.status.is_success();
         if is_good {
             progress.answered(false);
         }
-        let body = Watched { body, host: host.clone(), left, is_good, progress: progress.clone() };
+        let body = ResponseBody { body, host: host.clone(), left, is_good, progress: progress.clone() };
         let body = if !is_good {
             let mut words = String::from_utf8_lossy(&body.beginning().await).into_owned();
-            if let Some(message) = error::elsewhere(&parts) {
+            if let Some(message) = error::redirect_message(&parts) {
                 (parts.status, words) = (StatusCode::BAD_REQUEST, message);
             }
-            parts.status = error::of_the_moment(&words).unwrap_or(parts.status);
-            // Only now is it known whether the refusal means "later", which is no progress.
+            parts.status = error::transient_status(&words).unwrap_or(parts.status);
+            // The final status says whether the refusal means "later", which is no progress.
             progress.answered(matches!(parts.status.as_u16(), 408 | 429 | 500..=599));
-            response_check::without(&sent, self.access.censored(words)).into()
-        } else if let Some(roots) = owed {
-            // One that breaks off is asked for again: an upload that is begun twice costs nothing.
+            response_check::redact(&sent, self.access.redacted(words)).into()
+        } else if let Some(roots) = roots {
+            // A truncated response is retried. Starting an upload twice costs nothing.
             let again = |e: HttpError| match e.kind() {
                 HttpErrorKind::Decode => e,
                 _ => HttpError::new(HttpErrorKind::Request, e),
             };
             let words = body.collect().await.map_err(again)?.to_bytes();
-            let whole = response_check::whole(&host, roots, words, &sent);
+            let whole = response_check::complete(&host, roots, words, &sent);
             response_check::without_directories(whole.map_err(|why| error(HttpErrorKind::Request, why))?).into()
         } else {
             HttpResponseBody::new(body)
@@ -131,7 +130,7 @@ impl HttpService for Service {
 }
 
 impl Service {
-    /// The answer, whose body has yet to come.
+    /// Sends the request and returns the response before its body.
     async fn send(
         &self,
         host: &str,
@@ -139,44 +138,44 @@ impl Service {
         progress: &Progress,
     ) -> Result<Response<Incoming>, HttpError> {
         if request.uri().scheme_str() != Some("https")
-            && !self.is_plain_allowed(request.uri().host().unwrap_or_default())
+            && !self.is_http_allowed(request.uri().host().unwrap_or_default())
         {
             let text = format!(
-                "{host} would be asked by plain http, which every machine on the way can read and alter; use https, or say --allow-http"
+                "{host} would be asked by plain http, which every machine on the way can read and alter; use https, or set --allow-http"
             );
             return Err(HttpError::new(HttpErrorKind::Unknown, NotTrusted(text)));
         }
-        let request = request.map(|body| Outgoing::new(body, progress.clone()));
+        let request = request.map(|body| RequestBody::new(body, progress.clone()));
         self.client()?.request(request).await.map_err(|failed| self.failure(host, &failed))
     }
 
-    /// What the crate would misread, and what is heard beside.
-    fn mend_head(parts: &mut Parts) {
+    /// Corrects statuses that the crate would misread, and adds the checksum.
+    fn correct_head(parts: &mut Parts) {
         if parts.status == StatusCode::NOT_IMPLEMENTED {
-            // The crate would try that again and again.
+            // The crate would retry it.
             parts.status = StatusCode::METHOD_NOT_ALLOWED;
         }
-        // rclone's S3 sends the part that was asked for and calls it the whole.
+        // rclone's S3 sends a requested range with the status of a whole object.
         if parts.status == StatusCode::OK && parts.headers.contains_key(CONTENT_RANGE) {
             parts.status = StatusCode::PARTIAL_CONTENT;
         }
         parts.extensions.clear();
-        if let Some(checksum) = checksum::checksum(&parts.headers) {
+        if let Some(checksum) = checksum::of_response(&parts.headers) {
             parts.extensions.insert(checksum);
         }
     }
 
-    fn is_plain_allowed(&self, host: &str) -> bool {
-        let is_allowed = self.access.is_plain_fine || self.access.is_on("AWS_ALLOW_HTTP");
-        is_allowed || self.is_metadata() || values::is_here(host)
+    fn is_http_allowed(&self, host: &str) -> bool {
+        let is_allowed = self.access.allows_http || self.access.is_on("AWS_ALLOW_HTTP");
+        is_allowed || self.is_metadata() || values::is_loopback(host)
     }
 
-    /// The crate gives metadata servers one second to connect.
+    /// The crate sets one second to connect to metadata servers.
     fn is_metadata(&self) -> bool {
         self.connect < CONNECT
     }
 
-    fn client(&self) -> Result<&Client<HttpsConnector<Tcp>, Outgoing>, HttpError> {
+    fn client(&self) -> Result<&Client<HttpsConnector<Tcp>, RequestBody>, HttpError> {
         if let Some(client) = self.client.get() {
             return Ok(client);
         }
@@ -197,7 +196,7 @@ impl Service {
         let mut cause: &dyn Error = failed;
         loop {
             let io = cause.downcast_ref::<io::Error>();
-            // A metadata server that does not answer is not there; one that refuses may be about to start.
+            // A metadata server that does not answer does not exist; one that refuses may be starting.
             let is_absent = |kind| matches!(kind, TimedOut | HostUnreachable | NetworkUnreachable);
             let is_given_up = self.is_metadata() && io.is_some_and(|io| is_absent(io.kind()));
             let tls = cause.downcast_ref::<rustls::Error>();
@@ -207,13 +206,13 @@ impl Service {
             if cause.downcast_ref().is_some_and(is_unanswered) {
                 kind = HttpErrorKind::Request;
             }
-            // What speaks another protocol will speak it a second later, too.
+            // Another protocol: a retry does not help.
             let is_other = matches!(tls, Some(rustls::Error::InvalidMessage(_)))
                 || cause.downcast_ref().is_some_and(hyper::Error::is_parse);
             if is_given_up || is_other {
                 kind = HttpErrorKind::Unknown;
             }
-            // The source of an I/O error is not the error it was made from, but the source of that.
+            // `source()` of an I/O error skips the error inside it.
             let inner = io.and_then(io::Error::get_ref).map(|inner| inner as &dyn Error);
             match inner.or_else(|| cause.source()) {
                 Some(deeper) => cause = deeper,
@@ -225,10 +224,10 @@ impl Service {
 }
 
 fn not_trusted(host: &str, why: &rustls::CertificateError) -> HttpError {
-    // Only its debug form tells a CA's own certificate from others: `openssl req -x509` makes such, and webpki takes none.
+    // webpki refuses a CA certificate as a server's, which `openssl req -x509` makes. Only the debug form names this case.
     let way_out = match format!("{why:?}").contains("CaUsedAsEndEntity") {
         true => "make one with -addext basicConstraints=critical,CA:FALSE",
-        false => "name the file of its CA in SSL_CERT_FILE or AWS_CA_BUNDLE, or see to its names and dates",
+        false => "name the file of its CA in SSL_CERT_FILE or AWS_CA_BUNDLE, or correct its names and dates",
     };
     HttpError::new(
         HttpErrorKind::Unknown,

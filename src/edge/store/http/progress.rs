@@ -1,5 +1,5 @@
-//! Whether bytes move between this process and a store. This is the one rule for waiting: an operation is an error once
-//! none of its bytes has moved for the store's time-out (`--store-timeout`).
+//! Whether bytes move between this process and a store. The one rule for waiting: an operation fails when none of its bytes
+//! has moved for the store's time-out (`--store-timeout`).
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use crate::edge::clock::Clock;
 
 task_local! {
-    /// That of the operation that this task does.
+    /// The progress of the operation that this task runs.
     static CURRENT: Progress;
 }
 
@@ -28,11 +28,11 @@ struct Counts {
     /// Milliseconds on the clock when a byte last moved, or the first operation began.
     moved_at: AtomicU64,
     /// Whether the last answer was "later".
-    refuses: AtomicBool,
+    is_throttled: AtomicBool,
 }
 
 impl Meter {
-    /// Does the work as long as bytes move. Errors (`None`): none of its bytes moved for `limit`.
+    /// Runs the work while bytes move. `None`: none of its bytes moved for `limit`.
     pub(in crate::edge::store) async fn watch<T>(&self, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
         let operation = self.begin();
         let mut work = pin!(CURRENT.scope(operation.0.clone(), work));
@@ -53,7 +53,7 @@ impl Meter {
 
     /// Begins an operation, which runs until it is dropped.
     fn begin(&self) -> Operation {
-        if self.0.running.fetch_add(1, Relaxed) == 0 && !self.refuses() {
+        if self.0.running.fetch_add(1, Relaxed) == 0 && !self.is_throttled() {
             self.0.moved_at.store(self.now(), Relaxed);
         }
         Operation(Progress { meter: self.clone(), moved_at: Arc::new(AtomicU64::new(self.now())) })
@@ -63,15 +63,15 @@ impl Meter {
         self.0.bytes.load(Relaxed)
     }
 
-    /// How long the store has taken and given nothing: no byte of the running operations has moved, or they were all told
-    /// to come later. Zero while none runs.
+    /// How long the running operations have moved no byte or the store has answered "later" to all of them. Zero while
+    /// none runs.
     pub(in crate::edge::store) fn silence(&self) -> Duration {
-        let waits = self.0.running.load(Relaxed) > 0 || self.refuses();
+        let waits = self.0.running.load(Relaxed) > 0 || self.is_throttled();
         if waits { self.since(&self.0.moved_at) } else { Duration::ZERO }
     }
 
-    pub(in crate::edge::store) fn refuses(&self) -> bool {
-        self.0.refuses.load(Relaxed)
+    pub(in crate::edge::store) fn is_throttled(&self) -> bool {
+        self.0.is_throttled.load(Relaxed)
     }
 
     fn now(&self) -> u64 {
@@ -83,7 +83,6 @@ impl Meter {
     }
 }
 
-/// An operation that runs.
 struct Operation(Progress);
 
 /// Where an operation reports its bytes. It may outlive the operation.
@@ -94,23 +93,22 @@ pub(in crate::edge::store) struct Progress {
 }
 
 impl Progress {
-    /// Reports that so many bytes, or a step without bytes, were transferred.
+    /// Reports bytes that were transferred, or 0 for a step without bytes.
     pub(in crate::edge::store) fn moved(&self, bytes: usize) {
         self.meter.0.moved_at.store(self.meter.now(), Relaxed);
         self.meter.0.bytes.fetch_add(bytes as u64, Relaxed);
-        self.goes_on();
+        self.keep_alive();
     }
 
-    /// Reports the same of bytes that the store may yet refuse, or with which it says so.
-    pub(in crate::edge::store) fn goes_on(&self) {
+    /// Reports bytes that are no progress of the store: of a request that it may still refuse, or of a refusal.
+    pub(in crate::edge::store) fn keep_alive(&self) {
         self.moved_at.store(self.meter.now(), Relaxed);
     }
 
-    /// Reports an answer, and whether that is "later".
+    /// Reports a response, and whether that is "later".
     pub(in crate::edge::store) fn answered(&self, is_later: bool) {
-        self.meter.0.refuses.store(is_later, Relaxed);
-        // What begins every answer is more than a byte.
-        if is_later { self.goes_on() } else { self.moved(1) }
+        self.meter.0.is_throttled.store(is_later, Relaxed);
+        if is_later { self.keep_alive() } else { self.moved(1) }
     }
 }
 

@@ -1,5 +1,5 @@
-//! Answers that are read whole before the crate sees them, since it takes any XML for a listing. And no refusal may repeat
-//! the secrets that it was sent.
+//! Checks responses before the crate reads them, because it accepts any XML as a listing. Removes the secrets of a request
+//! from refusals.
 
 use bytes::Bytes;
 use hyper::Method;
@@ -9,14 +9,14 @@ use object_store::client::HttpRequest;
 use crate::edge::store::clouds::access::SHORTEST_SECRET;
 use crate::edge::store::error;
 
-/// The root elements of which the answer that this request must have is one; `None`: the crate may read it piece by piece.
-pub(in crate::edge::store) fn owed(request: &HttpRequest) -> Option<&'static [&'static str]> {
+/// The possible root elements of the response; `None`: the crate may read it in pieces.
+pub(in crate::edge::store) fn possible_roots(request: &HttpRequest) -> Option<&'static [&'static str]> {
     let query = request.uri().query().unwrap_or_default();
-    let has = |pair: &str| query.split('&').any(|there| there == pair);
+    let has = |pair: &str| query.split('&').any(|item| item == pair);
     match *request.method() {
         Method::GET if has("list-type=2") => Some(&["ListBucketResult"]),
         Method::GET if has("comp=list") => Some(&["EnumerationResults"]),
-        // The second is what rclone's server says.
+        // The second name is rclone's.
         Method::POST if has("uploads=") || has("uploads") => {
             Some(&["InitiateMultipartUploadResult", "InitiateMultipartUpload"])
         }
@@ -24,9 +24,9 @@ pub(in crate::edge::store) fn owed(request: &HttpRequest) -> Option<&'static [&'
     }
 }
 
-/// The answer, if an element of such a name ends it: an error, the page of a portal or half an answer would look like a
-/// listing of nothing.
-pub(in crate::edge::store) fn whole(
+/// Returns the response if one of these elements ends it. An error, a portal's page or a truncated response would look like
+/// an empty listing.
+pub(in crate::edge::store) fn complete(
     host: &str,
     roots: &[&str],
     answer: Bytes,
@@ -41,12 +41,12 @@ pub(in crate::edge::store) fn whole(
     if roots.iter().any(|root| text.contains(root)) {
         return Err(format!("the answer of {host} breaks off"));
     }
-    let words = error::in_words(&without(sent, text.into_owned()));
+    let words = error::one_line(&redact(sent, text.into_owned()));
     Err(format!("the answer of {host} is no {}: {words}", roots.join(" or ")))
 }
 
-/// A page of a listing without the objects that stand for directories (`a/`), as consoles make them: the crate would take
-/// each for a file. An object and its name are spelt so by S3 and Cloud Storage, and by Azure.
+/// Removes the objects for directories (`a/`), which consoles create, from a page of a listing: the crate would treat them as
+/// files. The elements are those of S3 and Cloud Storage, and of Azure.
 pub(in crate::edge::store) fn without_directories(page: Bytes) -> Bytes {
     let Ok(text) = std::str::from_utf8(&page) else { return page };
     let kept = [("Contents", "Key"), ("Blob", "Name")].iter().fold(text.to_owned(), |text, (object, name)| {
@@ -62,10 +62,10 @@ pub(in crate::edge::store) fn without_directories(page: Bytes) -> Bytes {
 
 /// Parameters that are secrets.
 const PARAMETERS: [&str; 5] = ["sig", "WebIdentityToken", "client_assertion", "client_secret", "refresh_token"];
-/// Parts of the names of headers that are.
+/// Parts of the names of secret headers.
 const HEADERS: [&str; 4] = ["authorization", "token", "identity-header", "customer-key"];
 
-/// What of a request must never come back in a message: tokens, signatures, keys.
+/// The secrets of a request: tokens, signatures, keys.
 pub(in crate::edge::store) fn secrets(request: &HttpRequest) -> Vec<String> {
     let headers = request.headers().iter().filter(|(name, _)| HEADERS.iter().any(|part| name.as_str().contains(part)));
     let values = headers.filter_map(|(_, value)| value.to_str().ok());
@@ -84,7 +84,7 @@ pub(in crate::edge::store) fn secrets(request: &HttpRequest) -> Vec<String> {
     secrets
 }
 
-pub(in crate::edge::store) fn without(secrets: &[String], text: String) -> String {
+pub(in crate::edge::store) fn redact(secrets: &[String], text: String) -> String {
     secrets.iter().filter(|s| s.len() >= SHORTEST_SECRET).fold(text, |text, secret| text.replace(secret, "..."))
 }
 
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_that_was_sent_is_recognised_anywhere() {
+    fn the_secrets_of_a_request_are_removed_from_a_text() {
         let request = hyper::Request::post("http://h/p?prefix=harmless&sig=abcdefgh%2Bijk%3D")
             .header("authorization", "AWS4-HMAC-SHA256 Credential=AK/x, SignedHeaders=host, Signature=0123456789abcdef")
             .header("x-amz-security-token", "of-the-session")
@@ -101,15 +101,15 @@ mod tests {
             .body("client_id=harmless&client_assertion=federated.jwt".to_owned().into())
             .expect("a request");
         let text = "harmless abcdefgh+ijk= abcdefgh%2Bijk%3D of-the-session federated.jwt 0123456789abcdef";
-        assert_eq!(without(&secrets(&request), text.to_owned()), "harmless ... ... ... ... ...");
+        assert_eq!(redact(&secrets(&request), text.to_owned()), "harmless ... ... ... ... ...");
         let bearer =
             hyper::Request::get("http://h").header("authorization", "Bearer ya29.token").body(String::new().into());
-        assert_eq!(without(&secrets(&bearer.expect("a request")), "no ya29.token".to_owned()), "no ...");
+        assert_eq!(redact(&secrets(&bearer.expect("a request")), "no ya29.token".to_owned()), "no ...");
     }
 
     #[test]
-    fn a_listing_is_one_that_does_not_break_off() {
-        let read = |text: &str| whole("h", &["ListBucketResult", "List"], Bytes::from(text.to_owned()), &[]);
+    fn a_truncated_listing_is_refused() {
+        let read = |text: &str| complete("h", &["ListBucketResult", "List"], Bytes::from(text.to_owned()), &[]);
         for good in [
             "<?xml version='1.0'?>\n<ListBucketResult xmlns='x'>\n</ListBucketResult>\n",
             "<s3:ListBucketResult></s3:ListBucketResult >",
@@ -119,8 +119,8 @@ mod tests {
             assert!(read(good).is_ok(), "{good}");
         }
         let error = "<?xml version='1.0'?><Error><Code>InternalError</Code><Message>Try again.</Message></Error>";
-        let told = "the answer of h is no ListBucketResult or List: InternalError: Try again.";
-        assert_eq!(read(error), Err(told.to_owned()));
+        let message = "the answer of h is no ListBucketResult or List: InternalError: Try again.";
+        assert_eq!(read(error), Err(message.to_owned()));
         for bad in ["<NoListBucketResult></NoListBucketResult>", "<ListBucketResult><Contents/>"] {
             assert!(read(bad).is_err(), "{bad}");
         }

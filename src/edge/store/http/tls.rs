@@ -9,7 +9,7 @@ use rustls_native_certs::{load_certs_from_paths, load_native_certs};
 
 use crate::edge::store::clouds::access::Access;
 
-/// The settings of every TLS connection. Errors: a file of roots that was named and cannot be used.
+/// The settings of every TLS connection. Errors: a named file of roots cannot be used.
 pub(in crate::edge::store) fn config(access: &Access) -> Result<ClientConfig, String> {
     let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
     let bundle = access.given("AWS_CA_BUNDLE").map(|file| load_certs_from_paths(Some(Path::new(file)), None));

@@ -309,7 +309,7 @@ impl Mirror {
     pub async fn take_back(&self) -> bool {
         self.let_go().await;
         if let Some(remote) = &self.remote {
-            remote.store.all_given_up().await;
+            remote.store.wait_for_aborts().await;
             // No manifest names them, and none ever will. What stays is found by a prune.
             let _ = delete_all(&remote.store, &self.sender.uncommitted.take(), || {}).await;
         }

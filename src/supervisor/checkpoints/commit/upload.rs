@@ -88,7 +88,7 @@ impl Mirror {
         });
         let new = stream::iter(all).buffer_unordered(sending.sizes.at_once).try_concat().await;
         // Each upload that failed or was dropped removes what it has written.
-        store.all_given_up().await;
+        store.wait_for_aborts().await;
         let new: Vec<Sent> = new?;
         sending.end().await;
         faults.point(5);

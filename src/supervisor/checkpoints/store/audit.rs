@@ -156,8 +156,8 @@ async fn summed(store: &Store, item: &Item, report: &dyn Fn(u64)) -> Result<Resu
         Err(error) => match error.trouble {
             Trouble::Unreachable
             | Trouble::NoCredentials
-            | Trouble::NotBelieved
-            | Trouble::Outdated
+            | Trouble::InvalidCredentials
+            | Trouble::StaleCredentials
             | Trouble::NoBucket => Err(error),
             _ => Ok(Err(error.to_string())),
         },

@@ -53,7 +53,7 @@ impl Remote {
             return Ok(Some(standing));
         }
         Ok(Some(match self.store.create(&attempt.key(), body.clone()).await? {
-            Created::Ours => Standing::Newest,
+            Created::Own => Standing::Newest,
             // Another has taken the number meanwhile.
             Created::Taken => Standing::Overtaken(attempt.clone()),
         }))
@@ -81,7 +81,7 @@ pub(crate) async fn claim(store: &Store) -> Result<Claim, StoreError> {
     let saw_commits = !commits.is_empty();
     // Claims may have been deleted; a number that was used may never be used again.
     before.extend(commits.into_iter().map(|name| name.stamp.attempt));
-    let honest = first == Created::Ours && store.refuses(&probe, nonce().into_bytes()).await?;
+    let honest = first == Created::Own && store.create_or_exists(&probe, nonce().into_bytes()).await?;
     let body = body();
     // What is left of a probe costs little: failing to delete it is no reason to stop.
     let (attempt, _) = join(claim_from(store, plan::next_number(&before), honest, &body), store.delete(&probe)).await;
@@ -98,7 +98,7 @@ async fn claim_from(store: &Store, mut number: u64, honest: bool, body: &[u8]) -
         }
         let attempt = Attempt { number, tag };
         match store.create(&attempt.key(), body.to_vec()).await? {
-            Created::Ours => return Ok(attempt),
+            Created::Own => return Ok(attempt),
             Created::Taken => number += 1,
         }
     }
