@@ -18,7 +18,7 @@ use crate::supervisor::job::heartbeat::Heartbeat;
 pub enum Restore {
     /// From the newest commit, if there is one.
     Latest,
-    /// From one, or not at all.
+    /// From the newest commit, or fail.
     Required,
     /// From scratch.
     Never,
@@ -29,11 +29,11 @@ pub enum Restore {
 pub enum Role {
     /// Restores, claims an attempt and commits.
     Keeps,
-    /// Claims an attempt for one commit and restores nothing, so that a directory which can only be read will do.
+    /// Claims an attempt for one commit and restores nothing; the directory may be read-only.
     Pushes,
     /// Only reads the store.
     Looks,
-    /// Writes nothing: another trainit keeps these checkpoints.
+    /// Writes nothing: another trainit process keeps these checkpoints.
     Watches,
 }
 
@@ -42,7 +42,7 @@ pub enum Role {
 pub struct Restoring {
     /// Whether to resume.
     pub what: Restore,
-    /// From which step, if not the newest.
+    /// The step, if not the newest.
     pub step: Option<u64>,
 }
 
@@ -51,7 +51,7 @@ pub struct Restoring {
 pub struct GangNode {
     /// How the nodes keep their checkpoints.
     pub mode: Mode,
-    /// Whether this is node 0, whose checkpoints may hold for all.
+    /// Whether this is node 0, whose checkpoints may be those of all nodes.
     pub is_chief: bool,
 }
 
@@ -60,21 +60,21 @@ pub struct GangNode {
 pub struct Config {
     /// Where the trainer writes its checkpoints.
     pub dir: PathBuf,
-    /// Where they are committed, this node's corner already chosen; `None` looks at local ones only.
+    /// The store for this node's commits; `None`: only local checkpoints.
     pub store: Option<Address>,
-    /// Where node 0 commits.
+    /// The store of node 0.
     pub chiefs_store: Option<Address>,
-    /// Its part in a gang, if the replicas form one.
+    /// This node's part in a gang, if the replicas form one.
     pub gang: Option<GangNode>,
     /// What this process does.
     pub role: Role,
-    /// What the environment says about stores.
+    /// The environment's settings for stores.
     pub access: Access,
-    /// What is known about the checkpoints' form.
+    /// How to recognise checkpoints.
     pub options: Arc<Options>,
-    /// A part must have lain unchanged for this long.
+    /// A part must be unchanged for this long.
     pub settle: Duration,
-    /// Whether other nodes train as well: each may use the same directory.
+    /// Whether other nodes train as well and may use the same directory.
     pub has_other_nodes: bool,
     /// What to keep in the store.
     pub retention: Retention,
@@ -86,16 +86,16 @@ pub struct Config {
     pub job: String,
     /// This node's rank, for the manifest.
     pub node: u32,
-    /// Where the trainer says its step.
+    /// The trainer's step.
     pub heartbeat: Heartbeat,
-    /// Says one line that no outcome says.
+    /// Logs a line that is not part of an outcome.
     pub note: fn(&str),
     /// For tests.
     pub faults: Faults,
 }
 
 impl Config {
-    /// For a run that keeps these, with the defaults of its settings.
+    /// For a run that keeps checkpoints, with default settings.
     pub fn new(dir: PathBuf, store: Option<Address>) -> Config {
         Config {
             dir,
@@ -118,17 +118,17 @@ impl Config {
         }
     }
 
-    /// Whether an attempt is claimed, so as to commit; else the store is only read.
+    /// Whether to claim an attempt and commit. Otherwise the store is only read.
     pub(crate) fn claims(&self) -> bool {
         self.store.is_some() && matches!(self.role, Role::Keeps | Role::Pushes)
     }
 
-    /// Whether a person asks by hand: a run claims the store that it has.
+    /// Whether a subcommand uses the store: a run claims its store.
     pub(crate) fn is_by_hand(&self) -> bool {
         self.store.is_some() && !self.claims()
     }
 
-    /// What came of a restore that cannot be done.
+    /// The effect of a failed restore.
     pub(crate) fn nothing_done(&self) -> &'static str {
         if self.is_by_hand() { "nothing was pulled" } else { "nothing was started" }
     }

@@ -9,10 +9,10 @@ use crate::rules::process::exit;
 use crate::rules::store::names::Attempt;
 use crate::supervisor::checkpoints::config::{Config, Role};
 
-/// What lies where [`libc::ENOTDIR`] came from, and what to do about it.
+/// The cause of [`libc::ENOTDIR`], and what to do about it.
 pub(crate) const IN_THE_WAY: &str = "a file or a symbolic link lies where a directory must be (the directory itself, .trainit, or a part of the checkpoint's path); move it away";
 
-/// Why the mirror cannot do what it must, and the exit code that goes with it.
+/// An error of the mirror, with its exit code.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct Failure {
@@ -41,7 +41,7 @@ impl Failure {
         Failure::store(format!("{error}; {way_out}"))
     }
 
-    /// Of a checkpoint directory that cannot be read.
+    /// The checkpoint directory cannot be read.
     pub fn no_directory(dir: &Path, error: &io::Error) -> Failure {
         let way_out = limits::way_out(error, "give a --checkpoint-dir that can be read");
         Failure {
@@ -63,7 +63,7 @@ pub(crate) fn way_out(error: &StoreError) -> &'static str {
         }
         Trouble::StaleCredentials => "give credentials that hold now, and see that this machine's clock is right",
         Trouble::NoBucket => "make the bucket, or name the right one and its region",
-        // The error says it.
+        // The error contains the rest.
         Trouble::NoCredentials => "then start again",
         Trouble::Unreachable => "see that it is well and can be reached from here, then start again",
         Trouble::NoDirectory => "name a directory, or one to be made",
@@ -74,7 +74,7 @@ pub(crate) fn way_out(error: &StoreError) -> &'static str {
     }
 }
 
-/// Why a copy to the store was given up.
+/// Why a commit was stopped.
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// A file changed while it was copied.
@@ -82,14 +82,14 @@ pub(crate) enum Stop {
     /// A newer run has taken over.
     Fenced(Attempt),
     Failed(String),
-    /// The store does not hold what it said that it took.
+    /// The store does not hold an object that it acknowledged.
     Lost(String),
     Store(StoreError),
     OutOfTime(String),
 }
 
 impl Stop {
-    /// Whether the same copy may succeed when it is tried again.
+    /// Whether the same commit may succeed later.
     pub(crate) fn may_pass(&self) -> bool {
         matches!(
             self,
@@ -101,7 +101,7 @@ impl Stop {
         )
     }
 
-    /// In a line.
+    /// One line.
     pub(crate) fn words(self) -> String {
         match self {
             Stop::Changed(why) | Stop::Failed(why) | Stop::Lost(why) | Stop::OutOfTime(why) => why,
@@ -117,18 +117,17 @@ impl From<StoreError> for Stop {
     }
 }
 
-/// Why a commit did not come into place.
+/// Why a commit was not restored.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// This commit is no good; an older one may be.
+    /// This commit cannot be restored; an older one may.
     Reject(String),
-    /// No commit will do better.
+    /// No commit can be restored.
     Fatal(Failure),
 }
 
 impl Config {
-    /// The line for a store that does not answer as it must. A run claims its store and restores from it; a
-    /// subcommand has no training that depends on the answer.
+    /// The error of a store that fails. A run needs its store; for a subcommand no training depends on it.
     pub(crate) fn away(&self, error: &StoreError) -> Failure {
         match self.role == Role::Keeps {
             true => Failure::store(format!(
@@ -139,7 +138,7 @@ impl Config {
         }
     }
 
-    /// The checkpoint directory cannot be used as a restore must.
+    /// The checkpoint directory cannot be used for a restore.
     pub(crate) fn unusable(&self, error: &io::Error) -> Failure {
         let way_out = match error.raw_os_error() {
             Some(libc::ENOTDIR | libc::ELOOP) => IN_THE_WAY,
@@ -157,7 +156,7 @@ impl Config {
         let dir = self.dir.display();
         let message =
             format!("cannot restore into the checkpoint directory {dir}: {error}; {}; {way_out}", self.nothing_done());
-        // A run has tried it out before it claimed its attempt.
+        // A run has checked the directory before it claimed its attempt.
         let is_refused = matches!(
             error.raw_os_error(),
             Some(libc::ENOTDIR | libc::ELOOP | libc::ENAMETOOLONG | libc::EACCES | libc::EPERM | libc::EROFS)
@@ -166,7 +165,7 @@ impl Config {
         Failure { message, code }
     }
 
-    /// A path may not be moved from where the restore puts it, or to there.
+    /// A path cannot be moved into place or out of the way.
     pub(crate) fn unmovable(&self, path: &str, error: &io::Error) -> Failure {
         let mut unusable = self.unusable(error);
         if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM)) {

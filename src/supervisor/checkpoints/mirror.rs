@@ -1,8 +1,8 @@
-//! The mirror: a checkpoint directory on one side, a store on the other. Opening it claims this run's attempt. How it commits,
-//! restores and rolls back is in the files beside this one.
+//! The mirror of a checkpoint directory in a store. Opening it claims this run's attempt. Commits, restores and rollbacks are in
+//! the folders beside this file.
 //!
-//! Everything here runs on the background thread's runtime and reports outcomes; when to commit, how often, and what an
-//! outcome means for the job is decided elsewhere.
+//! Everything here runs on the background thread's runtime and reports outcomes. Deliberately absent: when to commit, and what
+//! an outcome means for the job.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -37,21 +37,21 @@ use crate::supervisor::checkpoints::store::retention::{Pruned, Retiring};
 /// What to resume from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resume {
-    /// What the framework loads: a file, a directory or a common prefix inside the checkpoint directory, or that itself;
-    /// absolute.
+    /// The absolute path that the framework loads: a file, a directory or a common prefix inside the checkpoint directory,
+    /// or the directory itself.
     pub from: PathBuf,
     /// The training step, where known.
     pub step: Option<u64>,
-    /// The commit it came from or equals, if there is one.
+    /// The commit that it equals, if any.
     pub commit: Option<Stamp>,
 }
 
-/// A commit that this directory took part in.
+/// A commit of this directory.
 #[derive(Debug, Clone)]
 pub(crate) struct LastCommit {
     pub(crate) stamp: Stamp,
     pub(crate) step: Option<u64>,
-    /// The hash in its name: a store that was emptied and begun anew has other commits of the same stamps.
+    /// The hash in its name. Stamps repeat in a store that was emptied.
     pub(crate) hash: String,
 }
 
@@ -61,16 +61,16 @@ impl LastCommit {
     }
 }
 
-/// What is kept from commit to commit for the next.
+/// State between commits.
 #[derive(Debug, Default)]
 pub(crate) struct Sender {
-    /// Of the last commit that was tried, within the attempt.
+    /// The sequence number of the last commit that was tried.
     pub(crate) seq: u64,
-    /// Keys that the store was asked to write for a commit that has no manifest yet.
+    /// Keys written for a commit that has no manifest yet.
     pub(crate) uncommitted: RefCell<Vec<String>>,
-    /// The files of the last commit: not to be sent again.
+    /// The files of the last commit, which are not sent again.
     pub(crate) known: Known,
-    /// A commit whose manifest was on its way: the store says whether it stands.
+    /// A commit whose manifest was sent and may exist.
     pub(crate) naming: Option<LastCommit>,
     /// Bytes a second of the last commit.
     pub(crate) throughput: Option<f64>,
@@ -83,19 +83,19 @@ pub(crate) struct History {
     pub(crate) parent: Option<Stamp>,
     /// The newest commit of earlier runs that this one may go back to.
     pub(crate) origin: Option<Stamp>,
-    /// Commits that the trainer failed from twice: never restored again by this run.
+    /// Commits from which the trainer failed twice: this run does not restore them again.
     pub(crate) bad: Vec<Stamp>,
     /// Commits that the store showed or this run made.
     pub(crate) known: Vec<Stamp>,
-    /// Without a store: there was new content since this was last asked.
+    /// Without a store: there was new content since the last check.
     pub(crate) is_further: bool,
 }
 
-/// What the last look saw.
+/// The results of the last look.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) parts: Vec<PartState>,
-    /// Something new that is not in the store: its step, and since when it is known.
+    /// New content that is not in the store: its step, and since when.
     pub(crate) waiting: Option<(Option<u64>, Duration)>,
     /// Paths that can never be committed and were already reported.
     pub(crate) unfit: BTreeSet<String>,
@@ -113,16 +113,16 @@ pub struct Mirror {
     pub(crate) history: History,
     pub(crate) seen: Seen,
     pub(crate) listeners: Listeners,
-    /// Bytes that the last restore fetched; `None`: it put no commit in place.
+    /// Bytes that the last restore fetched; `None`: it installed no commit.
     pub(crate) fetched: Option<u64>,
-    /// With `--restore none`: what lay there at the start, which no attempt goes on from.
-    pub(crate) passed_by: Option<Listing>,
+    /// With `--restore none`: the directory at the start, from which no attempt resumes.
+    pub(crate) ignored: Option<Listing>,
     pub(crate) in_gang: GangProgress,
 }
 
 impl Mirror {
-    /// Opens both sides. With a store and `claim`: makes the checkpoint directory, tries the store out and claims the
-    /// attempt. Errors: 125 for a directory that cannot be used, 204 for a store that cannot.
+    /// Opens the directory and the store. A role that commits also creates the directory and claims an attempt. Errors: 125
+    /// for an unusable directory, 204 for an unusable store.
     pub async fn open(config: Config) -> Result<Mirror, Failure> {
         let clock = Clock::start();
         let hold = if config.gang.is_some() { Hold::EveryStep } else { Hold::Nothing };
@@ -138,7 +138,7 @@ impl Mirror {
             seen: Seen::default(),
             listeners: Listeners::default(),
             fetched: None,
-            passed_by: None,
+            ignored: None,
             in_gang: GangProgress::default(),
         };
         let Some(address) = mirror.config.store.clone() else { return Ok(mirror) };
@@ -168,8 +168,8 @@ impl Mirror {
         Ok(mirror)
     }
 
-    /// Opens both sides to look only: nothing is claimed, nothing is made, and a directory that is to become a store is
-    /// an empty one. Errors: as [`Mirror::open`].
+    /// Opens both read-only: nothing is claimed or created, and an absent store counts as empty. Errors: as
+    /// [`Mirror::open`].
     pub async fn open_to_look(mut config: Config) -> Result<Mirror, Failure> {
         config.role = Role::Looks;
         if let Some(store) = &config.store {
@@ -198,9 +198,9 @@ impl Mirror {
         };
         let (at, links) = (dir.clone(), self.links_place());
         let beneath = blocking(move || Beneath::create(&at).map(Arc::new)).await.map_err(refused)?;
-        let ours = Arc::clone(&beneath);
-        // A run that is still committing to this store has lost it to this one.
-        let ready = blocking(move || ours.create_directory(OWN).and_then(|()| ours.remove_tree(&links)));
+        let opened = Arc::clone(&beneath);
+        // A run that still commits to this store loses it to this one.
+        let ready = blocking(move || opened.create_directory(OWN).and_then(|()| opened.remove_tree(&links)));
         match ready.await {
             Ok(()) => self.sweep(&beneath).await,
             Err(error) if self.config.role == Role::Pushes && is_read_only(&error) => {}
@@ -209,7 +209,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Does the work in the checkpoint directory, on a thread for files. Errors: as open(2) of the directory; those of the work.
+    /// Runs the work in the checkpoint directory on a thread for files. Errors: as open(2); those of the work.
     pub(crate) async fn in_dir<T: Send + 'static>(
         &self,
         work: impl FnOnce(Arc<Beneath>) -> io::Result<T> + Send + 'static,
@@ -218,8 +218,7 @@ impl Mirror {
         blocking(move || work(Arc::new(Beneath::open(&dir)?))).await
     }
 
-    /// Makes the checkpoint directory where there is no store, and only the command depends on it. What there is to tell
-    /// where it cannot be made.
+    /// Creates the checkpoint directory of a run without a store. Returns a line for the log on failure.
     pub(crate) async fn make_directory(&self) -> Option<String> {
         let dir = self.config.dir.clone();
         let error = blocking(move || Beneath::create(&dir)).await.err()?;
@@ -229,7 +228,7 @@ impl Mirror {
         ))
     }
 
-    /// Removes what killed processes left.
+    /// Removes the files of killed processes.
     pub(crate) async fn sweep(&self, dir: &Arc<Beneath>) {
         let dir = Arc::clone(dir);
         let swept = blocking(move || {
@@ -244,21 +243,21 @@ impl Mirror {
         }
     }
 
-    /// Where the hard links of all runs with this store are.
+    /// The directory for the hard links of all runs with this store.
     pub(crate) fn links_place(&self) -> String {
         let address = self.config.store.as_ref().map_or(String::new(), Address::to_string);
         format!("{HARD_LINKS}/{}", hash16(address.as_bytes()))
     }
 
-    /// Deletes what retention no longer keeps, for so long. The next commit does not wait for it.
+    /// Deletes what retention no longer keeps, for at most `turn`.
     pub async fn retire(&mut self, turn: Duration, is_last: bool) {
         let Some(remote) = &self.remote else { return };
         let lines = self.retiring.retire(remote, self.history.parent.as_ref(), turn, is_last).await;
         lines.into_iter().for_each(|line| self.note(line));
     }
 
-    /// Deletes what retention does not keep, and data of no commit and what was written half, old enough; `dry` only says
-    /// what. Errors: the store cannot be asked.
+    /// Deletes what retention does not keep, and old orphans and temporary files; `dry` only lists them. Errors: the store
+    /// fails.
     pub async fn prune(&self, dry: bool) -> Result<Pruned, StoreError> {
         match &self.remote {
             Some(remote) => self.retiring.prune(remote, dry).await,
@@ -266,8 +265,7 @@ impl Mirror {
         }
     }
 
-    /// Writes down which commit the directory took part in last. Where that cannot be, the next start asks the store for
-    /// all of it.
+    /// Records the last commit of the directory. Without a record the next start restores from the store.
     pub(crate) async fn write_record(&self) {
         let record = Record {
             beside: self.watcher.beside(),
@@ -282,14 +280,14 @@ impl Mirror {
             && !(self.config.role == Role::Pushes && is_read_only(&error))
         {
             self.note(format!(
-                "cannot write {} in {}: {error}; the next start takes what lies there for older than the store's commit",
+                "cannot write {} in {}: {error}; the next start treats this directory as older than the store's commit",
                 record::path(node),
                 self.config.dir.display()
             ));
         }
     }
 
-    /// The store whose commit the directory has.
+    /// The store of the directory's last commit.
     pub(crate) fn recorded_store(&self) -> Option<Address> {
         if self.in_gang.follows_chief { self.config.chiefs_store.clone() } else { self.config.store.clone() }
     }
@@ -304,7 +302,7 @@ impl Mirror {
         self.attempt().map(|attempt| attempt.number)
     }
 
-    /// The step of the last commit that the directory took part in, and its stamp.
+    /// The step and the stamp of the directory's last commit.
     pub fn committed(&self) -> Option<(Option<u64>, &Stamp)> {
         self.last.as_ref().map(|last| (last.step, &last.stamp))
     }
@@ -315,8 +313,8 @@ impl Mirror {
         self.history.known.iter().any(|stamp| *stamp < last.stamp && !self.history.bad.contains(stamp))
     }
 
-    /// What the next run will find.
-    pub(crate) fn what_stands(&self) -> String {
+    /// A clause for log lines about the last commit.
+    pub(crate) fn last_commit_clause(&self) -> String {
         match self.last.as_ref().map(|last| last.step) {
             Some(Some(step)) => format!("the last commit (step {step}) stands"),
             Some(None) => "the last commit stands".to_owned(),
@@ -324,14 +322,14 @@ impl Mirror {
         }
     }
 
-    /// Says what people should know and no outcome says.
+    /// Logs a line that is not part of an outcome.
     pub(crate) fn note(&self, line: String) {
         (self.config.note)(&line);
     }
 }
 
-/// The store and the checkpoint directory must not be inside each other, or copies would be taken for checkpoints. `real` frees
-/// a path of symbolic links. Errors: they do.
+/// Fails if the store and the checkpoint directory are inside each other, because copies would be taken for checkpoints. `real`
+/// resolves symbolic links.
 pub fn apart(dir: &Path, store: &Address, real: &dyn Fn(&Path) -> PathBuf) -> Result<(), Failure> {
     if store.nearness(dir, real) == Nearness::Apart {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The checkpoints of a run: restored at the start, committed while training goes on, and committed a last time at the end.
+//! The checkpoints of a run: restored at the start, committed while training continues, and committed a last time at the end.
 //! All of it runs on the background thread. The job machine decides what the events mean for the job.
 //!
 //! `mirror` joins the directory (`directory/`) and the store (`store/`). `commit/` copies to the store, `restore/` back.

@@ -204,7 +204,7 @@ fn a_manifest_that_cannot_be_written_leaves_the_previous_commit() {
         place.push();
         place.save(2);
         bucket.misbehave(|r| is_manifest(r).then_some(Fault::Refuse("403 Forbidden", "AccessDenied")));
-        fails(place.checkpoint("push").output(), &["403 AccessDenied", "what was before still is"]);
+        fails(place.checkpoint("push").output(), &["403 AccessDenied", "earlier commits remain"]);
         bucket.behave();
         assert_eq!(place.steps(), [1]);
     });
@@ -218,7 +218,7 @@ fn a_manifest_that_the_bucket_confirms_but_does_not_store_is_not_a_commit() {
         place.save(2);
         for fault in [|| Fault::Pretend, || Fault::Flip] {
             bucket.misbehave(move |r| (is_manifest(r) && r.method == "PUT").then(fault));
-            fails(place.checkpoint("push").output(), &["does not hold it", "what was before still is"]);
+            fails(place.checkpoint("push").output(), &["does not hold it", "earlier commits remain"]);
             bucket.behave();
         }
         assert_eq!(tree(&place.pull_afresh("elsewhere")).keys().filter(|p| p.starts_with("step-2")).count(), 0);

@@ -136,7 +136,7 @@ impl CheckpointThread {
             let outcome = match done {
                 Ok(outcome) => outcome,
                 Err(why) => {
-                    let committed = self.mirror.as_ref().map_or(String::new(), Mirror::what_stands);
+                    let committed = self.mirror.as_ref().map_or(String::new(), Mirror::last_commit_clause);
                     break Flushed::Failed(format!(
                         "{why}, so the last commit is given up; {committed}; check that it works and can be reached from here, then start again"
                     ));
@@ -175,7 +175,7 @@ impl CheckpointThread {
                         } else {
                             "no process of the job is left"
                         },
-                        self.mirror.as_ref().map_or(String::new(), Mirror::what_stands)
+                        self.mirror.as_ref().map_or(String::new(), Mirror::last_commit_clause)
                     ));
                 }
                 Some(Outcome::Changed { .. }) => {

@@ -114,7 +114,7 @@ impl Report {
                 code = "checkpoint_passed_over",
                 committed_step = mirror.committed().and_then(|(step, _)| step),
                 "NOT in the store: {why}; {}; trainit checkpoint explain says which rule decides about a path",
-                mirror.what_stands()
+                mirror.last_commit_clause()
             );
         }
     }

@@ -6,8 +6,8 @@ use crate::rules::checkpoint::Entry;
 use crate::rules::store::archive::{Load, loads};
 use crate::rules::store::names::{Stamp, data_key};
 
-/// What goes out as one object, and its key. `gathers`: whether many small ones may go together; `home`: the unit or other
-/// place in the store for a file's data.
+/// The objects to upload, with their keys. `gathers`: whether small files may share one; `home`: the prefix in the store for
+/// a file's data.
 pub(crate) fn outgoing<'a>(
     entries: &[&'a Entry],
     stamp: &Stamp,
@@ -35,7 +35,7 @@ pub(crate) fn outgoing<'a>(
     all
 }
 
-/// What the names of archives begin with, and that of none of the files.
+/// A prefix for the names of archives that no file has.
 fn name_of_archives(home: &str, entries: &[&Entry]) -> String {
     let inside = format!("{home}/");
     let names = || entries.iter().map(|entry| entry.path.strip_prefix(&inside).unwrap_or(&entry.path));

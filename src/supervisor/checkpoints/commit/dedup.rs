@@ -1,4 +1,4 @@
-//! Files that are unchanged since the last commit are not uploaded again, also under another name. The manifest names their
+//! Files that are unchanged since the last commit are not uploaded again, even if they were renamed. The manifest names their
 //! old key.
 
 use std::collections::HashMap;
@@ -8,14 +8,14 @@ use crate::rules::store::manifest::{Item, ItemKind};
 
 #[derive(Debug, Clone)]
 pub(crate) struct Sent {
-    /// As the walk saw it.
+    /// The file in the directory.
     pub(crate) entry: Entry,
-    /// As the manifest has it.
+    /// Its item in the manifest.
     pub(crate) item: Item,
 }
 
 impl Sent {
-    /// What stat says of it, and nothing of its bytes.
+    /// From stat(2) only: no key and no checksum.
     pub(crate) fn of(entry: &Entry, kind: ItemKind) -> Sent {
         let item = Item {
             path: entry.path.clone(),
@@ -56,7 +56,7 @@ impl Known {
         known
     }
 
-    /// What was sent of this file, where stat says that it has not changed since, under the name that it has now.
+    /// The committed item of this file, under its present name, if stat(2) shows no change.
     pub(crate) fn unchanged(&self, entry: &Entry) -> Option<Sent> {
         let sent = &self.sent[*self.by_file.get(&(entry.device, entry.inode))?];
         (!self.is_distrusted && sent.entry.same_bytes(entry)).then(|| Sent {
@@ -65,20 +65,19 @@ impl Known {
         })
     }
 
-    /// What was sent under this path.
     pub(crate) fn of_path(&self, path: &str) -> Option<&Sent> {
         self.by_path.get(path).map(|at| &self.sent[*at])
     }
 
-    /// The file of this path was put back from the store, and this is its entry now.
-    pub(crate) fn lies_now_as(&mut self, entry: Entry) {
+    /// Updates the entry of a file that was put back from the store.
+    pub(crate) fn put_back(&mut self, entry: Entry) {
         if let Some(at) = self.by_path.get(&entry.path).copied() {
             self.by_file.insert((entry.device, entry.inode), at);
             self.sent[at].entry = entry;
         }
     }
 
-    /// The store may have lost some of it: the files here are sent again.
+    /// The store may have lost some files: all are sent again.
     pub(crate) fn distrust(&mut self) {
         self.is_distrusted = true;
     }

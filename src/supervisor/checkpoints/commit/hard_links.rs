@@ -15,36 +15,36 @@ use crate::supervisor::checkpoints::directory::disk::HARD_LINKS;
 use crate::supervisor::checkpoints::directory::scratch_dir::{ScratchDir, sweep};
 use crate::supervisor::checkpoints::failure::Stop;
 
-/// Where a file's bytes are read from while they are sent.
+/// The path from which a file's bytes are read.
 #[derive(Debug, Clone)]
 pub(crate) enum Held {
-    /// Beneath the checkpoint directory: by its second name, or its own.
-    Here(String),
-    /// At the end of a link, where no second name could be had.
-    Elsewhere(PathBuf),
+    /// Beneath the checkpoint directory: its hard link, or its own name.
+    Inside(String),
+    /// The target of a symbolic link, if it has no hard link.
+    Outside(PathBuf),
 }
 
 impl Held {
     pub(crate) fn loosely(entry: &Entry) -> Held {
-        entry.through.clone().map_or_else(|| Held::Here(entry.path.clone()), Held::Elsewhere)
+        entry.through.clone().map_or_else(|| Held::Inside(entry.path.clone()), Held::Outside)
     }
 
     pub(crate) fn open(&self, dir: &Beneath) -> io::Result<File> {
         match self {
-            Held::Here(path) => dir.read_file(path),
-            Held::Elsewhere(real) => followed::open(real),
+            Held::Inside(path) => dir.read_file(path),
+            Held::Outside(real) => followed::open(real),
         }
     }
 
     fn look(&self, dir: &Beneath) -> io::Result<Option<Entry>> {
         match self {
-            Held::Here(path) => dir.look(path),
-            Held::Elsewhere(real) => followed::look("", real),
+            Held::Inside(path) => dir.look(path),
+            Held::Outside(real) => followed::look("", real),
         }
     }
 }
 
-/// Second names of ours. A file has none where its file system has no hard links or does not let us.
+/// The hard links of a commit. A file has none if its file system has no hard links or refuses one.
 pub(crate) struct HardLinks {
     under: Option<ScratchDir>,
     held: HashMap<String, Held>,
@@ -56,13 +56,12 @@ impl HardLinks {
         unlink(dir, within)
     }
 
-    /// Where this file's bytes are to be read.
     pub(crate) fn held(&self, entry: &Entry) -> Held {
         self.held.get(&entry.path).cloned().unwrap_or_else(|| Held::loosely(entry))
     }
 }
 
-/// Removes the second names of dead processes.
+/// Removes the hard links of dead processes.
 pub(crate) fn unlink(dir: &Beneath, within: &str) -> io::Result<()> {
     sweep(dir, within)?;
     dir.remove_empty(HARD_LINKS)
@@ -73,7 +72,7 @@ pub(crate) async fn link(dir: &Arc<Beneath>, within: &str, entries: &[&Entry]) -
     let files = entries.iter().filter(|e| e.kind == Kind::File);
     let files: Vec<(String, Option<PathBuf>)> = files.map(|e| (e.path.clone(), e.through.clone())).collect();
     blocking(move || {
-        // What a commit that failed has left is removed first.
+        // Removes the links of a failed commit first.
         let Ok(scratch) = unlink(&dir, &within).and_then(|()| ScratchDir::take(&dir, &within)) else {
             return Ok(HardLinks { under: None, held: HashMap::new() });
         };
@@ -85,7 +84,7 @@ pub(crate) async fn link(dir: &Arc<Beneath>, within: &str, entries: &[&Entry]) -
                 None => dir.link(&path, &to),
             };
             if linked.is_ok() {
-                held.insert(path, Held::Here(to));
+                held.insert(path, Held::Inside(to));
             }
         }
         Ok(HardLinks { under: Some(scratch), held })
@@ -93,8 +92,8 @@ pub(crate) async fn link(dir: &Arc<Beneath>, within: &str, entries: &[&Entry]) -
     .await
 }
 
-/// Fails unless each file is what the walk saw, and was not touched since the change times `since`: an in-place write whose
-/// modification time was put back. The change times as they are now, nanoseconds since 1970.
+/// Fails if a file differs from the walk, or if its change time differs from `since`: an in-place write may restore the
+/// modification time. Returns the present change times, nanoseconds since 1970.
 pub(crate) async fn unchanged(
     dir: &Arc<Beneath>,
     entries: &[Entry],
@@ -108,7 +107,7 @@ pub(crate) async fn unchanged(
         let mut times = Vec::with_capacity(pairs.len());
         for (number, (entry, held)) in pairs.into_iter().enumerate() {
             let Some(now) = held.look(&dir)?.filter(|now| entry.same_bytes(now)) else { return Ok(Err(entry.path)) };
-            // A framework that takes its own name away changes that time, too.
+            // Removing the framework's own name changes this time, too.
             let is_touched = since.as_ref().is_some_and(|since| since.get(number) != Some(&now.ctime_ns));
             if is_touched && dir.look(&entry.path)?.is_some_and(|named| named.inode == now.inode) {
                 return Ok(Err(entry.path));

@@ -1,4 +1,4 @@
-//! The buffers of a transfer and their limit. They share the trainer's memory limit, and the kernel would kill the trainer.
+//! The buffers of a transfer and their limit. They share the trainer's memory limit: beyond it the kernel kills the trainer.
 
 use std::fs::File;
 use std::io;
@@ -14,24 +14,23 @@ use crate::edge::transfer::buffer_pool::Pool;
 use crate::rules::store::archive::LONGEST;
 use crate::supervisor::checkpoints::directory::sums::Sums;
 
-/// Bytes at most: three whole objects of the largest, six parts. Of more, more time goes into fresh pages than a store is
-/// kept busy with.
+/// The maximum in bytes: three of the largest whole objects, or six parts. With more, mapping fresh pages takes longer than
+/// the store.
 const MOST: u64 = 192 << 20;
-/// One part, which servers want to be of 5 MiB at least.
+/// One part; servers require at least 5 MiB.
 const LEAST: u64 = 8 << 20;
-/// Of what is free a transfer takes one part in so many: the trainer may want some meanwhile, and the kernel has buffers
-/// for what is sent.
+/// A transfer uses this fraction (1/4) of the free memory: the trainer may need some, and the kernel buffers what is sent.
 const SHARE: u64 = 4;
-/// It is counted in these.
+/// The unit of the limit.
 const UNIT: u64 = 1 << 20;
 /// Bytes of a large buffer; divides [`CHUNK`](crate::rules::store::manifest::CHUNK).
 const BLOCK: u64 = 4 << 20;
-/// A file of so many bytes has a smaller one.
+/// Bytes of a small buffer.
 const SMALL: u64 = 256 << 10;
-/// An archive counts as so many, so that only some are at once: more of them keep no store busier.
-const TIMES: u64 = 3;
+/// An archive counts as this many, because more archives at once do not speed up a store.
+const ARCHIVE_WEIGHT: u64 = 3;
 
-/// Buffers of one transfer, and how many bytes of them may be in use at once.
+/// Buffers of one transfer, with a limit on the bytes in use.
 pub(crate) struct Memory {
     turns: Semaphore,
     units: u64,
@@ -51,7 +50,7 @@ impl Memory {
         Memory { turns: Semaphore::new(units as usize), units, small, blocks, archives }
     }
 
-    /// How a store's data are sent and fetched within it: as it takes them, or in smaller pieces, and fewer at once.
+    /// The store's piece sizes, reduced to fit this memory.
     pub(crate) fn fit(&self, sizes: PartSizes) -> PartSizes {
         let bytes = self.units * UNIT;
         PartSizes {
@@ -62,24 +61,24 @@ impl Memory {
         }
     }
 
-    /// Waits until so many bytes of a file may be read and sent.
+    /// Waits until `length` bytes of a file may be read and sent.
     pub(crate) async fn hold(&self, length: u64) -> Option<SemaphorePermit<'_>> {
         self.hold_units(units_of(length)).await
     }
 
     /// Waits until an archive may be read and sent.
     pub(crate) async fn hold_archive(&self) -> Option<SemaphorePermit<'_>> {
-        self.hold_units(TIMES * units_of(LONGEST)).await
+        self.hold_units(ARCHIVE_WEIGHT * units_of(LONGEST)).await
     }
 
-    /// Waits until so many [`UNIT`]s may be in use, or all of it.
+    /// Waits for this many [`UNIT`]s, at most all.
     async fn hold_units(&self, units: u64) -> Option<SemaphorePermit<'_>> {
-        // It is never closed.
+        // The semaphore is never closed.
         self.turns.acquire_many(units.min(self.units) as u32).await.ok()
     }
 
-    /// A run of a file in blocks that are given back one by one, and its sums with those before. `is_last`: nothing of it
-    /// will be read again. Errors: as pread(2); [`io::ErrorKind::UnexpectedEof`] where the file is shorter.
+    /// Reads a range of a file into blocks and adds it to the sums. `is_last`: drops the file from the page cache. Errors:
+    /// as pread(2); [`io::ErrorKind::UnexpectedEof`] if the file is shorter.
     pub(crate) async fn read(
         &self,
         open: impl FnOnce() -> io::Result<File> + Send + 'static,
@@ -110,7 +109,7 @@ impl Memory {
     }
 }
 
-/// What the buffers for so many bytes take, in [`UNIT`]s; a small buffer counts as one.
+/// The buffers for this many bytes in [`UNIT`]s; a small buffer counts as one.
 fn units_of(bytes: u64) -> u64 {
     if bytes <= SMALL { 1 } else { bytes.next_multiple_of(BLOCK) / UNIT }
 }

@@ -8,20 +8,20 @@ use crate::supervisor::checkpoints::directory::look::How;
 
 /// A larger first commit is logged as a warning, because it may contain files that are not needed.
 const LARGE: u64 = 50_000_000_000;
-/// So many of its largest files are named.
+/// How many of its largest files the line names.
 const LARGEST: usize = 3;
 
-/// What is asked of a commit.
+/// The conditions of a commit.
 #[derive(Debug, Clone, Copy)]
 pub struct Ask {
-    /// What became of the processes that write, and how long a part must be unchanged before it is ready.
+    /// The state of the processes that write, and how long a part must be unchanged before it is ready.
     pub(crate) how: How,
-    /// Give up after this long, and do not begin what the last throughput says cannot be done in it.
+    /// Time limit. A commit that needs longer at the last throughput does not start.
     pub limit: Option<Duration>,
 }
 
 impl Ask {
-    /// Processes may write; what has been unchanged for `settle` is ready.
+    /// Processes may write; a part that has been unchanged for `settle` is ready.
     pub fn running(settle: Duration, limit: Option<Duration>) -> Ask {
         Ask { how: How::running(settle), limit }
     }
@@ -32,39 +32,39 @@ impl Ask {
     }
 }
 
-/// What came of looking for something to commit.
+/// The result of a commit.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
     /// A new commit exists.
     Committed {
         /// The training step, where known.
         step: Option<u64>,
-        /// What the framework loads; `.` for the directory itself.
+        /// The path that the framework loads; `.` for the directory itself.
         unit: String,
         /// Bytes of its files.
         bytes: u64,
         /// Seconds that it took.
         seconds: f64,
-        /// Seconds from when it was seen ready until it was safe.
+        /// Seconds from when it was ready until it was committed.
         lag: f64,
-        /// Whether it has new content: the job got further.
+        /// Whether it has new content: the job made progress.
         is_progress: bool,
     },
-    /// All of the directory is in the store.
+    /// The store has the whole directory.
     UpToDate {
         /// Its step, where known.
         step: Option<u64>,
     },
-    /// Something is new and cannot be committed now.
+    /// New content cannot be committed now.
     Waiting {
         /// Why, in one clause that names a path.
         why: String,
-        /// It may be ready after so long.
+        /// When to look again.
         again: Option<Duration>,
     },
     /// There is nothing to commit.
     Empty,
-    /// It changed while it was copied: nothing was committed; try later.
+    /// A file changed while it was copied: nothing was committed; try later.
     Changed {
         /// What changed.
         why: String,
@@ -83,16 +83,16 @@ pub enum Outcome {
     Failed {
         /// One line.
         message: String,
-        /// The store could not be reached, or did not believe the credentials just then: another try may do.
+        /// The store could not be reached, or refused the credentials for now.
         is_away: bool,
-        /// Whether another try may do it.
+        /// Whether another try may succeed.
         again: bool,
         /// The cause, as the label of the counters.
         cause: &'static str,
     },
 }
 
-/// Why a part is not committed, where it has something new.
+/// Why a part with new content is not committed.
 pub(crate) fn held_back(state: &State) -> Option<&str> {
     match state {
         State::Settling(why) | State::Incomplete(why) | State::Torn(why) | State::Unproven(why) => Some(why),
@@ -100,13 +100,13 @@ pub(crate) fn held_back(state: &State) -> Option<&str> {
     }
 }
 
-/// What the first part that has something new waits for.
+/// Why the first part with new content is not committed.
 pub(crate) fn waiting(look: &Look) -> Option<String> {
     look.parts.iter().find_map(|part| held_back(&part.state)).map(str::to_owned)
 }
 
-/// Says what the first commit takes, so that a directory that holds more than checkpoints is seen at once.
-pub(crate) fn tell_of_first(plan: &Plan) {
+/// Logs the files of the first commit, which shows that a directory contains more than checkpoints.
+pub(crate) fn log_first(plan: &Plan) {
     let mut files: Vec<(u64, &str)> = plan.here().map(|(entry, _)| (entry.size, entry.path.as_str())).collect();
     files.sort_by(|a, b| b.cmp(a));
     let bytes: u64 = files.iter().map(|(size, _)| size).sum();
@@ -124,7 +124,7 @@ pub(crate) fn tell_of_first(plan: &Plan) {
     }
 }
 
-/// A part, for people.
+/// The name of a part in a log line.
 pub(crate) fn name_of_part(part: &PartRecord) -> String {
     match (&part.unit, &part.layout) {
         (Some(unit), Some(layout)) if !unit.is_empty() => format!("{unit} ({layout})"),

@@ -29,18 +29,17 @@ use crate::supervisor::checkpoints::commit::memory::Memory;
 use crate::supervisor::checkpoints::directory::sums::Sums;
 use crate::supervisor::checkpoints::failure::Stop;
 
-/// Between two looks whether a cap was lifted.
-const LOOK_UP: Duration = Duration::from_millis(50);
+/// Between two checks whether the rate limit was lifted.
+const POLL: Duration = Duration::from_millis(50);
 
-/// What the files of one commit share while they are sent.
+/// The state that the files of one commit share while they are sent.
 pub(crate) struct Sending<'a> {
     pub(crate) store: &'a Arc<Store>,
     pub(crate) dir: &'a Arc<Beneath>,
-    /// A cap, while the trainer runs.
+    /// The rate limit while the trainer runs.
     pub(crate) pace: Option<&'a Mutex<Pace>>,
     pub(crate) sizes: PartSizes,
     pub(crate) memory: Memory,
-    /// For what is put.
     lanes: Lanes,
     clock: Clock,
     /// Called with the number of bytes that were sent.
@@ -50,7 +49,7 @@ pub(crate) struct Sending<'a> {
 }
 
 impl<'a> Sending<'a> {
-    /// For files of these lengths, as the memory that is free now allows; with a cap in small steps.
+    /// For files of these lengths, within the free memory. With a rate limit the pieces are small.
     pub(crate) async fn begin(
         (dir, store): (&'a Arc<Beneath>, &'a Arc<Store>),
         pace: Option<&'a Mutex<Pace>>,
@@ -91,7 +90,7 @@ impl<'a> Sending<'a> {
         Ok(self.sent(entry, key, etag, sums))
     }
 
-    /// Reads in order, sends as many parts at once as memory allows.
+    /// Reads in order and sends as many parts at once as memory allows.
     async fn send_parts(&self, upload: &mut Upload, file: File, entry: &Entry) -> Result<Sums, Stop> {
         let (part, size, file) = (self.sizes.part_of(entry.size), entry.size, &file);
         let all = Cell::new(Sums::default());
@@ -162,7 +161,7 @@ impl<'a> Sending<'a> {
     async fn gather(&self, members: &[Member<'_>], held: impl Fn(&Entry) -> Held) -> Result<(Bytes, Vec<Sums>), Stop> {
         let (dir, pool) = (Arc::clone(self.dir), self.memory.archives.clone());
         let length = members.iter().map(Member::length).sum::<u64>() + END.len() as u64;
-        // What may leave this thread.
+        // Owned, for another thread.
         let owned = members.iter().map(|member| (held(member.entry), *member.header(), member.own(), member.length()));
         let owned: Vec<_> = owned.collect();
         let gathered = blocking(move || {
@@ -198,7 +197,7 @@ impl<'a> Sending<'a> {
         self.carry(key, async move { store.put(&to, blocks, crc32c).await }).await
     }
 
-    /// Lets another thread see to it, where there are some for that.
+    /// Runs the upload on a lane, if there is one.
     async fn carry<T: Send + 'static>(
         &self,
         key: &str,
@@ -208,7 +207,7 @@ impl<'a> Sending<'a> {
         put.await.unwrap_or_else(|error| Err(self.store.useless("write", key, &error.to_string())))
     }
 
-    /// Waits until the cap lets so many bytes through, or is lifted.
+    /// Waits until the rate limit allows these bytes, or is lifted.
     async fn take_turn(&self, bytes: u64) {
         let Some(pace) = self.pace else { return };
         let lock = || pace.lock().unwrap_or_else(PoisonError::into_inner);
@@ -218,7 +217,7 @@ impl<'a> Sending<'a> {
             if left.is_zero() {
                 return;
             }
-            tokio::time::sleep(left.min(LOOK_UP)).await;
+            tokio::time::sleep(left.min(POLL)).await;
         }
     }
 
@@ -228,14 +227,14 @@ impl<'a> Sending<'a> {
     }
 }
 
-/// Reads a file that is to be as long as its place. Errors: as pread(2); [`io::ErrorKind::UnexpectedEof`] where it is shorter.
+/// Fills `place` from a file. Errors: as pread(2); [`io::ErrorKind::UnexpectedEof`] if the file is shorter.
 fn read_whole(file: &File, place: &mut [u8], sums: &mut Sums) -> io::Result<()> {
     let read = read_into(file, 0, place, |bytes| sums.add(bytes))?;
     forget(file);
     if read < place.len() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
 }
 
-/// What a file that cannot be read means for what it is a part of.
+/// The error for a file that cannot be read.
 fn unread(entry: &Entry, error: &io::Error) -> Stop {
     let path = &entry.path;
     let way_out = match error.kind() {
@@ -247,7 +246,7 @@ fn unread(entry: &Entry, error: &io::Error) -> Stop {
     Stop::Failed(format!("cannot read {path}: {error}; without it no copy is whole; {way_out}"))
 }
 
-/// Symbolic links, and directories that nothing in the manifest would make, or not so.
+/// Symbolic links, and directories that are empty or have unusual modes.
 pub(crate) fn without_data(entries: &[&Entry]) -> Vec<Sent> {
     let parents: BTreeSet<&str> = entries.iter().map(|e| parent_of(&e.path)).collect();
     let sent = |entry: &&Entry| match &entry.kind {
@@ -264,8 +263,8 @@ pub(crate) fn without_data(entries: &[&Entry]) -> Vec<Sent> {
     entries.iter().filter_map(sent).collect()
 }
 
-/// Of these directories, which hold files of the manifest, those whose modes are not the ordinary ones.
-pub(crate) fn odd_directories(entries: &[&Entry]) -> Vec<Sent> {
-    let odd = entries.iter().filter(|entry| entry.kind == Kind::Directory && entry.mode != ORDINARY);
-    odd.map(|entry| Sent::of(entry, ItemKind::Directory)).collect()
+/// The directories with unusual modes.
+pub(crate) fn unusual_directories(entries: &[&Entry]) -> Vec<Sent> {
+    let unusual = entries.iter().filter(|entry| entry.kind == Kind::Directory && entry.mode != ORDINARY);
+    unusual.map(|entry| Sent::of(entry, ItemKind::Directory)).collect()
 }

@@ -11,7 +11,7 @@ use crate::rules::store::manifest::{Item, Manifest, SCHEMA, WHOLE};
 use crate::rules::store::names::{Attempt, CommitName, Stamp, stamp_of_data};
 use crate::supervisor::checkpoints::commit::dedup::{Known, Sent};
 use crate::supervisor::checkpoints::commit::hard_links::{HardLinks, unlink};
-use crate::supervisor::checkpoints::commit::outcome::{Ask, Outcome, held_back, tell_of_first, waiting};
+use crate::supervisor::checkpoints::commit::outcome::{Ask, Outcome, held_back, log_first, waiting};
 use crate::supervisor::checkpoints::config::Role;
 use crate::supervisor::checkpoints::directory::disk::HARD_LINKS;
 use crate::supervisor::checkpoints::failure::{Stop, way_out};
@@ -21,21 +21,22 @@ use crate::supervisor::checkpoints::store::commits::{commits, delete_all, verify
 use crate::supervisor::checkpoints::store::fence::{AT_ONCE, shared};
 use crate::supervisor::checkpoints::store::retention::data_of;
 
-/// When the time is up: how long the store has to say whether the commit exists.
-const LAST_WORD: Duration = Duration::from_millis(200);
-/// A shorter time is not mentioned.
+/// After the time limit: how long to wait for the store to say whether the commit exists.
+const FINAL_CHECK: Duration = Duration::from_millis(200);
+/// A shorter time limit is not mentioned.
 const MOMENT: Duration = Duration::from_millis(100);
-/// What is smaller says nothing about the store's throughput.
-const TELLING_BYTES: u64 = 1 << 20;
+/// Smaller commits do not measure the store's throughput.
+const MEASURED_BYTES: u64 = 1 << 20;
 /// The framework of a snapshot that is resumed from as a whole.
 const TREE: &str = "tree";
+
 impl Mirror {
-    /// Commits what is new and ready. `progress` hears bytes done and bytes in all. What retention lets go of is for
-    /// [`Mirror::retire`].
+    /// Commits what is new and ready. Calls `progress` with the bytes done and the bytes in all. [`Mirror::retire`] deletes
+    /// old commits.
     pub async fn commit(&mut self, ask: &Ask, progress: &dyn Fn(u64, u64)) -> Outcome {
         let done = match ask.limit {
             None => match self.try_commit(ask, progress).await {
-                // Where there is no room for one more, what may go goes first.
+                // The store is full: delete what retention does not keep, then retry.
                 Err(Stop::Store(error)) if error.trouble == Trouble::Full && self.make_room().await => {
                     self.try_commit(ask, progress).await
                 }
@@ -48,13 +49,13 @@ impl Mirror {
         };
         if done.is_err() {
             self.sender.known.distrust();
-            // They would keep the space of what the framework deletes. Where there is no time it goes on beside.
-            let _ = tokio::time::timeout(ask.limit.map_or(Duration::MAX, |_| LAST_WORD), self.let_go()).await;
+            // Hard links keep the space of files that the framework deletes.
+            let _ = tokio::time::timeout(ask.limit.map_or(Duration::MAX, |_| FINAL_CHECK), self.unlink_all()).await;
         }
         let again = done.as_ref().is_err_and(Stop::may_pass);
         match done {
             Ok(outcome) => outcome,
-            // Another run on the same directory takes our hard links away, which looks like a change.
+            // Another run in the same directory removes these hard links, which looks like a change.
             Err(Stop::Changed(why)) => match self.overtaken().await {
                 Some(by) => Outcome::Fenced { by },
                 None => Outcome::Changed { why },
@@ -62,14 +63,14 @@ impl Mirror {
             Err(Stop::Fenced(by)) => Outcome::Fenced { by },
             Err(Stop::OutOfTime(why)) => Outcome::OutOfTime { why },
             Err(Stop::Store(error)) => {
-                let message = format!("{error}; it is not committed; what was before still is; {}", way_out(&error));
+                let message = format!("{error}; it is not committed; earlier commits remain; {}", way_out(&error));
                 self.failed(message, error.trouble, again).await
             }
             Err(Stop::Lost(message) | Stop::Failed(message)) => self.failed(message, Trouble::Other, again).await,
         }
     }
 
-    /// A newer run's retention takes files away that we rely on, which looks like a store that lost them.
+    /// Checks for a newer run: its retention deletes shared files, which looks like a store that lost them.
     async fn failed(&self, message: String, trouble: Trouble, again: bool) -> Outcome {
         let is_away = trouble.may_pass();
         let failed = Outcome::Failed { message, is_away, again, cause: trouble.word() };
@@ -99,7 +100,7 @@ impl Mirror {
             self.seen.parts.extend(passed);
         }
         let Some(remote) = self.remote.clone().filter(|remote| remote.claim.is_some()) else {
-            return Ok(self.commit_here(look).await);
+            return Ok(self.commit_locally(look).await);
         };
         let Some(plan) = look.plan else {
             remote.give_way(left()).await?;
@@ -118,12 +119,12 @@ impl Mirror {
         if let Some(left) = left() {
             self.is_worth_a_start(bytes, left)?;
         }
-        self.tell_unfit().await;
+        self.report_unfit().await;
         if self.last.is_none() && self.sender.seq == 0 {
-            tell_of_first(&plan);
+            log_first(&plan);
         }
         let sending = self.clock.now();
-        // The trainer's network is spared while there is a trainer and time.
+        // The rate limit applies while a trainer runs and there is no time limit.
         let is_training = ask.how.writer == Writer::Running && ask.limit.is_none();
         self.sender.seq += 1;
         self.sender.uncommitted.take();
@@ -134,12 +135,12 @@ impl Mirror {
             }
             uploaded => uploaded?,
         };
-        // From here on a manifest may name them.
+        // From here on a manifest may name these keys.
         self.sender.uncommitted.take();
-        let total = self.name(&remote, &plan, sent, links).await?;
+        let total = self.put_manifest(&remote, &plan, sent, links).await?;
         let seconds = self.clock.now().saturating_sub(sending).as_secs_f64();
         let is_capped = is_training && self.config.pace.lock().is_ok_and(|pace| pace.is_capped());
-        if bytes >= TELLING_BYTES && !is_capped {
+        if bytes >= MEASURED_BYTES && !is_capped {
             self.sender.throughput = Some(bytes as f64 / seconds.max(0.001));
         }
         let lag = self.clock.now().saturating_sub(since).as_secs_f64();
@@ -153,9 +154,9 @@ impl Mirror {
         Ok(Outcome::Committed { step: plan.step, unit, bytes: total, seconds, lag, is_progress: plan.is_new_content })
     }
 
-    /// Says once of each path that it cannot be committed, where no pattern leaves it out: a socket, a name that is not UTF-8, a
-    /// link that leads out of the directory.
-    async fn tell_unfit(&mut self) {
+    /// Reports each path once that cannot be committed and that no pattern excludes: a socket, a name that is not UTF-8, a link
+    /// that leads out of the directory.
+    async fn report_unfit(&mut self) {
         let exclusions = &self.config.options.exclusions;
         for (path, why) in self.watcher.excluded().await.unwrap_or_default() {
             if exclusions.decide(&path).is_none() && self.seen.unfit.insert(path.clone()) {
@@ -164,8 +165,8 @@ impl Mirror {
         }
     }
 
-    /// Without a store: what is ready counts as kept where it is.
-    async fn commit_here(&mut self, look: Look) -> Outcome {
+    /// Without a store: parts that are ready count as committed.
+    async fn commit_locally(&mut self, look: Look) -> Outcome {
         let Some(plan) = look.plan else {
             return waiting(&look).map_or(Outcome::Empty, |why| Outcome::Waiting { why, again: look.again });
         };
@@ -183,11 +184,11 @@ impl Mirror {
             self.waits(Some((look.newest_step, since)));
         }
         if let Some(warning) = &look.warning {
-            tracing::warn!(code = "checkpoint_passed_over", "{warning}; {}", self.what_stands());
+            tracing::warn!(code = "checkpoint_passed_over", "{warning}; {}", self.last_commit_clause());
         }
     }
 
-    /// Errors: what the last throughput says cannot be committed in the time that is left.
+    /// Errors: at the last throughput the commit needs more time than is left.
     fn is_worth_a_start(&self, bytes: u64, left: Duration) -> Result<(), Stop> {
         let needed = self.sender.throughput.map_or(0.0, |throughput| bytes as f64 / throughput.max(1.0));
         if needed <= left.as_secs_f64() {
@@ -196,27 +197,33 @@ impl Mirror {
         Err(Stop::OutOfTime(format!(
             "the newest checkpoint needs about {needed:.1} s to commit and {:.1} s are left: not started; {}",
             left.as_secs_f64(),
-            self.what_stands()
+            self.last_commit_clause()
         )))
     }
 
-    /// The time was up; but the manifest may just have been on its way.
+    /// The time limit passed, but the store may have received the manifest.
     async fn cut_short(&mut self, limit: Duration) -> Result<Outcome, Stop> {
         let names = async { commits(&self.remote.as_ref()?.store).await.ok() };
-        let names = tokio::time::timeout(LAST_WORD, names).await.ok().flatten().unwrap_or_default();
-        if let Some(named) = self.sender.naming.take_if(|ours| names.iter().any(|name| name.stamp == ours.stamp)) {
+        let names = tokio::time::timeout(FINAL_CHECK, names).await.ok().flatten().unwrap_or_default();
+        if let Some(named) = self.sender.naming.take_if(|sent| names.iter().any(|name| name.stamp == sent.stamp)) {
             self.history.known.push(named.stamp.clone());
             self.last = Some(named);
         }
         Err(Stop::OutOfTime(format!(
             "no time left{} to commit the newest checkpoint; {}",
             if limit < MOMENT { String::new() } else { format!(" after {:.1} s", limit.as_secs_f64()) },
-            self.what_stands()
+            self.last_commit_clause()
         )))
     }
 
-    /// Puts the manifest: from here on there is a commit. How many bytes it has.
-    async fn name(&mut self, remote: &Remote, plan: &Plan, sent: Vec<Sent>, links: HardLinks) -> Result<u64, Stop> {
+    /// Puts the manifest, which makes the commit. Returns its bytes.
+    async fn put_manifest(
+        &mut self,
+        remote: &Remote,
+        plan: &Plan,
+        sent: Vec<Sent>,
+        links: HardLinks,
+    ) -> Result<u64, Stop> {
         let stamp = self.stamp(remote)?;
         let faults = self.config.faults.clone();
         let cannot = |why: String| Stop::Failed(format!("cannot commit the checkpoint: {why}"));
@@ -224,12 +231,12 @@ impl Mirror {
         let text = manifest.bytes().map_err(cannot)?;
         let name = CommitName::of(stamp, plan.step, &text);
         self.sender.naming = Some(LastCommit::of(&name, plan.step));
-        // What we would not restore we do not commit.
+        // A manifest that a restore would refuse is not committed.
         let manifest = Manifest::read(&name, &text).map_err(cannot)?;
         faults.point(8);
         if remote.store.create(&name.key(), text).await? == Created::Taken {
             self.sender.naming = None;
-            return Err(Stop::Failed(format!("{} is in the store already and is not ours", name.key())));
+            return Err(Stop::Failed(format!("{} of another process is in the store already", name.key())));
         }
         faults.point(9);
         remote.is_there(&name).await?;
@@ -239,7 +246,7 @@ impl Mirror {
         }
         let is_foreign =
             |item: &&Item| stamp_of_data(&item.key).is_some_and(|stamp| stamp.attempt != name.stamp.attempt);
-        // An earlier run may have been deleting what it kept no longer, until it found this one's claim.
+        // An earlier run may have deleted shared files until it found this claim.
         if let Err(stop) = verify(&remote.store, manifest.regular().filter(is_foreign)).await {
             self.take_down(remote, &name, &manifest).await?;
             self.sender.naming = None;
@@ -267,7 +274,7 @@ impl Mirror {
     fn manifest(&self, plan: &Plan, stamp: &Stamp, sent: &[Sent]) -> Manifest {
         let files: Vec<_> = sent.iter().map(|sent| sent.item.clone()).collect();
         let is_there = |path: &String| files.binary_search_by(|item| item.path.cmp(path)).is_ok();
-        // A text file may have gone before it was read.
+        // A text file may have been deleted before it was read.
         let part = |record: &PartRecord| PartRecord {
             files: record.files.iter().filter(|path| is_there(path)).cloned().collect(),
             ..record.clone()
@@ -299,32 +306,32 @@ impl Mirror {
         }
     }
 
-    /// Removes the hard links of a commit that is not to be.
-    async fn let_go(&self) {
+    /// Removes the hard links of a failed commit.
+    async fn unlink_all(&self) {
         let within = self.links_place();
         let _ = self.in_dir(move |dir| unlink(&dir, &within)).await;
     }
 
-    /// Takes back what was sent, after a commit that was broken off. Whether its manifest may be there all the same.
+    /// Deletes the data of an interrupted commit. Returns whether its manifest may exist.
     pub async fn take_back(&self) -> bool {
-        self.let_go().await;
+        self.unlink_all().await;
         if let Some(remote) = &self.remote {
             remote.store.wait_for_aborts().await;
-            // No manifest names them, and none ever will. What stays is found by a prune.
+            // No manifest names these keys. A prune finds what is left.
             let _ = delete_all(&remote.store, &self.sender.uncommitted.take(), || {}).await;
         }
         self.sender.naming.is_some()
     }
 
-    /// Something is new and not in the store, since then; `None`: there is nothing such.
+    /// Records new content that is not in the store: its step, and since when. `None`: there is none.
     pub(crate) fn waits(&mut self, waiting: Option<(Option<u64>, Duration)>) {
         self.seen.waiting = waiting;
         let steps = self.behind().map_or(Some(0), |(steps, _)| steps);
         self.listeners.emit(Event::Mirrored(Mirrored::Behind(steps)));
     }
 
-    /// How far the store is behind the directory: steps, where both are known, and for how long. `None`: not at all, as
-    /// of the last look.
+    /// How far the store was behind the directory at the last look: steps, if both are known, and for how long. `None`: not
+    /// at all.
     pub(crate) fn behind(&self) -> Option<(Option<u64>, Duration)> {
         let (step, since) = self.seen.waiting?;
         let committed = self.last.as_ref().and_then(|last| last.step);
@@ -332,7 +339,7 @@ impl Mirror {
         Some((steps, self.clock.now().saturating_sub(since)))
     }
 
-    /// What is new in the directory and is not in the store, as of the last look: one clause for each part.
+    /// New content that was not in the store at the last look: one clause for each part.
     pub fn left_out(&self) -> Vec<String> {
         self.seen.parts.iter().filter_map(|part| held_back(&part.state)).map(str::to_owned).collect()
     }

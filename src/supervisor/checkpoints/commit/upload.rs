@@ -1,5 +1,5 @@
-//! Uploads the data of one commit. New files are sent, unchanged files keep their old key, and files that are carried over are
-//! copied from the last commit's manifest.
+//! Uploads the data of one commit. New files are sent, unchanged files keep their old key, and the items of files that are
+//! carried over come from the last commit's manifest.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -12,7 +12,7 @@ use crate::rules::store::archive::Load;
 use crate::supervisor::checkpoints::commit::archive::{files_of, outgoing};
 use crate::supervisor::checkpoints::commit::dedup::Sent;
 use crate::supervisor::checkpoints::commit::hard_links::{HardLinks, link, unchanged};
-use crate::supervisor::checkpoints::commit::send::{Sending, odd_directories, without_data};
+use crate::supervisor::checkpoints::commit::send::{Sending, unusual_directories, without_data};
 use crate::supervisor::checkpoints::failure::Stop;
 use crate::supervisor::checkpoints::mirror::Mirror;
 use crate::supervisor::checkpoints::progress::make_durable;
@@ -23,13 +23,13 @@ use crate::supervisor::checkpoints::store::commits::verify;
 const TREE: &str = "tree";
 
 impl Mirror {
-    /// Bytes of the plan's files that are not in the store yet, as far as stat can tell.
+    /// Bytes of the plan's files that are not in the store, by stat(2).
     pub(crate) fn bytes_to_send(&self, plan: &Plan) -> u64 {
         let new = plan.here().map(|(entry, _)| entry).filter(|entry| self.sender.known.unchanged(entry).is_none());
         new.map(|entry| entry.size).sum()
     }
 
-    /// Sends the plan's files, each under a key that no manifest names yet. All of the commit's files, sorted by path.
+    /// Sends the plan's files under new keys. Returns all of the commit's files, sorted by path.
     pub(crate) async fn upload(
         &self,
         remote: &Remote,
@@ -70,7 +70,7 @@ impl Mirror {
         };
         let pace = is_training.then_some(&*self.config.pace).filter(|p| p.lock().is_ok_and(|p| p.is_capped()));
         let loads = outgoing(&new, &stamp, store.part_sizes().gathers, |path| home_of(plan, path));
-        // An archive is put in one go.
+        // An archive is sent whole.
         let lengths = loads.iter().map(|(load, _)| if let Load::Alone(entry) = load { entry.size } else { 0 });
         let sending = Sending::begin((&dir, store), pace, lengths, &report, uncommitted).await;
         let all = loads.into_iter().map(|(load, key)| {
@@ -78,7 +78,7 @@ impl Mirror {
             let is_text = files_of(&load).iter().all(|entry| texts.contains(entry.path.as_str()));
             async move {
                 let sent = match sending.send_load(load, |entry| links.held(entry), key).await {
-                    // A text is copied as it stands. One that is gone is left out.
+                    // A text file is copied in its present state, or left out if it was deleted.
                     Err(Stop::Changed(_)) if is_text => Ok(Vec::new()),
                     sent => sent,
                 };
@@ -98,14 +98,14 @@ impl Mirror {
         verify(store, sent.iter().map(|sent| &sent.item)).await?;
         faults.point(6);
         unchanged(&dir, &steady, &links, Some(touched)).await?;
-        sent.extend(self.nothing_came(plan).await?);
+        sent.extend(self.check_for_new_files(plan).await?);
         sent.sort_by(|a, b| a.item.path.cmp(&b.item.path));
         faults.point(7);
         remote.fence(last, uncommitted).await?;
         Ok((sent, links))
     }
 
-    /// The last commit's items that the plan carries over. Errors: one is not known.
+    /// The last commit's items that the plan carries over. Errors: an item is unknown.
     fn carried(&self, plan: &Plan) -> Result<Vec<Sent>, Stop> {
         let carried = plan.files.iter().filter_map(|file| match file {
             PlanFile::Carried(path) => Some(path),
@@ -118,9 +118,9 @@ impl Mirror {
         carried.map(item).collect()
     }
 
-    /// Fails where a unit has got more files than were copied. That one is gone is no harm. The units' own directories, where
-    /// their modes are not the ordinary ones.
-    async fn nothing_came(&self, plan: &Plan) -> Result<Vec<Sent>, Stop> {
+    /// Fails if a unit has files that were not copied. Deleted files are allowed. Returns the units' directories with unusual
+    /// modes.
+    async fn check_for_new_files(&self, plan: &Plan) -> Result<Vec<Sent>, Stop> {
         let listing = self.followed().await.map_err(|error| self.config.unreadable(&error))?;
         let mut units = Vec::new();
         for part in plan.parts.iter().filter(|part| !part.carried) {
@@ -135,11 +135,11 @@ impl Mirror {
             }
             units.extend(listing.get(unit).filter(|entry| !copied.contains(entry.path.as_str())));
         }
-        Ok(odd_directories(&units))
+        Ok(unusual_directories(&units))
     }
 }
 
-/// The place in the store for a file's data: its unit, so that it can be used without trainit, or the tree.
+/// The prefix in the store for a file's data: its unit, so that it can be used without trainit, or the tree.
 fn home_of(plan: &Plan, path: &str) -> String {
     let units = plan.parts.iter().filter_map(|part| part.record.unit.as_ref()).filter(|unit| !unit.is_empty());
     let mut own = units.filter(|unit| *unit == path || is_below(path, unit));

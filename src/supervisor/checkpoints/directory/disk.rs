@@ -8,31 +8,30 @@ use crate::edge::fs::rooted_dir::Beneath;
 use crate::rules::checkpoint::listing::around;
 use crate::rules::store::names::hash16;
 
-/// Where a restore writes what it fetches.
+/// For files that a restore fetches.
 pub(crate) const TEMPORARY: &str = ".trainit/tmp";
-/// Second names of files that are being sent.
+/// Hard links to files that are being sent.
 pub(crate) const HARD_LINKS: &str = ".trainit/pin";
-/// Locked by the process that puts files in place.
+/// Locked by the process that installs files.
 pub(crate) const LOCK: &str = ".trainit/lock";
-/// What a restore moved out of the way. Never removed by trainit, but for what a gang has passed over: the newest two times stay.
+/// Files that a restore moved. trainit removes only those of a gang's decisions, except the newest two.
 pub(crate) const ASIDE: &str = ".trainit/aside";
-/// What a killed trainer left half written. The newest few are kept.
+/// Incomplete files of a killed trainer. The newest few are kept.
 pub(crate) const TORN: &str = ".trainit/torn";
-/// A record of the last commit names each file: up to here, bytes.
+/// Bytes of the record of the last commit, which names each file.
 pub(crate) const RECORD_LIMIT: u64 = 512 << 20;
-/// Places for what is moved are tried up to this number.
+/// Limit of the numbers tried by [`free_place`].
 const MOST_PLACES: u32 = 10_000;
 
-/// A free place below one of ours: `WITHIN/NAME-1`, `-2` and so on. Errors: as stat(2); AlreadyExists where there are too
-/// many.
+/// A free path `WITHIN/NAME-1`, `-2` and so on. Errors: as stat(2); AlreadyExists if there are too many.
 pub(crate) fn free_place(dir: &Beneath, within: &str, name: &str) -> io::Result<String> {
     let taken: Vec<String> = dir.names(within)?;
     let free = (1..MOST_PLACES).map(|n| format!("{name}-{n}")).find(|place| !taken.contains(place));
     free.map(|place| format!("{within}/{place}")).ok_or_else(|| io::ErrorKind::AlreadyExists.into())
 }
 
-/// Moves these to a place, and removes directories that become empty: a framework may take one for the newest checkpoint.
-/// What is gone already is no harm. Errors: as rename(2).
+/// Moves these paths to a place, and removes directories that become empty, because a framework may take one for the newest
+/// checkpoint. Absent paths are ignored. Errors: as rename(2).
 pub(crate) fn move_away<'a>(dir: &Beneath, paths: impl Iterator<Item = &'a String>, place: &str) -> io::Result<()> {
     let mut parents = BTreeSet::new();
     for path in paths {
@@ -46,10 +45,11 @@ pub(crate) fn move_away<'a>(dir: &Beneath, paths: impl Iterator<Item = &'a Strin
     Ok(())
 }
 
-/// So many places of one kind are kept, the newest: a job that is killed again and again must not fill its disk.
+/// The number of places of one kind that are kept. A job that is killed repeatedly must not fill its disk.
 const KEPT: usize = 2;
 
-/// Removes older places below this one whose names begin so. `place` is the newest. Errors: as stat(2), unlink(2).
+/// Removes all but the newest places in `within` whose names begin with `prefix`. `place` counts as the newest. Errors: as
+/// stat(2), unlink(2).
 pub(crate) fn keep_newest(dir: &Beneath, within: &str, prefix: &str, place: &str) -> io::Result<()> {
     let mut places = Vec::new();
     for name in dir.names(within)?.into_iter().filter(|name| name.starts_with(prefix)) {
@@ -62,14 +62,14 @@ pub(crate) fn keep_newest(dir: &Beneath, within: &str, prefix: &str, place: &str
     places[..older].iter().try_for_each(|(_, _, path)| dir.remove_tree(path))
 }
 
-/// Sixteen hex digits that no other process has.
+/// Sixteen random hex digits.
 pub(crate) fn nonce() -> String {
     use std::hash::{BuildHasher, Hasher};
     let random = std::collections::hash_map::RandomState::new().build_hasher().finish();
     hash16(format!("{random} {} {:?}", std::process::id(), clock::wall()).as_bytes())
 }
 
-/// Whether this is what a directory that may only be read answers.
+/// Whether this is the error of a read-only directory.
 pub(crate) fn is_read_only(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EROFS | libc::EACCES | libc::EPERM))
 }

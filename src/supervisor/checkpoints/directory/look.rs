@@ -23,26 +23,26 @@ use crate::supervisor::checkpoints::config::Config;
 use crate::supervisor::checkpoints::directory::record::{Beside, beside, lacks_the_newest};
 use crate::supervisor::job::heartbeat::Heartbeat;
 
-/// What became of the processes that write, and how long a part must be unchanged before it is ready.
+/// The state of the processes that write, and how long a part must be unchanged before it is ready.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct How {
     pub(crate) writer: Writer,
     pub(crate) settle: Duration,
-    /// The clock of the file system at the trainer's death, nanoseconds since 1970, where that was seen.
+    /// The file system's time of the trainer's death, nanoseconds since 1970, if it was observed.
     pub(crate) died_ns: Option<i64>,
 }
 
 impl How {
-    /// A look at what no process writes.
+    /// No process writes.
     pub(crate) const AT_REST: How = How { writer: Writer::Finished, settle: Duration::ZERO, died_ns: None };
 
-    /// A look while processes may write.
+    /// Processes may write.
     pub(crate) fn running(settle: Duration) -> How {
         How { writer: Writer::Running, settle, died_ns: None }
     }
 }
 
-/// A checkpoint directory and what is known of it from earlier looks.
+/// A checkpoint directory and the state from earlier looks.
 #[derive(Debug, Clone)]
 pub(crate) struct Watcher {
     dir: PathBuf,
@@ -55,12 +55,12 @@ pub(crate) struct Watcher {
 #[derive(Debug, Default)]
 struct Known {
     tracker: Tracker,
-    /// What lay there when it was last walked, and when it was last committed or restored.
+    /// The files at the last walk, and at the last commit or restore.
     walked: Beside,
     beside: Beside,
 }
 
-/// Files that are open at once to judge one.
+/// Files that are open at once to check one.
 const OPEN_FILES: usize = 4;
 
 impl Watcher {
@@ -74,17 +74,18 @@ impl Watcher {
         }
     }
 
-    /// The state of the directory, and what is to be committed. Errors: the directory cannot be read; the same for the other looks.
+    /// The state of the directory and the plan of a commit. Errors: the directory cannot be read. The same holds for the
+    /// methods below.
     pub(crate) async fn look(&self, how: How) -> io::Result<Look> {
         self.with(how, |tracker, facts| tracker.look(facts)).await
     }
 
-    /// What is to be moved away before the next attempt, and put back.
+    /// The files to move away before the next attempt, and to put back.
     pub(crate) async fn after_death(&self, how: How) -> io::Result<Rollback> {
         self.with(how, |tracker, facts| tracker.after_death(facts)).await
     }
 
-    /// What to resume from in the directory as it is.
+    /// The checkpoint to resume from in the present directory.
     pub(crate) async fn resume(&self) -> io::Result<Option<Resume>> {
         self.with(How::AT_REST, |tracker, facts| resume(&facts.scan, tracker)).await
     }
@@ -94,12 +95,12 @@ impl Watcher {
         self.with(How::AT_REST, |tracker, facts| restorable(&facts.scan, tracker)).await
     }
 
-    /// What is moved away so that this unit is the newest; `None`: it is not there.
+    /// The files to move away so that this unit is the newest; `None`: it does not exist.
     pub(crate) async fn rewind(&self, unit: String) -> io::Result<Option<Rewind>> {
         self.with(How::AT_REST, move |tracker, facts| rewind(&facts.scan, tracker, &unit)).await
     }
 
-    /// Which rule decides about each of these paths; about every path where there is none.
+    /// The rule that decides about each of these paths, or about every path if the list is empty.
     pub(crate) async fn explain(&self, how: How, paths: Vec<String>) -> io::Result<Vec<Explanation>> {
         let explained = move |tracker: &mut Tracker, facts: &Facts| {
             tracker.look(facts);
@@ -110,12 +111,12 @@ impl Watcher {
         self.with(how, explained).await
     }
 
-    /// Paths that are never committed, and which pattern drops each.
+    /// Paths that are never committed, each with the reason.
     pub(crate) async fn excluded(&self) -> io::Result<Vec<(String, String)>> {
         self.with(How::AT_REST, |tracker, facts| partition(&facts.scan, tracker.history()).excluded).await
     }
 
-    /// Units that are newer than the complete one of their root, each with what it lacks.
+    /// Units that are newer than the newest complete one of their root, each with what it lacks.
     pub(crate) async fn passed_over(&self) -> io::Result<Vec<PartState>> {
         let passed = |tracker: &mut Tracker, facts: &Facts| {
             let roots = partition(&facts.scan, tracker.history()).roots;
@@ -124,7 +125,7 @@ impl Watcher {
         self.with(How::AT_REST, passed).await
     }
 
-    /// Forgets earlier looks. `last`: the newest commit, where the directory took part in it.
+    /// Forgets earlier looks. `last`: the newest commit, if the directory has it.
     pub(crate) async fn begin(&self, last: Option<Committed>) -> io::Result<()> {
         let (this, now) = (self.clone(), self.clock.now());
         blocking(move || {
@@ -149,19 +150,19 @@ impl Watcher {
         .await
     }
 
-    /// The plan's manifest stands.
+    /// The plan's manifest exists.
     pub(crate) fn committed(&self, plan: &Plan) {
         let mut known = self.lock();
         known.tracker.committed(plan);
         known.beside = known.walked.clone();
     }
 
-    /// What lay there when it was last committed or restored.
+    /// The files at the last commit or restore.
     pub(crate) fn beside(&self) -> Beside {
         self.lock().beside.clone()
     }
 
-    /// Whether something of the last commit is gone, and nothing has come since.
+    /// Whether a file of the last commit was deleted and no file is new.
     pub(crate) async fn lacks_the_newest(&self) -> io::Result<bool> {
         let this = self.clone();
         blocking(move || {
@@ -172,7 +173,7 @@ impl Watcher {
         .await
     }
 
-    /// The last commit as this directory knows it.
+    /// The last commit of this directory.
     pub(crate) fn last(&self) -> Option<Committed> {
         self.lock().tracker.last().cloned()
     }
@@ -203,7 +204,7 @@ impl Watcher {
                 settle: how.settle,
             };
             known.walked = beside(listing);
-            has_files_to_see_with(&this.dir)?;
+            check_open_files(&this.dir)?;
             Ok(act(&mut known.tracker, &facts))
         };
         let (dir, options) = (self.dir.clone(), self.options.clone());
@@ -211,7 +212,7 @@ impl Watcher {
     }
 }
 
-/// Walks the directory, and passes the listing on with the means to read its files.
+/// Walks the directory, and calls `act` with the listing and a reader of its files.
 fn with_listing<T>(dir: &Path, options: &Options, act: impl FnOnce(&Listing, &dyn Peek) -> T) -> io::Result<T> {
     let listing = walked(dir, options)?;
     let beneath = match Beneath::open(dir) {
@@ -222,13 +223,13 @@ fn with_listing<T>(dir: &Path, options: &Options, act: impl FnOnce(&Listing, &dy
     Ok(act(&listing, &files))
 }
 
-/// If no more files can be opened, a complete file looks torn. Errors: no more can be opened.
-fn has_files_to_see_with(dir: &Path) -> io::Result<()> {
+/// Fails if no more files can be opened, because complete files would then look torn.
+fn check_open_files(dir: &Path) -> io::Result<()> {
     let all: io::Result<Vec<File>> = (0..OPEN_FILES).map(|_| File::open(dir)).collect();
     all.map_or_else(|error| if limits::of_files(&error) { Err(error) } else { Ok(()) }, |_| Ok(()))
 }
 
-/// The directory's listing, links that lead out of it followed where that was asked for.
+/// The directory's listing. With `follow`, links that lead out of it are followed.
 pub(crate) fn walked(dir: &Path, options: &Options) -> io::Result<Listing> {
     let listing = walk::walk(dir)?;
     if !options.follow {
@@ -237,7 +238,7 @@ pub(crate) fn walked(dir: &Path, options: &Options) -> io::Result<Listing> {
     Ok(links::follow(dir, &listing, &links::leading_out(dir, &listing)))
 }
 
-/// Which files that are not as they were committed a process has open for writing.
+/// The changed files that a process has open for writing.
 fn open_for_writing(listing: &Listing, last: Option<&Committed>) -> BTreeSet<String> {
     let is_changed = |entry: &&Entry| {
         let then = last.and_then(|last| last.entries.get(&entry.path));
@@ -249,7 +250,7 @@ fn open_for_writing(listing: &Listing, last: Option<&Committed>) -> BTreeSet<Str
     open.iter().filter_map(|file| changed.get(file)).map(|path| (*path).to_owned()).collect()
 }
 
-/// The root's units before its newest complete one; none where none is complete, since its part names the newest then.
+/// The root's units that are newer than its newest complete one. Empty if none is complete: its part then names the newest.
 fn newer(root: &Root) -> Vec<PartState> {
     let whole = root.units.iter().position(|unit| unit.state == UnitState::Complete).unwrap_or(0);
     let state = |unit: &Unit| match &unit.state {

@@ -1,5 +1,5 @@
 //! `.trainit/committed.json` in the checkpoint directory: the last commit of this directory, with the stat(2) data of its files.
-//! At a start it decides whether the directory or the store is newer; no clocks are compared. Each node has its own file,
+//! At a start it shows whether the directory or the store is newer; no clocks are compared. Each node has its own file,
 //! because nodes may share a directory.
 
 use std::collections::BTreeMap;
@@ -15,25 +15,25 @@ use crate::rules::store::names::{Attempt, OWN, Stamp};
 use crate::supervisor::checkpoints::directory::disk::RECORD_LIMIT;
 
 const RECORD: &str = "committed";
-/// Is there while a restore puts files in place.
+/// Exists while a restore installs files.
 const RESTORING: &str = ".trainit/restoring";
 
-/// What a directory took part in last.
+/// The last commit of a directory.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Record {
     /// The attempt that used the directory last.
     pub(crate) attempt: Option<Attempt>,
-    /// The commit; `None`: there was none.
+    /// The commit; `None`: no commit.
     pub(crate) stamp: Option<Stamp>,
     /// The hash in the commit's name.
     pub(crate) hash: Option<String>,
-    /// Its parts, and its files as they are here.
+    /// Its parts, and its files with their entries in the directory.
     pub(crate) committed: Committed,
-    /// What else lay beside them then.
+    /// All files in the directory at that time.
     pub(crate) beside: Beside,
 }
 
-/// Files by path, as far as stat tells one from another: size, modification time, inode.
+/// Size, modification time and inode of files by path.
 pub(crate) type Beside = BTreeMap<String, (u64, i64, u64)>;
 
 pub(crate) fn beside(listing: &Listing) -> Beside {
@@ -44,8 +44,7 @@ fn signature(file: &Entry) -> (u64, i64, u64) {
     (file.size, file.mtime_ns, file.inode)
 }
 
-/// Whether something of the commit is gone from the directory, and every file that is there was there when the commit was
-/// made: then the commit is newer than what is left.
+/// Whether a file of the commit was deleted and no file has come since: then the commit is newer than the directory.
 pub(crate) fn lacks_the_newest(committed: &Committed, before: &Beside, listing: &Listing) -> bool {
     let is_gone = |entry: &Entry| entry.kind == Kind::File && listing.file(&entry.path).is_none();
     let is_old = |file: &Entry| before.get(&file.path) == Some(&signature(file));
@@ -64,12 +63,12 @@ struct Text {
     beside: Beside,
 }
 
-/// Where a node writes it, relative to the checkpoint directory.
+/// The path of a node's record, relative to the checkpoint directory.
 pub(crate) fn path(node: u32) -> String {
     if node == 0 { format!("{OWN}/{RECORD}.json") } else { format!("{OWN}/{RECORD}-{node:05}.json") }
 }
 
-/// What nodes have written down of the directory. Each run writes anew when it has restored.
+/// The records of all nodes.
 pub(crate) fn written(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let Ok(dir) = Beneath::open(dir) else { return BTreeMap::new() };
     let names = dir.names(OWN).unwrap_or_default().into_iter().filter(|name| name.starts_with(RECORD));
@@ -81,9 +80,8 @@ fn store_text(store: Option<&Address>) -> String {
     store.map_or(String::new(), Address::to_string)
 }
 
-/// The record for this store, which is `None` for a run without one; nothing where there is none, or one of another store.
-/// Where only the number of a file's device changed, as it does where a file system is mounted again, the file is as the
-/// listing has it now.
+/// Reads the record, if it is of this store (`None`: no store). A file of which only the device number changed, because its
+/// file system was mounted again, gets its entry from the listing.
 pub(crate) fn read(dir: &Beneath, store: Option<&Address>, node: u32, listing: &Listing) -> Option<Record> {
     let text = dir.read(&path(node), RECORD_LIMIT).ok()?;
     let text: Text = serde_json::from_slice(&text).ok().filter(|text: &Text| text.store == store_text(store))?;
@@ -103,7 +101,7 @@ pub(crate) fn read(dir: &Beneath, store: Option<&Address>, node: u32, listing: &
     })
 }
 
-/// Writes it. Errors: as open(2), write(2), rename(2).
+/// Errors: as open(2), write(2), rename(2).
 pub(crate) fn write(dir: &Beneath, store: Option<&Address>, node: u32, record: Record) -> io::Result<()> {
     let text = Text {
         store: store_text(store),
@@ -116,8 +114,7 @@ pub(crate) fn write(dir: &Beneath, store: Option<&Address>, node: u32, record: R
     dir.replace(&path(node), &serde_json::to_vec(&text)?, 0o644)
 }
 
-/// Removes it, and writes down that the directory may be half of one commit and half of another until there is one again.
-/// Errors: as open(2), unlink(2).
+/// Removes the record, and marks that the directory may mix two commits. Errors: as open(2), unlink(2).
 pub(crate) fn begin_restore(dir: &Beneath, node: u32) -> io::Result<()> {
     dir.replace(RESTORING, b"", 0o644)?;
     dir.remove_file(&path(node))
@@ -128,7 +125,7 @@ pub(crate) fn end_restore(dir: &Beneath) -> io::Result<()> {
     dir.remove_file(RESTORING)
 }
 
-/// Whether a restore was cut short there, or is under way.
+/// Whether a restore was interrupted or is running.
 pub(crate) fn is_half_restored(dir: &Beneath) -> bool {
     dir.look(RESTORING).is_ok_and(|mark| mark.is_some())
 }
@@ -139,7 +136,7 @@ mod tests {
     use crate::edge::fs::walk::walk;
 
     #[test]
-    fn a_record_reads_back_for_its_own_store_whatever_the_devices_number_is() {
+    fn a_record_is_read_for_its_own_store_even_if_the_device_number_changed() {
         let place = tempfile::tempdir().expect("temporary directory");
         std::fs::write(place.path().join("w.bin"), "weights").expect("writes");
         std::os::unix::fs::symlink("w.bin", place.path().join("last")).expect("links");

@@ -1,5 +1,5 @@
-//! Directories under `.trainit` that belong to one process: for what it fetches, and for its hard links. Other processes, on
-//! other machines too, may use the same checkpoint directory.
+//! Directories under `.trainit` of one process, for files that it fetches and for its hard links. Other processes, also on
+//! other machines, may use the same checkpoint directory.
 //!
 //! A killed process leaves its directory behind, and the next process removes it. A directory is alive while its lock is held.
 //! On a network file system a lock may not be seen from another machine: there a directory is alive while its lock file is
@@ -18,15 +18,15 @@ use crate::edge::host::dmi;
 use crate::edge::transfer::blocking::blocking;
 use crate::supervisor::checkpoints::directory::disk::{LOCK, nonce};
 
-/// Between two touches of a place that is alive.
+/// Between two touches of a live directory's lock file.
 const BEAT: Duration = Duration::from_secs(30);
-/// What was not touched for so long is dead, if no lock can tell.
+/// A directory that was not touched for this long is dead, if its lock cannot be checked.
 const ABANDONED: Duration = Duration::from_secs(300);
-/// Another restore puts what it fetched in place within this time, or hangs.
+/// Another restore installs its files within this time, or hangs.
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// Between two looks at the lock.
 const PAUSE: Duration = Duration::from_millis(20);
-/// A place may be swept while it is made; each try makes another.
+/// A directory may be swept while it is created; each try creates another.
 const TRIES: u32 = 5;
 
 /// A directory of this process's own.
@@ -39,7 +39,7 @@ pub(crate) struct ScratchDir {
 }
 
 impl ScratchDir {
-    /// Makes one; its directories come with the first file. Errors: as mkdir(2), open(2).
+    /// Creates one. Errors: as mkdir(2), open(2).
     pub(crate) fn take(dir: &Beneath, within: &str) -> io::Result<ScratchDir> {
         let mut tries = 0;
         loop {
@@ -56,7 +56,7 @@ impl ScratchDir {
         let path = format!("{within}/{}{}", mount(dir, within)?, nonce());
         let at = format!("{path}/lock");
         let lock = Arc::new(dir.create_file(&at)?);
-        // A sweep that came before the lock was ours has the lock, or has removed it.
+        // A concurrent sweep may hold the lock or have removed the file.
         if matches!(lock.try_lock(), Err(TryLockError::WouldBlock)) || dir.look(&at)?.is_none() {
             return Err(io::ErrorKind::NotFound.into());
         }
@@ -71,13 +71,13 @@ impl ScratchDir {
         Ok(ScratchDir { within: within.to_owned(), path, lock, beat: beat.abort_handle() })
     }
 
-    /// The same on a thread for file work.
+    /// [`ScratchDir::take`] on a thread for file work.
     pub(crate) async fn begin(dir: &Arc<Beneath>, within: &'static str) -> io::Result<ScratchDir> {
         let dir = Arc::clone(dir);
         blocking(move || ScratchDir::take(&dir, within)).await
     }
 
-    /// Removes it on such a thread. Where that fails, it is swept one day.
+    /// Removes it on a thread for file work. After a failure a later sweep removes it.
     pub(crate) async fn give_up(self, dir: &Arc<Beneath>) {
         let dir = Arc::clone(dir);
         let _ = blocking(move || self.remove(&dir)).await;
@@ -87,7 +87,7 @@ impl ScratchDir {
         format!("{}/files", self.path)
     }
 
-    /// Removes it with all it holds. Errors: as unlink(2).
+    /// Errors: as unlink(2).
     pub(crate) fn remove(self, dir: &Beneath) -> io::Result<()> {
         dir.remove_tree(&self.path)?;
         dir.remove_empty(&self.within)
@@ -97,39 +97,39 @@ impl ScratchDir {
 impl Drop for ScratchDir {
     fn drop(&mut self) {
         self.beat.abort();
-        // The beat lets go of the file later.
+        // The task closes its file later.
         let _ = self.lock.unlock();
     }
 }
 
-/// Removes the directories of processes that are dead. Errors: as unlink(2); the others stay then.
+/// Removes the directories of dead processes. Errors: as unlink(2); the rest stays.
 pub(crate) fn sweep(dir: &Beneath, within: &str) -> io::Result<()> {
     let names = dir.names(within)?;
     if names.is_empty() {
         return dir.remove_empty(within);
     }
-    let (ours, now) = (mount(dir, within)?, now(dir)?);
+    let (mount, now) = (mount(dir, within)?, now(dir)?);
     for name in names {
         let place = format!("{within}/{name}");
         let at = format!("{place}/lock");
-        // Held until the directory is gone, so that no other process takes it.
+        // Held until the directory is removed, so that no other process takes it.
         let lock = dir.open_lock(&at);
-        let is_told = match lock.as_ref().map(File::try_lock) {
+        let is_dead = match lock.as_ref().map(File::try_lock) {
             Ok(Err(TryLockError::WouldBlock)) => continue,
-            Ok(Ok(())) => name.starts_with(&ours),
+            Ok(Ok(())) => name.starts_with(&mount),
             _ => false,
         };
         let touched = if lock.is_ok() { dir.look(&at)? } else { dir.look(&place)? };
         let is_old = |touched: i64| now.saturating_sub(touched) > ABANDONED.as_nanos() as i64;
-        if is_told || touched.is_some_and(|entry| is_old(entry.mtime_ns)) {
+        if is_dead || touched.is_some_and(|entry| is_old(entry.mtime_ns)) {
             dir.remove_tree(&place)?;
         }
     }
     dir.remove_empty(within)
 }
 
-/// Waits until no other process puts files in place. The turn lasts as long as the file is kept. `None`: there are no locks
-/// here, or its holder hangs; the caller then relies on what it looks at before and after.
+/// Waits for the lock to install files, and holds it until the file is dropped. `None`: locks are not supported, or the holder
+/// hangs; the caller then relies on its checks before and after.
 pub(crate) async fn turn(dir: &Arc<Beneath>) -> Option<File> {
     let (dir, clock) = (Arc::clone(dir), Clock::start());
     let mut file = blocking(move || dir.lock_file(LOCK)).await.ok()?;
@@ -144,13 +144,13 @@ pub(crate) async fn turn(dir: &Arc<Beneath>) -> Option<File> {
     }
 }
 
-/// What names the same mount on the same kernel, within which a lock is a lock on any file system.
+/// A name for this mount on this kernel, within which locks work on any file system.
 fn mount(dir: &Beneath, within: &str) -> io::Result<String> {
     let device = dir.look(within)?.ok_or(io::ErrorKind::NotFound)?.device;
     Ok(format!("{}-{device:x}-", dmi::boot_id().unwrap_or_else(nonce)))
 }
 
-/// The file system's own clock, nanoseconds since 1970: machines may not agree on the time.
+/// The file system's time, nanoseconds since 1970. The clocks of machines may differ.
 pub(crate) fn now(dir: &Beneath) -> io::Result<i64> {
     touch(&dir.lock_file(LOCK)?)?;
     Ok(dir.look(LOCK)?.ok_or(io::ErrorKind::NotFound)?.mtime_ns)

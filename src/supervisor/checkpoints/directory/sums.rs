@@ -1,11 +1,11 @@
-//! The checksums of a file as its manifest has them.
+//! The checksums of a file for its manifest.
 
 use crate::rules::store::manifest::{CHUNK, Chunks, Item, hex, joined};
 
-/// Checksums of a file as it goes by, in order.
+/// Running checksums of a file that is read in order.
 #[derive(Default)]
 pub(crate) struct Sums {
-    /// Of the chunks that are complete.
+    /// Of the complete chunks.
     before: u32,
     chunk: u32,
     chunks: Vec<String>,
@@ -31,7 +31,7 @@ impl Sums {
         joined(self.before, self.chunk, self.seen % CHUNK)
     }
 
-    /// Whether these are the item's.
+    /// Whether the checksum is the item's.
     pub(crate) fn are_of(&self, item: &Item) -> bool {
         hex(self.whole()) == item.crc32c
     }

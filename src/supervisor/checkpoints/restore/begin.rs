@@ -36,7 +36,7 @@ impl Mirror {
             self.settle_after_death().await?;
         }
         if never {
-            self.passed_by = self.followed().await.ok();
+            self.ignored = self.followed().await.ok();
         }
         // The commit that this restore put in place is complete, whatever another restore does there by now.
         let resume = match never || self.fetched.is_none() && self.is_half_restored().await {
@@ -137,7 +137,7 @@ impl Mirror {
 
     /// Whether a run from scratch finds nothing but what lay there before it.
     pub(crate) async fn has_only_what_was_there(&self) -> bool {
-        let (Some(before), Ok(now)) = (&self.passed_by, self.followed().await) else { return false };
+        let (Some(before), Ok(now)) = (&self.ignored, self.followed().await) else { return false };
         let is_old = |file: &Entry| before.get(&file.path).is_some_and(|then| then.same_bytes(file));
         now.files().next().is_some() && now.files().all(is_old)
     }

@@ -74,7 +74,7 @@ impl Mirror {
             _ => self.begin_with_what_lies_here(record).await?,
         }
         if never {
-            self.passed_by = self.followed().await.ok();
+            self.ignored = self.followed().await.ok();
             return Ok(());
         }
         // The directory of all is node 0's to tidy.

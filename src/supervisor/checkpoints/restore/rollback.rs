@@ -66,7 +66,7 @@ impl Mirror {
             if let Some(last) = &mut last {
                 last.entries.insert(entry.path.clone(), entry.clone());
             }
-            self.sender.known.lies_now_as(entry);
+            self.sender.known.put_back(entry);
         }
         self.watcher.begin(last).await.map_err(|error| self.config.unusable(&error))?;
         self.write_record().await;

@@ -99,8 +99,8 @@ pub(crate) async fn verify<'a>(store: &Store, items: impl Iterator<Item = &'a It
     let there = sizes(store, items.clone()).await?;
     match items.into_iter().find(|item| lack(item, &there).is_some()) {
         Some(item) => Err(Stop::Lost(format!(
-            "the store acknowledged {} and does not hold it whole; the checkpoint is not committed; what was before still \
-             is; see that this is the store and nothing between, then start again",
+            "the store acknowledged {} and does not hold it whole; the checkpoint is not committed; earlier commits \
+             remain; see that this is the store and nothing between, then start again",
             item.key
         ))),
         None => Ok(()),

@@ -77,7 +77,7 @@ impl Remote {
             return Ok(());
         }
         Err(Stop::Lost(format!(
-            "the store said that it took {key} and does not hold it; what was before still is; see that this is the store and nothing between, then start again"
+            "the store said that it took {key} and does not hold it; earlier commits remain; see that this is the store and nothing between, then start again"
         )))
     }
 
