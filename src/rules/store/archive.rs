@@ -40,7 +40,7 @@ pub enum Load<'a> {
 /// A file of an archive.
 #[derive(Debug)]
 pub struct Member<'a> {
-    /// As the walk saw it.
+    /// Its entry in the listing.
     pub entry: &'a Entry,
     header: Box<Header>,
 }

@@ -19,7 +19,7 @@ pub const FRESH: &str = ".trainit-new";
 pub const ATTEMPTS: &str = ".trainit/attempts";
 /// The prefix of commits.
 pub const COMMITS: &str = ".trainit/commits";
-/// The prefix of notes about commits that a trainer failed from.
+/// The prefix of notes about commits from which a trainer failed.
 pub const BAD: &str = ".trainit/bad";
 /// The prefix of probes of the store.
 pub const PROBES: &str = ".trainit/probes";
@@ -159,7 +159,7 @@ pub fn stamp_of_data(key: &str) -> Option<Stamp> {
 }
 
 /// Whether the key has a form that trainit writes. Other objects under the prefix belong to other programs.
-pub fn is_of_ours(key: &str) -> bool {
+pub fn is_trainits(key: &str) -> bool {
     lies_in_own(key) || stamp_of_data(key).is_some()
 }
 
@@ -169,13 +169,13 @@ fn lies_in_own(key: &str) -> bool {
 
 /// The prefixes of nested stores that this data key may belong to (another node's or another job's store below this
 /// prefix). Each store has a directory [`OWN`] before it has data.
-pub fn stores_below(key: &str) -> impl Iterator<Item = &str> {
+pub fn possible_nested_stores(key: &str) -> impl Iterator<Item = &str> {
     let unit = parent_of(prefix_of_data(key));
     unit.match_indices('/').map(|(at, _)| &unit[..at])
 }
 
 /// The prefix of the nested store whose directory [`OWN`] contains this key.
-pub fn store_of_corner(key: &str) -> Option<&str> {
+pub fn nested_store_of(key: &str) -> Option<&str> {
     let at = key.find(&format!("/{OWN}/"))?;
     Some(&key[..at])
 }
@@ -276,11 +276,11 @@ mod tests {
             (".trainit/commits/x", ".trainit/commits", None, &[]),
         ] {
             assert_eq!((prefix_of_data(key), stamp_of_data(key)), (prefix, stamp), "{key}");
-            assert_eq!(stores_below(key).collect::<Vec<_>>(), stores, "{key}");
-            assert_eq!(is_of_ours(key), stamp_of_data(key).is_some() || key.starts_with(OWN), "{key}");
+            assert_eq!(possible_nested_stores(key).collect::<Vec<_>>(), stores, "{key}");
+            assert_eq!(is_trainits(key), stamp_of_data(key).is_some() || key.starts_with(OWN), "{key}");
         }
-        assert_eq!(store_of_corner("a/b/.trainit/attempts/0000000001.json"), Some("a/b"));
-        assert_eq!((store_of_corner(".trainit/attempts/x"), store_of_corner("a/b.trainit/x")), (None, None));
+        assert_eq!(nested_store_of("a/b/.trainit/attempts/0000000001.json"), Some("a/b"));
+        assert_eq!((nested_store_of(".trainit/attempts/x"), nested_store_of("a/b.trainit/x")), (None, None));
     }
 
     #[test]
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn data_lies_under_its_unit_and_stamp_and_is_usable_as_it_is() {
+    fn data_keys_have_the_unit_the_stamp_and_the_path() {
         for (unit, path, key) in [
             ("checkpoint-5", "checkpoint-5/a/b.bin", "checkpoint-5/0000000007-000003/a/b.bin"),
             ("ckpt-5", "ckpt-5.index", "ckpt-5/0000000007-000003/ckpt-5.index"),

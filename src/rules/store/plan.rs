@@ -77,7 +77,7 @@ impl Hold {
         }
     }
 
-    /// What the run held back that has recorded this.
+    /// Reads what [`Hold::recorded`] wrote.
     pub fn of_record(kept: Option<u64>) -> Hold {
         match kept {
             None => Hold::Nothing,
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_back_reads_back_from_its_record() {
+    fn a_hold_is_read_from_its_record() {
         for hold in [Hold::Nothing, Hold::EveryStep, Hold::From(30)] {
             assert_eq!(Hold::of_record(hold.recorded()), hold);
         }

@@ -104,12 +104,12 @@ mod tests {
         let known = [object("a", "1"), object("b", "0"), object("c", "1"), object("old", "1"), object("lost", "1")];
         let plan = decide(URL, &["a", "b", "c", "d"], &known, &["a", "b", "d", "old"]).expect("a plan");
         assert_eq!(paths(&plan.unchanged), ["a"]);
-        assert_eq!(paths(&plan.fetch), ["b", "c", "d"], "another version, deleted here, not ours");
+        assert_eq!(paths(&plan.fetch), ["b", "c", "d"], "another version, deleted here, not in the index");
         assert_eq!((paths(&plan.gone), plan.bytes()), (vec!["old"], 9));
     }
 
     #[test]
-    fn only_what_the_wildcard_names_is_fetched() {
+    fn only_objects_that_match_the_wildcard_are_fetched() {
         let plan = decide("gs://b/p/train-*", &["test-1", "train-1", "train-2"], &[], &[]).expect("a plan");
         assert_eq!(paths(&plan.fetch), ["train-1", "train-2"]);
         assert!(decide("gs://b/p/train-*", &["test-1"], &[], &[]).is_err());

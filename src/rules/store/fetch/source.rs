@@ -8,7 +8,7 @@ use globset::{GlobBuilder, GlobMatcher};
 
 use crate::store::address::{Address, Bucket};
 
-/// Where the data are.
+/// The place of the data.
 #[derive(Debug, Clone)]
 pub struct Source {
     /// The prefix to list. Paths of the data are relative to it.

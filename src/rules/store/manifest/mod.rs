@@ -64,8 +64,8 @@ pub struct Manifest {
     pub files: Vec<Item>,
     /// The layout of the part that is resumed from; `tree` if that is the whole directory.
     pub framework: String,
-    /// The newest step that all replicas of the gang were known to have then; 0: none, and `None`: there was no gang. A prune by
-    /// hand holds back what the run held back.
+    /// The newest step that all replicas of the gang had; 0: none, and `None`: there was no gang. A prune by hand keeps what
+    /// the run kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gang_kept: Option<u64>,
     /// Timing of earlier saves.

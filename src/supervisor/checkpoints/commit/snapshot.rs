@@ -137,7 +137,7 @@ impl Mirror {
         };
         // From here on a manifest may name these keys.
         self.sender.uncommitted.take();
-        let total = self.put_manifest(&remote, &plan, sent, links).await?;
+        let total = self.publish(&remote, &plan, sent, links).await?;
         let seconds = self.clock.now().saturating_sub(sending).as_secs_f64();
         let is_capped = is_training && self.config.pace.lock().is_ok_and(|pace| pace.is_capped());
         if bytes >= MEASURED_BYTES && !is_capped {
@@ -217,13 +217,7 @@ impl Mirror {
     }
 
     /// Puts the manifest, which makes the commit. Returns its bytes.
-    async fn put_manifest(
-        &mut self,
-        remote: &Remote,
-        plan: &Plan,
-        sent: Vec<Sent>,
-        links: HardLinks,
-    ) -> Result<u64, Stop> {
+    async fn publish(&mut self, remote: &Remote, plan: &Plan, sent: Vec<Sent>, links: HardLinks) -> Result<u64, Stop> {
         let stamp = self.stamp(remote)?;
         let faults = self.config.faults.clone();
         let cannot = |why: String| Stop::Failed(format!("cannot commit the checkpoint: {why}"));

@@ -1,4 +1,5 @@
-//! `.trainit/committed.json` in the checkpoint directory: the last commit of this directory, with the stat(2) data of its files.
+//! `.trainit/committed.json` in the checkpoint directory: the last commit of this directory, with the stat(2) data of its
+//! files.
 //! At a start it shows whether the directory or the store is newer; no clocks are compared. Each node has its own file,
 //! because nodes may share a directory.
 

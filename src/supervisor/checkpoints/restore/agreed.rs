@@ -1,5 +1,5 @@
-//! Restores exactly what the gang has agreed on. Local files that are newer go to `.trainit/aside/`, and newer commits are
-//! marked in the store, so that no later agreement mixes two ways of training.
+//! Restores exactly what the gang has agreed on. Newer local files go to `.trainit/aside/`, and newer commits are marked in the
+//! store, so that no later agreement mixes two histories of training.
 
 use std::io;
 use std::sync::Arc;
@@ -21,20 +21,20 @@ use crate::supervisor::checkpoints::restore::offered::Source;
 use crate::supervisor::checkpoints::store::claim::Remote;
 use crate::supervisor::checkpoints::store::commits::{commits, read};
 
-/// Begins the names of the places in `.trainit/aside/` for what a gang passes over.
-const OF_GANG: &str = "gang-";
+/// The prefix of directories in `.trainit/aside/` with files that a gang's decision moved.
+const GANG_PREFIX: &str = "gang-";
 
 impl Mirror {
-    /// Puts this in place; no process writes. What the trainer resumes from. Errors: 204 where it cannot be put there.
+    /// Installs this choice while no process writes. Returns what the trainer resumes from. Errors: 204 if it fails.
     pub(crate) async fn restore_agreed(&mut self, choice: Choice) -> Result<Option<Resume>, Failure> {
         let resume = match choice {
-            Choice::Start => self.begin_anew().await?,
+            Choice::Start => self.start_from_scratch().await?,
             Choice::Own(step) => self.go_back_to(|offered| offered.step == Some(step)).await?,
             Choice::Chiefs(step) | Choice::Shared(step) if self.is_chief() => {
                 self.go_back_to(|offered| *offered == step).await?
             }
-            Choice::Chiefs(step) if self.config.chiefs_store.is_some() => self.take_chiefs(step).await?,
-            // Node 0 has put it into the directory of all, or keeps it to itself.
+            Choice::Chiefs(step) if self.config.chiefs_store.is_some() => self.restore_chiefs(step).await?,
+            // Node 0 has put it into the shared directory, or shares no store.
             Choice::Chiefs(_) | Choice::Shared(_) => {
                 self.in_gang.follows_chief = true;
                 self.last = None;
@@ -49,15 +49,15 @@ impl Mirror {
         Ok(resume)
     }
 
-    /// From the beginning: what was offered and is not wanted is put aside.
-    async fn begin_anew(&mut self) -> Result<Option<Resume>, Failure> {
+    /// Starts from scratch and moves the offered checkpoints aside.
+    async fn start_from_scratch(&mut self) -> Result<Option<Resume>, Failure> {
         if self.config.restoring.what == Restore::Required {
-            return Err(self.nothing_there(self.config.restoring.step).await);
+            return Err(self.no_checkpoint(self.config.restoring.step).await);
         }
         self.in_gang.follows_chief = false;
         let had_some = !std::mem::take(&mut self.in_gang.offered).is_empty();
-        let is_passed_by = self.config.restoring.what == Restore::Never;
-        if had_some && !is_passed_by {
+        let is_ignored = self.config.restoring.what == Restore::Never;
+        if had_some && !is_ignored {
             self.pass_over(|_| true).await?;
             let listing = self.unfollowed().await.map_err(|error| self.config.unusable(&error))?;
             let exclusions = &self.config.options.exclusions;
@@ -83,7 +83,7 @@ impl Mirror {
                 self.pass_over(|name| name.step == 0 || Some(name.step) > step.step).await?;
                 let unusable = |error: io::Error| self.config.unusable(&error);
                 let rewind = self.watcher.rewind(unit.clone()).await.map_err(unusable)?;
-                let gone = || Failure::store(format!("{unit} is not in {} any more", self.config.dir.display()));
+                let gone = || Failure::store(format!("{unit} is no longer in {}", self.config.dir.display()));
                 let rewind = rewind.ok_or_else(gone)?;
                 self.rewind(rewind).await?;
                 self.last = None;
@@ -101,8 +101,8 @@ impl Mirror {
         self.resume_here().await
     }
 
-    /// Node 0's commit, in this node's directory.
-    async fn take_chiefs(&mut self, step: Step) -> Result<Option<Resume>, Failure> {
+    /// Restores node 0's commit into this node's directory.
+    async fn restore_chiefs(&mut self, step: Step) -> Result<Option<Resume>, Failure> {
         let Some(address) = self.config.chiefs_store.clone() else { return self.resume_here().await };
         if !step.is_stored {
             let why = "node 0's checkpoint is in its directory only, and could not be committed: its log says why";
@@ -119,7 +119,7 @@ impl Mirror {
         if !(self.in_gang.follows_chief && is_it && self.is_as_committed().await) {
             self.in_gang.follows_chief = true;
             self.bring_agreed(&remote, &name).await?;
-            // Keys of node 0's commits are not this node's.
+            // This node's store does not have the keys of node 0.
             self.sender.known = Known::default();
         }
         self.resume_here().await
@@ -138,7 +138,7 @@ impl Mirror {
                 if self.in_gang.follows_chief {
                     self.last = Some(LastCommit::of(name, manifest.step));
                 } else {
-                    self.go_from(Which::First(None), name, &manifest);
+                    self.set_parent(Which::First(None), name, &manifest);
                 }
                 self.remember(&manifest).await
             }
@@ -150,7 +150,7 @@ impl Mirror {
         }
     }
 
-    /// Marks these commits of this node: a later agreement never goes on from them.
+    /// Marks these commits of this node, so that no later agreement resumes from them.
     async fn pass_over(&mut self, is_passed: impl Fn(&CommitName) -> bool) -> Result<(), Failure> {
         let passed = self.in_gang.offered.iter().filter_map(|(_, source)| match source {
             Source::Store(name) if is_passed(name) => Some(name.stamp.clone()),
@@ -166,10 +166,10 @@ impl Mirror {
         Ok(())
     }
 
-    /// Moves newer files aside, and lets pointers name what is left.
+    /// Moves newer files aside and updates pointers.
     async fn rewind(&mut self, rewind: Rewind) -> Result<(), Failure> {
         let attempt = self.attempt().map_or("local".to_owned(), Attempt::to_string);
-        let name = format!("{OF_GANG}{attempt}");
+        let name = format!("{GANG_PREFIX}{attempt}");
         let moved = self.in_dir(move |dir| {
             if rewind.aside.is_empty() && rewind.pointers.is_empty() {
                 return Ok(None);
@@ -180,7 +180,7 @@ impl Mirror {
                 dir.replace(path, text.as_bytes(), 0o644)?;
             }
             record::end_restore(&dir)?;
-            keep_newest(&dir, ASIDE, OF_GANG, &place)?;
+            keep_newest(&dir, ASIDE, GANG_PREFIX, &place)?;
             Ok(rewind.aside.first().map(|first| (and_more(first, rewind.aside.len()), place)))
         });
         let moved = moved.await.map_err(|error| self.config.unusable(&error))?;

@@ -1,8 +1,8 @@
-//! Finds what to resume from: the directory, if it took part in the store's newest commit, or else that
-//! commit. No times are compared: `.trainit/committed.json` says which commit the directory has seen.
+//! Finds what to resume from: the directory, if it has the store's newest commit, or else that commit. No times are compared:
+//! `.trainit/committed.json` names the last commit of the directory.
 //!
-//! Killed anywhere, nothing local is lost, and the next restore begins again: files come into `.trainit/tmp`, what differs is
-//! moved to `.trainit/aside`, and while that is under way there is no record, so that the store wins again.
+//! A kill loses no local file, and the next restore starts again: files are fetched to `.trainit/tmp`, and local files that
+//! differ are moved to `.trainit/aside`. Meanwhile there is no record, so the next restore uses the store.
 
 use std::io;
 use std::sync::Arc;
@@ -18,19 +18,19 @@ use crate::supervisor::checkpoints::mirror::{LastCommit, Mirror, Resume};
 use crate::supervisor::checkpoints::restore::choose::Which;
 
 impl Mirror {
-    /// Finds what to resume from and restores it, as `--restore` and `--restore-step` say. To be asked before the first start
-    /// of the trainer, when no process writes. `None`: there is nothing to resume. Errors: 204 for a needed restore that cannot be
-    /// done; nothing local is deleted then.
+    /// Finds what to resume from and restores it, by `--restore` and `--restore-step`. Called before the first start of the
+    /// trainer, when no process writes. `None`: there is nothing to resume. Errors: 204 for a required restore that fails;
+    /// nothing local is deleted then.
     pub async fn restore(&mut self) -> Result<Option<Resume>, Failure> {
         let Restoring { what, step } = self.config.restoring;
         let record = self.read_record().await.map_err(|error| self.config.unusable(&error))?;
         let never = what == Restore::Never;
         match self.remote.clone().filter(|_| !never) {
             Some(remote) => {
-                self.still_ours(&remote).await?;
+                self.check_claim(&remote).await?;
                 self.choose(&remote, Which::First(step), record.as_ref()).await?;
             }
-            None => self.begin_with_what_lies_here(record).await?,
+            None => self.begin_with_directory(record).await?,
         }
         if !never {
             self.settle_after_death().await?;
@@ -38,14 +38,14 @@ impl Mirror {
         if never {
             self.ignored = self.followed().await.ok();
         }
-        // The commit that this restore put in place is complete, whatever another restore does there by now.
+        // After a fetch the commit is complete, even if another restore has started.
         let resume = match never || self.fetched.is_none() && self.is_half_restored().await {
             true => None,
             false => self.resume_here().await?,
         };
         let is_it = |resume: &Resume| step.is_none_or(|step| resume.step == Some(step));
         if !resume.as_ref().is_some_and(is_it) && (what == Restore::Required || step.is_some()) {
-            return Err(self.nothing_there(step).await);
+            return Err(self.no_checkpoint(step).await);
         }
         if self.config.role != Role::Watches && (self.config.claims() || resume.is_some()) {
             self.config.faults.point(28);
@@ -55,8 +55,8 @@ impl Mirror {
         Ok(resume)
     }
 
-    /// The store is not asked. Without a store, the files that are there at the start are not new.
-    pub(crate) async fn begin_with_what_lies_here(&self, record: Option<Record>) -> Result<(), Failure> {
+    /// Begins without the store. In a run without a store, files that exist at the start are not new.
+    pub(crate) async fn begin_with_directory(&self, record: Option<Record>) -> Result<(), Failure> {
         let last = record.filter(|_| self.remote.is_none()).map(|record| record.committed);
         let is_new = last.is_none() && self.remote.is_none() && self.config.role == Role::Keeps;
         self.begin(last).await?;
@@ -66,20 +66,19 @@ impl Mirror {
         Ok(())
     }
 
-    /// Whether a restore from another store was cut short there, so that the directory is half of one checkpoint and half
-    /// of another.
+    /// Whether a restore was interrupted, so that the directory may mix two checkpoints.
     pub(crate) async fn is_half_restored(&self) -> bool {
         let is_half = self.in_dir(|dir| Ok(record::is_half_restored(&dir))).await.unwrap_or(false);
         if is_half {
             self.note(format!(
-                "a restore into {} was cut short, and what lies there may be half of one checkpoint and half of another: it is not gone on from; restore it again from its store",
+                "a restore into {} was interrupted, and the directory may mix two checkpoints: the run does not resume from it; restore it again from its store",
                 self.config.dir.display()
             ));
         }
         is_half
     }
 
-    /// Moves away what a death before this start may have left half written.
+    /// Moves away files that a kill before this start may have left incomplete.
     pub(crate) async fn settle_after_death(&mut self) -> Result<(), Failure> {
         if self.config.role == Role::Watches || self.config.is_by_hand() {
             return Ok(());
@@ -94,8 +93,7 @@ impl Mirror {
         }
     }
 
-    /// Where the next attempt of the same run goes on, after a death and a commit of what it left. Errors: as
-    /// [`Mirror::restore`].
+    /// Finds where the next attempt of the same run resumes. Errors: as [`Mirror::restore`].
     pub(crate) async fn restore_again(&mut self, how: How) -> Result<Option<Resume>, Failure> {
         let is_spoilt = self.roll_back(how).await?.is_some();
         let resume = match is_spoilt || self.remote.is_some() && self.lacks_the_newest().await? {
@@ -107,7 +105,7 @@ impl Mirror {
         }
         match (resume, self.remote.clone()) {
             (None, Some(remote)) => {
-                self.still_ours(&remote).await?;
+                self.check_claim(&remote).await?;
                 self.choose(&remote, Which::Later, None).await?;
                 self.write_record().await;
                 self.resume_here().await
@@ -116,8 +114,8 @@ impl Mirror {
         }
     }
 
-    /// Puts the next older commit in place, to be asked when no process writes. `None`: there is none, and nothing was
-    /// changed. The one that does no good is never deleted: a note is written beside it in the store. Errors: as [`Mirror::restore`].
+    /// Restores the next older commit while no process writes. `None`: there is none, and nothing was changed. The bad commit
+    /// is not deleted: a note about it is written to the store. Errors: as [`Mirror::restore`].
     pub async fn fall_back(&mut self) -> Result<Option<Resume>, Failure> {
         let (Some(remote), Some(bad)) = (self.remote.clone(), self.last.clone()) else { return Ok(None) };
         self.history.bad.push(bad.stamp.clone());
@@ -127,7 +125,7 @@ impl Mirror {
             self.history.bad.retain(|stamp| *stamp != bad.stamp);
             return Ok(None);
         }
-        let note = serde_json::json!({"step": bad.step, "why": "the trainer failed twice soon after going on from it"});
+        let note = serde_json::json!({"step": bad.step, "why": "the trainer failed twice soon after resuming from it"});
         if let Err(error) = remote.store.create(&bad.stamp.bad_key(), note.to_string().into_bytes()).await {
             self.note(format!("{error}; the note about commit {} is not written", bad.stamp));
         }
@@ -135,7 +133,7 @@ impl Mirror {
         self.resume_here().await
     }
 
-    /// Whether a run from scratch finds nothing but what lay there before it.
+    /// Whether a run from scratch has written no files of its own yet.
     pub(crate) async fn has_only_what_was_there(&self) -> bool {
         let (Some(before), Ok(now)) = (&self.ignored, self.followed().await) else { return false };
         let is_old = |file: &Entry| before.get(&file.path).is_some_and(|then| then.same_bytes(file));
@@ -160,12 +158,12 @@ impl Mirror {
         self.watcher.begin(last).await.map_err(|error| self.config.unusable(&error))
     }
 
-    /// What to resume from in the directory as it is.
+    /// The checkpoint to resume from in the present directory.
     pub(crate) async fn resume_here(&self) -> Result<Option<Resume>, Failure> {
         let found = self.watcher.resume().await.map_err(|error| self.config.unusable(&error))?;
         let Some(found) = found else { return Ok(None) };
         let home = self.config.home();
-        // What was saved since the commit is not of it, and the heartbeat's step is the commit's alone.
+        // A save after the commit is not the commit and has another step.
         let last = match &self.last {
             Some(last) if self.is_as_committed().await => Some(last),
             _ => None,
@@ -175,7 +173,7 @@ impl Mirror {
         Ok(Some(Resume { from, step, commit: last.map(|last| last.stamp.clone()) }))
     }
 
-    /// Whether the directory is as the last commit has it.
+    /// Whether the directory has no change since the last commit.
     pub(crate) async fn is_as_committed(&self) -> bool {
         let look = self.watcher.look(How::AT_REST).await;
         look.is_ok_and(|look| look.parts.iter().all(|part| matches!(part.state, State::Committed | State::Empty)))

@@ -1,4 +1,4 @@
-//! Chooses the commit to restore: the newest complete one, unless the directory has already seen it.
+//! Chooses the commit to restore: the newest complete one, unless the directory has it or is newer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -16,10 +16,10 @@ use crate::supervisor::checkpoints::directory::look::walked;
 use crate::supervisor::checkpoints::directory::record::{self, Record};
 use crate::supervisor::checkpoints::failure::{Failure, Refusal};
 use crate::supervisor::checkpoints::mirror::{LastCommit, Mirror};
-use crate::supervisor::checkpoints::store::claim::{Remote, still_shown};
+use crate::supervisor::checkpoints::store::claim::{Remote, expected_commits};
 use crate::supervisor::checkpoints::store::commits::{commits, judge, read};
 
-/// What a line names at most.
+/// The maximum of steps in a message.
 const NAMED: usize = 10;
 
 /// Which commits may be restored.
@@ -27,25 +27,25 @@ const NAMED: usize = 10;
 pub(crate) enum Which {
     /// Any, or those of a step: at the start of a run.
     First(Option<u64>),
-    /// Those of this run, and those before it that it could have begun with.
+    /// Those of this run, and earlier ones that it could have begun with.
     Later,
-    /// Those before the ones that do no good.
+    /// Those before the bad ones.
     Older,
 }
 
-/// What came of a commit that might be restored.
+/// The result for one commit.
 enum Considered {
-    /// It is in place, or the directory is newer.
+    /// It is restored, or the directory is newer.
     Chosen,
-    /// It is not of the step that was asked for.
+    /// It has another step than requested.
     OfAnotherStep,
     /// Why it cannot be restored.
     Rejected(String),
 }
 
 impl Mirror {
-    /// A store that does not show our claim is not the one that we claimed, or does not show what it holds.
-    pub(crate) async fn still_ours(&self, remote: &Remote) -> Result<(), Failure> {
+    /// Fails if the store does not show this run's claim: it is another store, or its listings are incomplete.
+    pub(crate) async fn check_claim(&self, remote: &Remote) -> Result<(), Failure> {
         let last = self.last.as_ref().map(|last| &last.stamp);
         match remote.standing(last).await.map_err(|error| self.config.away(&error))? {
             Some(Standing::Gone) => Err(Failure::store(remote.unclaimed())),
@@ -53,7 +53,7 @@ impl Mirror {
         }
     }
 
-    /// Puts the newest complete one of these commits in place, unless the directory is newer.
+    /// Restores the newest complete one of these commits, unless the directory is newer.
     pub(crate) async fn choose(
         &mut self,
         remote: &Remote,
@@ -62,7 +62,7 @@ impl Mirror {
     ) -> Result<(), Failure> {
         let (mut names, mut tried, mut refused) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
         loop {
-            // Anew before each: a run that we take over from may commit once more, and delete what we knew of.
+            // Listed again each time: an earlier run may still commit, and delete older commits.
             names.extend(self.choices(remote, which).await?);
             self.config.faults.point(19);
             let Some(name) = names.difference(&tried).last().cloned() else { break };
@@ -79,18 +79,18 @@ impl Mirror {
         if which == Which::Older {
             return Ok(());
         }
-        // Never from scratch without an error if there was something to resume from.
+        // If there was a commit, starting from scratch is an error.
         let had_one = !refused.is_empty() || which == Which::Later && self.last.is_some();
         self.last = None;
         self.sender.known = Known::default();
         self.begin(None).await?;
         if had_one && self.resume_here().await?.is_none() {
-            return Err(self.none_good(which, names.len(), refused.first()));
+            return Err(self.none_restorable(which, names.len(), refused.first()));
         }
         Ok(())
     }
 
-    /// Restores this commit, unless the directory has seen it or the commit is no good.
+    /// Restores this commit, unless the directory has it or it is damaged.
     async fn consider(
         &mut self,
         remote: &Remote,
@@ -107,20 +107,20 @@ impl Mirror {
             Ok(manifest) => manifest,
             Err(why) => return Ok(Considered::Rejected(why)),
         };
-        // A name says 0 where there is none.
+        // In a name, 0 may mean that there is no step.
         if matches!(which, Which::First(Some(step)) if manifest.step != Some(step)) {
             return Ok(Considered::OfAnotherStep);
         }
         self.listeners.emit(Event::Found { committed: manifest.step });
         if let Some(record) = seen
-            && self.has_something(record).await?
+            && self.has_newest(record).await?
         {
-            self.go_on_here(which, name, &manifest, record).await?;
+            self.resume_from_directory(which, name, &manifest, record).await?;
             return Ok(Considered::Chosen);
         }
         match self.bring(remote, &manifest).await {
             Ok(fetched) => {
-                self.go_from(which, name, &manifest);
+                self.set_parent(which, name, &manifest);
                 self.fetched = Some(fetched);
                 self.remember(&manifest).await?;
                 Ok(Considered::Chosen)
@@ -133,15 +133,15 @@ impl Mirror {
         }
     }
 
-    /// The directory has the commit, or something newer.
-    pub(crate) async fn go_on_here(
+    /// Resumes from the directory, which has the commit or is newer.
+    pub(crate) async fn resume_from_directory(
         &mut self,
         which: Which,
         name: &CommitName,
         manifest: &Manifest,
         record: &Record,
     ) -> Result<(), Failure> {
-        self.go_from(which, name, manifest);
+        self.set_parent(which, name, manifest);
         if record.stamp.as_ref() != Some(&name.stamp) {
             return self.begin(None).await;
         }
@@ -150,7 +150,7 @@ impl Mirror {
     }
 
     /// Whether the directory is at least as new as the commit of the record.
-    pub(crate) async fn has_something(&self, record: &Record) -> Result<bool, Failure> {
+    pub(crate) async fn has_newest(&self, record: &Record) -> Result<bool, Failure> {
         let unusable = |error: io::Error| self.config.unusable(&error);
         self.begin(None).await?;
         let is_any = self.watcher.resume().await.map_err(unusable)?.is_some();
@@ -158,14 +158,14 @@ impl Mirror {
         Ok(is_any && !record::lacks_the_newest(&record.committed, &record.beside, &listing))
     }
 
-    /// The directory's listing, links followed where that was asked for.
+    /// The directory's listing. Links are followed if the settings say so.
     pub(crate) async fn followed(&self) -> io::Result<Listing> {
         let (dir, options) = (self.config.dir.clone(), Arc::clone(&self.config.options));
         blocking(move || walked(&dir, &options)).await
     }
 
-    /// From now on the run may go back to this commit and what is older, if another made it.
-    pub(crate) fn go_from(&mut self, which: Which, name: &CommitName, manifest: &Manifest) {
+    /// Sets the commit from which the run resumes. If another run made it, this run may fall back to it and to older ones.
+    pub(crate) fn set_parent(&mut self, which: Which, name: &CommitName, manifest: &Manifest) {
         if which != Which::Later && Some(&name.stamp.attempt) != self.attempt() {
             self.history.origin = Some(name.stamp.clone());
         }
@@ -177,17 +177,17 @@ impl Mirror {
     pub(crate) async fn choices(&mut self, remote: &Remote, which: Which) -> Result<Vec<CommitName>, Failure> {
         let saw_commits = remote.claim.as_ref().is_some_and(|claim| claim.saw_commits);
         let listed = match which {
-            Which::First(_) if saw_commits => still_shown(&remote.store).await,
+            Which::First(_) if saw_commits => expected_commits(&remote.store).await,
             _ => commits(&remote.store).await,
         };
         let mut names = listed.map_err(|error| self.config.away(&error))?;
         self.history.known = names.iter().map(|name| name.stamp.clone()).collect();
-        let (history, ours) = (&self.history, self.attempt());
+        let (history, own) = (&self.history, self.attempt());
         match which {
             Which::First(step) => names.retain(|n| step.is_none_or(|step| n.step == step)),
             Which::Later => names.retain(|n| {
                 let is_before = history.origin.as_ref().is_some_and(|origin| n.stamp <= *origin);
-                is_before || Some(&n.stamp.attempt) == ours
+                is_before || Some(&n.stamp.attempt) == own
             }),
             Which::Older => {
                 let oldest = history.bad.iter().min();
@@ -198,7 +198,7 @@ impl Mirror {
         Ok(names)
     }
 
-    /// Remembers that the store holds the files of the directory.
+    /// Records that the store holds the files of the directory.
     pub(crate) async fn remember(&mut self, manifest: &Manifest) -> Result<(), Failure> {
         let listing = self.followed().await.map_err(|error| self.config.unusable(&error))?;
         let entry = |path: &String| Some((path.clone(), listing.get(path)?.clone()));
@@ -208,15 +208,15 @@ impl Mirror {
         self.begin(Some(Committed { parts, entries, habits: manifest.habits.clone() })).await
     }
 
-    /// What must be restored is not there.
-    pub(crate) async fn nothing_there(&self, step: Option<u64>) -> Failure {
+    /// The error that no checkpoint to restore exists.
+    pub(crate) async fn no_checkpoint(&self, step: Option<u64>) -> Failure {
         let what = step.map_or("no complete checkpoint".to_owned(), |s| format!("no complete checkpoint of step {s}"));
         let place = self.config.store.as_ref().map_or(String::new(), |s| format!(" or {s}"));
         let names = match &self.remote {
             Some(remote) if step.is_some() => commits(&remote.store).await.unwrap_or_default(),
             _ => Vec::new(),
         };
-        // The name says 0 of one without a step, too.
+        // In a name, 0 may mean that there is no step.
         let others = names.iter().map(|name| name.step).filter(|other| Some(*other) != step);
         let shown = |step: u64| if step == 0 { "0 (or without a step)".to_owned() } else { step.to_string() };
         let way_out = match (step, named(others.map(shown), NAMED)) {
@@ -229,8 +229,8 @@ impl Mirror {
         Failure::store(format!("there is {what} in {dir}{place}; {nothing}; {way_out}"))
     }
 
-    /// There are commits and none that can be restored, or there were some.
-    fn none_good(&self, which: Which, tried: usize, why: Option<&String>) -> Failure {
+    /// The error that no commit can be restored, or that all commits are gone.
+    fn none_restorable(&self, which: Which, tried: usize, why: Option<&String>) -> Failure {
         let place = self.config.store.as_ref().map_or(String::new(), ToString::to_string);
         let Some(why) = why else {
             return Failure::store(format!(
@@ -255,7 +255,7 @@ impl Mirror {
     }
 }
 
-/// Whether the directory took part in this commit, or in a later one.
+/// Whether the directory has had this commit or a later one.
 pub(crate) fn has_seen(record: &Record, which: Which, name: &CommitName) -> bool {
     let Some(stamp) = &record.stamp else { return false };
     let is_another = *stamp == name.stamp && record.hash.as_ref().is_some_and(|hash| *hash != name.hash);
@@ -266,7 +266,7 @@ pub(crate) fn has_seen(record: &Record, which: Which, name: &CommitName) -> bool
     is_late_enough && !is_another
 }
 
-/// The commit's files as they are here.
+/// The commit's files with their entries in the directory.
 fn known(manifest: &Manifest, entries: &BTreeMap<String, Entry>) -> Known {
     let sent = manifest.files.iter().filter_map(|item| {
         let entry = entries.get(&item.path)?.clone();

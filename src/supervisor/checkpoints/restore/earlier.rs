@@ -9,7 +9,7 @@ use crate::rules::checkpoint::Kind;
 use crate::rules::store::manifest::{Manifest, Pointer};
 use crate::rules::store::plan;
 
-/// Lets them name the commit, which is in place. Lines to tell. Errors: as open(2), rename(2).
+/// Writes them for a commit that is in place. Returns lines for the log. Errors: as open(2), rename(2).
 pub(crate) async fn put_names(dir: &Arc<Beneath>, manifest: &Manifest) -> io::Result<Vec<String>> {
     let (dir, unit) = (Arc::clone(dir), manifest.unit.clone());
     let (pointers, copies) = (manifest.pointers.clone(), manifest.copies.clone());
@@ -34,7 +34,7 @@ pub(crate) async fn put_names(dir: &Arc<Beneath>, manifest: &Manifest) -> io::Re
     .await
 }
 
-/// Puts the unit, which is one file, under another name.
+/// Copies the unit, which is one file, to another name.
 fn copy(dir: &Beneath, unit: &str, path: &str) -> io::Result<()> {
     let Some(unit) = dir.look(unit)?.filter(|unit| unit.kind == Kind::File) else { return Ok(()) };
     if dir.look(path)?.is_some() {

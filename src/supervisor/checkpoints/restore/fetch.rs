@@ -1,8 +1,8 @@
-//! Fetches files of one commit: summed and written beside their place. Which commit, and where the files end up, is decided
-//! by the caller.
+//! Fetches files of one commit to a temporary directory and checks their checksums. The caller chooses the commit and installs
+//! the files.
 //!
-//! All of it comes in runs of bytes of one object: a chunk of a large file, which is written as it comes, or small files,
-//! one or neighbours in an archive, which are written when all of the run has come.
+//! Data is fetched in runs of bytes of one object. A chunk of a large file is written while it arrives. A small file, or
+//! neighbours in an archive, are written when the whole run has arrived.
 
 use std::io;
 use std::ops::Range;
@@ -27,16 +27,16 @@ use crate::supervisor::checkpoints::failure::{Failure, Refusal};
 use crate::supervisor::checkpoints::progress::Listeners;
 use crate::supervisor::checkpoints::store::commits::{lack, sizes};
 
-/// Chunks of one file under way at once.
+/// Chunks of one file in transfer at once.
 const CHUNKS_AT_ONCE: usize = 8;
 
-/// What the files of one commit share on their way in.
-struct Ways {
-    /// Small files that may be under way at once.
+/// The resources that the files of one commit share.
+struct Resources {
+    /// The limit of small files in transfer at once.
     streams: Semaphore,
-    /// So many of those does a chunk of a large one stand for.
+    /// Permits for a chunk of a large file.
     turns: u32,
-    /// And so many does a run of an archive.
+    /// Permits for a run of an archive.
     turns_of_a_run: u32,
     pool: Pool,
     /// For runs of archives.
@@ -45,13 +45,12 @@ struct Ways {
     lanes: Lanes,
 }
 
-/// Where files come from and go to.
+/// The source and the destination of a fetch.
 #[derive(Clone, Copy)]
 pub(crate) struct Fetching<'a> {
     pub(crate) store: &'a Arc<Store>,
     pub(crate) dir: &'a Arc<Beneath>,
     pub(crate) config: &'a Config,
-    /// Hears bytes that came.
     pub(crate) listeners: &'a Listeners,
 }
 
@@ -59,7 +58,7 @@ impl Fetching<'_> {
     /// Fetches these files into the temporary place, durably.
     pub(crate) async fn fetch(self, wanted: Vec<&Item>, temporary: &str) -> Result<(), Refusal> {
         let sizes = Memory::now().fit(self.store.part_sizes());
-        let ways = Ways {
+        let resources = Resources {
             streams: Semaphore::new(sizes.at_once),
             turns: sizes.small_for_a_part(),
             turns_of_a_run: sizes.small_for_a_part().max((RUN / BLOCK) as u32).min(sizes.at_once as u32),
@@ -67,7 +66,7 @@ impl Fetching<'_> {
             runs: Pool::new(RUN),
             lanes: Lanes::open(wanted.iter().filter(|item| item.size > BLOCK).count()).await,
         };
-        let shared = &ways;
+        let shared = &resources;
         let (archived, others): (Vec<&Item>, Vec<&Item>) = wanted.into_iter().partition(|f| f.offset.is_some());
         let others = others.into_iter().map(|item| vec![item]);
         let loads = runs(archived).into_iter().chain(others).map(|load| async move {
@@ -81,37 +80,37 @@ impl Fetching<'_> {
             Ok(())
         });
         stream::iter(loads).buffer_unordered(sizes.at_once).try_collect::<()>().await?;
-        ways.lanes.close().await;
+        resources.lanes.close().await;
         let dir = Arc::clone(self.dir);
         let flushed = blocking(move || dir.sync_all()).await;
         flushed.map_err(|error| Refusal::Fatal(self.config.unusable(&error)))
     }
 
-    async fn fetch_large(self, item: &Item, to: &str, ways: &Ways) -> Result<(), Refusal> {
+    async fn fetch_large(self, item: &Item, to: &str, shared: &Resources) -> Result<(), Refusal> {
         let local = |error: io::Error| self.config.unwritable(&item.path, &error);
-        let (there, path) = (Arc::clone(self.dir), to.to_owned());
-        let file = Arc::new(blocking(move || there.create_file(&path)).await.map_err(local)?);
+        let (dir, path) = (Arc::clone(self.dir), to.to_owned());
+        let file = Arc::new(blocking(move || dir.create_file(&path)).await.map_err(local)?);
         let (size, sums) = match &item.chunks {
             Some(chunks) => (chunks.size, chunks.crc32c.clone()),
             None => (item.size, vec![item.crc32c.clone()]),
         };
         let (file, sums) = (&file, &sums);
         let chunks = sums.iter().enumerate().map(|(number, wanted)| async move {
-            let _turn = ways.streams.acquire_many(ways.turns).await;
+            let _turn = shared.streams.acquire_many(shared.turns).await;
             let from = number as u64 * size;
             let run = from..item.size.min(from + size);
             let fetch = async |sparsely| {
                 let (store, file, key) = (Arc::clone(self.store), Arc::clone(file), item.key.clone());
                 let chunk = fetch_range(store, file, key, run.clone(), sparsely);
-                ways.lanes.carry(|_| chunk).await.map_err(local)
+                shared.lanes.carry(|_| chunk).await.map_err(local)
             };
-            let mut came = fetch(true).await?;
-            // Written without holes over what the first try left.
-            if came.as_ref().map_or_else(StoreError::is_doubtful, |came| hex(came.crc32c) != *wanted) {
-                came = fetch(false).await?;
+            let mut fetched = fetch(true).await?;
+            // Without holes, because the first try has written bytes.
+            if fetched.as_ref().map_or_else(StoreError::is_doubtful, |fetched| hex(fetched.crc32c) != *wanted) {
+                fetched = fetch(false).await?;
             }
-            match came {
-                Ok(came) if hex(came.crc32c) == *wanted => Ok((came.crc32c, run.end - run.start)),
+            match fetched {
+                Ok(fetched) if hex(fetched.crc32c) == *wanted => Ok((fetched.crc32c, run.end - run.start)),
                 Ok(_) => Err(damaged(item)),
                 Err(error) => Err(self.unreadable(item, &error).await),
             }
@@ -130,12 +129,12 @@ impl Fetching<'_> {
         finished.await.map_err(local)
     }
 
-    /// Small files that are neighbours in an object. If they arrive damaged, each is fetched once more by itself.
-    async fn fetch_run(self, run: &[&Item], temporary: &str, ways: &Ways) -> Result<(), Refusal> {
-        let (turns, pool) = if run.len() > 1 { (ways.turns_of_a_run, &ways.runs) } else { (1, &ways.pool) };
-        let _turn = ways.streams.acquire_many(turns).await;
+    /// Fetches small files that are neighbours in an object. Damaged files are fetched once more, one by one.
+    async fn fetch_run(self, run: &[&Item], temporary: &str, shared: &Resources) -> Result<(), Refusal> {
+        let (turns, pool) = if run.len() > 1 { (shared.turns_of_a_run, &shared.runs) } else { (1, &shared.pool) };
+        let _turn = shared.streams.acquire_many(turns).await;
         for (item, _) in self.try_run(run, temporary, pool).await? {
-            match self.try_run(&[item], temporary, &ways.pool).await?.pop() {
+            match self.try_run(&[item], temporary, &shared.pool).await?.pop() {
                 None => {}
                 Some((_, Some(error))) => return Err(self.unreadable(item, &error).await),
                 Some((_, None)) => return Err(damaged(item)),
@@ -144,7 +143,7 @@ impl Fetching<'_> {
         Ok(())
     }
 
-    /// Those that came damaged, or did not come, the first with the reason.
+    /// Returns the files that are damaged or missing, the first with the error.
     async fn try_run<'b>(
         self,
         run: &[&'b Item],
@@ -157,42 +156,42 @@ impl Fetching<'_> {
         let until = run.iter().map(|item| item.run().end).max().unwrap_or(from);
         let mut failed = match gather(self.store, &run[0].key, from..until, &mut bytes).await {
             Err(error) if !error.is_doubtful() => return Err(self.unreadable(run[0], &error).await),
-            came => came.err(),
+            fetched => fetched.err(),
         };
-        let (there, to) = (Arc::clone(self.dir), temporary.to_owned());
+        let (dir, to) = (Arc::clone(self.dir), temporary.to_owned());
         let items: Vec<Item> = run.iter().map(|item| (*item).clone()).collect();
         let written = blocking(move || {
-            let mut spoilt = Vec::new();
+            let mut damaged = Vec::new();
             for (number, item) in items.into_iter().enumerate() {
                 let own = item.run();
                 let own = bytes.as_ref().get((own.start - from) as usize..(own.end - from) as usize);
                 let Some(own) = own.filter(|own| is_whole(&item, own)) else {
-                    spoilt.push(number);
+                    damaged.push(number);
                     continue;
                 };
-                if let Err(error) = write_small(&there, &format!("{to}/{}", item.path), own, &item) {
+                if let Err(error) = write_small(&dir, &format!("{to}/{}", item.path), own, &item) {
                     return Ok(Err((number, error)));
                 }
             }
-            Ok(Ok(spoilt))
+            Ok(Ok(damaged))
         });
-        let spoilt = match written.await {
-            Ok(Ok(spoilt)) => spoilt,
+        let damaged = match written.await {
+            Ok(Ok(damaged)) => damaged,
             Ok(Err((number, error))) => return Err(unwritable(number, error)),
             Err(error) => return Err(unwritable(0, error)),
         };
-        let came = run.iter().enumerate().filter(|(number, _)| !spoilt.contains(number));
-        self.listeners.moved(came.map(|(_, item)| item.size).sum());
-        Ok(spoilt.into_iter().map(|number| (run[number], failed.take())).collect())
+        let whole = run.iter().enumerate().filter(|(number, _)| !damaged.contains(number));
+        self.listeners.moved(whole.map(|(_, item)| item.size).sum());
+        Ok(damaged.into_iter().map(|number| (run[number], failed.take())).collect())
     }
 
-    /// What it means that an object did not come. If the store lists it as complete, and if it lists nothing, an older commit
-    /// must not be taken for the newest: the next that is committed would outlive this one.
+    /// The error for an object that cannot be read. It is fatal if the store lists the object as complete, or cannot list it:
+    /// an older commit must not replace the newest, because later commits would expire it.
     async fn unreadable(self, item: &Item, error: &StoreError) -> Refusal {
         if !error.is_doubtful() {
             return Refusal::Fatal(self.config.away(error));
         }
-        match sizes(self.store, std::iter::once(item)).await.map(|there| lack(item, &there)) {
+        match sizes(self.store, std::iter::once(item)).await.map(|sizes| lack(item, &sizes)) {
             Ok(Some(why)) => Refusal::Reject(why),
             Ok(None) => Refusal::Fatal(Failure::store(format!(
                 "{error}, twice, and the store lists it whole: no older checkpoint is taken in its place; {} again, or name an older step with --restore-step if it stays so",
@@ -207,7 +206,6 @@ fn damaged(item: &Item) -> Refusal {
     Refusal::Reject(format!("{} does not match its checksum in the store", item.path))
 }
 
-/// A run of an object's bytes.
 async fn gather(store: &Store, key: &str, run: Range<u64>, bytes: &mut Buffer) -> Result<(), StoreError> {
     let mut reading = store.read(key, run.start, run.end - run.start).await?;
     while let Some(piece) = reading.next().await? {
@@ -216,7 +214,6 @@ async fn gather(store: &Store, key: &str, run: Range<u64>, bytes: &mut Buffer) -
     Ok(())
 }
 
-/// Whether these are the bytes of a file.
 fn is_whole(item: &Item, bytes: &[u8]) -> bool {
     let mut sums = Sums::default();
     sums.add(bytes);

@@ -25,11 +25,11 @@ use crate::supervisor::checkpoints::restore::local_files::{equal_files, has_othe
 use crate::supervisor::checkpoints::store::claim::Remote;
 use crate::supervisor::checkpoints::store::commits::lacks;
 
-/// A restore that another process disturbs looks at the directory again this many times.
+/// How often a restore that another process disturbs is tried.
 const TRIES: u32 = 3;
 
 impl Mirror {
-    /// Puts one commit in place. Returns how many bytes came from the store.
+    /// Puts one commit in place. Returns the bytes fetched from the store.
     pub(crate) async fn bring(&self, remote: &Remote, manifest: &Manifest) -> Result<u64, Refusal> {
         for _ in 0..TRIES {
             if let Some(fetched) = self.try_to_bring(remote, manifest).await? {
@@ -43,9 +43,9 @@ impl Mirror {
         ))))
     }
 
-    /// `None`: another process put something in place or took something away meanwhile.
+    /// `None`: another process changed the directory meanwhile.
     async fn try_to_bring(&self, remote: &Remote, manifest: &Manifest) -> Result<Option<u64>, Refusal> {
-        // Errors: the store does not hold all of it.
+        // Fails if the store does not hold the whole commit.
         let whole = async || match lacks(&remote.store, manifest).await {
             Ok(None) => Ok(()),
             Ok(Some(why)) => Err(Refusal::Reject(why)),
@@ -72,7 +72,7 @@ impl Mirror {
         } else {
             let needed = wanted.iter().map(|item| item.size).sum();
             if let Err(stop) = self.check_space(&dir, needed).await {
-                // A commit that is not complete needs no space.
+                // The error of an incomplete commit has priority.
                 return Err(whole().await.err().unwrap_or(stop));
             }
             self.listeners.begin(needed);
@@ -82,7 +82,7 @@ impl Mirror {
                 Fetching { store: &remote.store, dir: &dir, config: &self.config, listeners: &self.listeners };
             if let Err(stop) = futures_util::try_join!(whole(), fetching.fetch(wanted, &temporary)) {
                 scratch.give_up(&dir).await;
-                // A file may be missed by either first; the listing says it better.
+                // The check of the listing has the clearer error for a missing file.
                 if matches!(stop, Refusal::Reject(_)) {
                     whole().await?;
                 }
@@ -100,15 +100,15 @@ impl Mirror {
                 faults: faults.clone(),
                 aside: None,
             };
-            // It runs to its end even if the caller stops waiting, and keeps the turn and the scratch directory until then.
+            // Runs to its end even if the caller stops waiting, and keeps the lock and the scratch directory until then.
             let done = blocking(move || {
                 let installed = install.carry_out(&temporary);
-                // It may be what fills the disk.
+                // Removed also after an error, because it may fill the disk.
                 let removed = scratch.remove(&install.dir);
                 Ok((turn, installed, removed, install))
             });
             let (turn, installed, removed, install) = done.await.map_err(local)?;
-            self.tell_moved(&install);
+            self.report_moved(&install);
             match installed {
                 Ok(true) => removed.map_err(local)?,
                 Ok(false) => return Ok(None),
@@ -135,8 +135,8 @@ impl Mirror {
         blocking(move || walk::walk(&dir)).await
     }
 
-    /// What a restore of this commit moves aside. Where other nodes may use the directory, what is not of this node's commit
-    /// may be theirs.
+    /// The paths that a restore of this commit moves aside. If other nodes may use the directory, files outside this commit
+    /// stay.
     pub(crate) fn moves(&self, listing: &Listing, manifest: &Manifest, equal: &HashSet<String>) -> Vec<String> {
         to_move(listing, manifest, equal, &self.config.options.exclusions, !self.config.has_other_nodes)
     }
@@ -156,19 +156,19 @@ impl Mirror {
         ))))
     }
 
-    fn tell_moved(&self, install: &Install) {
+    fn report_moved(&self, install: &Install) {
         let (Some(aside), Some(first)) = (&install.aside, install.moves.first()) else { return };
         let first = and_more(first, install.moves.len());
         self.note(format!(
-            "{first} in {} is not as in the store's newest commit, which is restored: what lay there is kept in {aside}; delete it when it is not needed",
+            "{first} in {} differs from the store's newest commit, which is restored: the local version is kept in {aside}; delete it when it is not needed",
             self.config.dir.display()
         ));
     }
 }
 
-/// What a restore moves aside: other files in the place of a file of the commit, and, with `extras`, what the commit
-/// does not have. What is excluded from commits stays, unless it is in the way. A directory of which everything is moved is
-/// moved as one.
+/// The paths that a restore moves aside: files that differ from the commit, and, with `extras`, files that are not in it.
+/// Files that are excluded from commits stay, unless they are in the way. A directory of which everything is moved is moved
+/// as one.
 fn to_move(
     listing: &Listing,
     manifest: &Manifest,
@@ -200,10 +200,10 @@ fn to_move(
     whole_directories(listing, &moved, &parents)
 }
 
-/// These paths, with the largest directories in place of all that is in them.
+/// These paths, with whole directories in place of their contents.
 fn whole_directories(listing: &Listing, moved: &[&str], parents: &HashSet<&str>) -> Vec<String> {
     let all: HashSet<&str> = moved.iter().copied().collect();
-    // A directory stays where something in it stays, or belongs there.
+    // A directory stays if a file in it stays or will be installed.
     let mut stays: HashSet<&str> = parents.clone();
     for entry in listing.entries() {
         let is_kept = entry.kind != Kind::Directory && !around(&entry.path).any(|path| all.contains(path));
@@ -219,32 +219,32 @@ fn whole_directories(listing: &Listing, moved: &[&str], parents: &HashSet<&str>)
     whole.into_iter().collect()
 }
 
-/// What was fetched, on its way into place.
+/// The installation of fetched files.
 struct Install {
     dir: Arc<Beneath>,
     node: u32,
     attempt: String,
-    /// What is moved aside.
+    /// The paths to move aside.
     moves: Vec<String>,
-    /// What lay there when it was looked at.
+    /// The listing from before the fetch.
     before: Listing,
     /// Links and directories of the commit.
     others: Vec<Item>,
     faults: Faults,
-    /// Where it was moved to.
+    /// The directory of moved files.
     aside: Option<String>,
 }
 
 impl Install {
-    /// Moves what was fetched into place, and what stood there aside. False: another process was there first. Errors: with
-    /// the path that could not be moved, if it was that.
+    /// Moves local files aside and fetched files into place. False: another process changed the directory first. Errors:
+    /// with the path that could not be moved, if any.
     fn carry_out(&mut self, temporary: &str) -> Result<bool, (Option<String>, io::Error)> {
         let dir = Arc::clone(&self.dir);
         let here = |error| (None, error);
         if !self.is_as_seen(&dir) {
             return Ok(false);
         }
-        // From here on the directory is half of one and half of the other: only the store tells what belongs there.
+        // From here on the directory may mix two commits, and only the store is reliable.
         record::begin_restore(&dir, self.node).map_err(here)?;
         self.faults.point(23);
         if !self.moves.is_empty() {
@@ -252,7 +252,7 @@ impl Install {
             for path in &self.moves {
                 let to = format!("{place}/{path}");
                 if let Err(error) = dir.rename(path, &to) {
-                    // All is as it was.
+                    // Nothing was changed yet.
                     if self.aside.is_none() {
                         record::end_restore(&dir).map_err(here)?;
                     }
@@ -273,7 +273,7 @@ impl Install {
         }
     }
 
-    /// Whether the places that files are moved from are as they were when they were looked at.
+    /// Whether the paths to move aside are the same files as in the listing.
     fn is_as_seen(&self, dir: &Beneath) -> bool {
         self.moves.iter().all(|path| {
             let (now, then) = (dir.look(path), self.before.get(path));
@@ -281,7 +281,7 @@ impl Install {
         })
     }
 
-    /// Moves the content of this temporary directory to its place; a directory that is not there yet, as one.
+    /// Moves the content of this temporary directory into place. A directory that does not exist yet is moved as one.
     fn put(&self, dir: &Beneath, temporary: &str, within: &str, at: &mut String, free: &mut bool) -> io::Result<()> {
         let source = |path: &str| join(temporary, path);
         for name in dir.names(&if within.is_empty() { temporary.to_owned() } else { source(within) })? {
@@ -294,7 +294,7 @@ impl Install {
                     dir.rename(&source(&path), &path)?;
                     self.faults.point(25);
                 }
-                // Another process has put it there since, and may use it.
+                // Another process has created it meanwhile and may use it.
                 Some(_) => *free = false,
             }
         }

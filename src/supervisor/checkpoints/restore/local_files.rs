@@ -17,8 +17,8 @@ use crate::supervisor::checkpoints::mirror::Mirror;
 /// Bytes read at a time.
 const PART: u64 = 8 << 20;
 
-/// Paths of the manifest's files and links that are in the directory unchanged: with equal size and checksum, with the
-/// same target. Errors: as open(2) of the directory.
+/// Paths of the manifest's files and links that the directory has unchanged: with equal size and checksum, or equal target.
+/// Errors: as open(2) of the directory.
 pub(crate) async fn equal_files(
     dir: &Arc<Beneath>,
     manifest: &Manifest,
@@ -76,17 +76,16 @@ fn is_equal(file: &File, item: &Item) -> io::Result<bool> {
     Ok(sums.are_of(item))
 }
 
-/// Whether every file of the manifest is in the directory with its size. Those that were not fetched get the manifest's
-/// times, so that what depends on the order of files sees it as it was committed; where that may not be (another user's
-/// file), they keep theirs. Errors: as stat(2).
+/// Whether every file of the manifest is in the directory with its size. Files that were not fetched get the manifest's
+/// modification times, because frameworks may compare them; files of other users keep theirs. Errors: as stat(2).
 pub(crate) async fn settle(dir: &Arc<Beneath>, manifest: &Manifest, equal: &HashSet<String>) -> io::Result<bool> {
     let dir = Arc::clone(dir);
     let files: Vec<(Item, bool)> = manifest.regular().map(|item| (item.clone(), equal.contains(&item.path))).collect();
     blocking(move || {
         for (item, is_old) in files {
-            let there = dir.look(&item.path)?.filter(|there| there.kind == Kind::File && there.size == item.size);
-            let Some(there) = there else { return Ok(false) };
-            if is_old && there.mtime_ns != item.mtime_ns {
+            let entry = dir.look(&item.path)?.filter(|entry| entry.kind == Kind::File && entry.size == item.size);
+            let Some(entry) = entry else { return Ok(false) };
+            if is_old && entry.mtime_ns != item.mtime_ns {
                 let _ = dir.read_file(&item.path).and_then(|file| set_time(&file, item.mtime_ns));
             }
         }

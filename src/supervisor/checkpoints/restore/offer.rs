@@ -1,5 +1,4 @@
-//! What this node of a gang can restore: complete checkpoints of the directory, and its commits in the store. Nothing is
-//! restored here.
+//! Lists what this node of a gang can restore: complete checkpoints of the directory, and its commits in the store.
 
 use std::cmp::Reverse;
 
@@ -18,20 +17,19 @@ use crate::supervisor::checkpoints::restore::offered::Source;
 use crate::supervisor::checkpoints::store::claim::Remote;
 use crate::supervisor::checkpoints::store::commits::judge;
 
-/// Commits that are looked at at once.
+/// Commits that are checked at once.
 const AT_ONCE: usize = 4;
-/// Commits of the store that are looked at.
+/// The maximum of commits to check.
 const MOST_COMMITS: usize = 32;
 
-/// Begins the name of the file in the leader's checkpoint directory by which the others see whether they share it.
+/// The prefix of the file in the leader's checkpoint directory that shows the other nodes whether they share it.
 pub(crate) const LEADERS_FILE: &str = "gang-leader-";
 
-/// That file.
 pub(crate) fn leaders_file(leader: Incarnation) -> String {
     format!("{OWN}/{LEADERS_FILE}{:032x}", leader.0)
 }
 
-/// The hash of a commit, as it travels.
+/// The hash of a commit in messages.
 pub(crate) fn hash_of(name: &CommitName) -> u64 {
     u64::from_str_radix(&name.hash, 16).unwrap_or_default()
 }
@@ -52,15 +50,15 @@ impl Mirror {
         }
         match self.remote.clone() {
             Some(remote) if !never => {
-                self.still_ours(&remote).await?;
+                self.check_claim(&remote).await?;
                 let which = Which::First(None);
                 let newest = self.choices(&remote, which).await?.into_iter().next();
                 let seen = newest.as_ref().zip(record.as_ref()).filter(|(name, record)| has_seen(record, which, name));
                 match (&newest, seen) {
                     (None, _) => self.begin(None).await?,
-                    (Some(_), Some((name, record))) if self.has_something(record).await? => {
+                    (Some(_), Some((name, record))) if self.has_newest(record).await? => {
                         match judge(&remote.store, name).await.map_err(|error| self.config.away(&error))? {
-                            Ok(manifest) => self.go_on_here(which, name, &manifest, record).await?,
+                            Ok(manifest) => self.resume_from_directory(which, name, &manifest, record).await?,
                             Err(_) => self.begin(None).await?,
                         }
                     }
@@ -71,18 +69,18 @@ impl Mirror {
                     }
                 }
             }
-            _ => self.begin_with_what_lies_here(record).await?,
+            _ => self.begin_with_directory(record).await?,
         }
         if never {
             self.ignored = self.followed().await.ok();
             return Ok(());
         }
-        // The directory of all is node 0's to tidy.
+        // Node 0 tidies a shared directory.
         if self.leaves_commits_to_chief() { Ok(()) } else { self.settle_after_death().await }
     }
 
-    /// What can be restored now; no process writes. `leader`: the agent whose file shows that the directory is shared.
-    /// Errors: as [`Mirror::restore`].
+    /// Lists what can be restored, while no process writes. `leader`: the agent whose file shows that the directory is
+    /// shared. Errors: as [`Mirror::restore`].
     pub(crate) async fn offer(&mut self, leader: Option<Incarnation>) -> Result<Offer, Failure> {
         let is_half = self.in_dir(|dir| Ok(record::is_half_restored(&dir))).await.unwrap_or(false);
         let is_behind = self.remote.is_some() && self.lacks_the_newest().await?;
@@ -94,17 +92,17 @@ impl Mirror {
         let is_first = !std::mem::replace(&mut self.in_gang.has_offered, true);
         let stored = match self.remote.clone().filter(|_| !self.in_gang.follows_chief || self.is_chief()) {
             Some(remote) if is_first || remote.answers().await => self.stored(&remote).await?,
-            // It was logged. The directory is enough to go on.
+            // The failure was logged, and the directory is enough.
             Some(_) | None => Vec::new(),
         };
         let is_as_committed = !here.is_empty() && self.is_as_committed().await;
         let is_chiefs = self.in_gang.follows_chief && is_as_committed;
         let has_own_checkpoints = !stored.is_empty() || !here.is_empty() && !is_chiefs;
         let (here, older) = here.split_at(here.len().min(1));
-        // What is in the directory and in the store alike is the store's commit.
+        // A checkpoint that is in both is offered as the store's commit.
         let newest: Option<(Step, Source)> = here.first().filter(|_| stored.is_empty() || !is_as_committed).cloned();
         let mut rest: Vec<(Step, Source)> = older.iter().cloned().chain(stored).collect();
-        // The directory's checkpoint of a step is preferred: going back to it moves the newer files only.
+        // The directory's checkpoint of a step is preferred, because restoring it only moves newer files.
         rest.sort_by_key(|(step, _)| Reverse(step.step));
         let mut all: Vec<(Step, Source)> = Vec::new();
         for (step, source) in newest.into_iter().chain(rest) {
@@ -168,15 +166,15 @@ impl Mirror {
         Ok(all)
     }
 
-    /// The commits of this node that are complete and were not passed over, the newest first.
+    /// The complete commits of this node that no decision has marked, the newest first.
     async fn stored(&mut self, remote: &Remote) -> Result<Vec<(Step, Source)>, Failure> {
         let names = self.choices(remote, Which::First(None)).await?;
         let notes = remote.store.list(BAD).await.map_err(|error| self.config.away(&error))?;
         let restoring = self.config.restoring;
-        let ours = self.attempt().cloned();
-        let is_ours = |name: &CommitName| Some(&name.stamp.attempt) == ours.as_ref();
+        let own = self.attempt().cloned();
+        let is_own = |name: &CommitName| Some(&name.stamp.attempt) == own.as_ref();
         let is_wanted = |name: &CommitName| {
-            is_ours(name) || restoring.what != Restore::Never && restoring.step.is_none_or(|step| name.step == step)
+            is_own(name) || restoring.what != Restore::Never && restoring.step.is_none_or(|step| name.step == step)
         };
         let mut names: Vec<CommitName> = names
             .into_iter()
@@ -187,14 +185,14 @@ impl Mirror {
         names.extend(kept.filter(|kept| !names.contains(kept)));
         let whole = &self.in_gang.whole;
         let judged = names.iter().map(|name| async move {
-            let is_whole = is_ours(name) || whole.contains(&name.stamp);
+            let is_whole = is_own(name) || whole.contains(&name.stamp);
             Ok((name, is_whole || judge(&remote.store, name).await?.is_ok()))
         });
         let judged: Result<Vec<(&CommitName, bool)>, _> = stream::iter(judged).buffered(AT_ONCE).try_collect().await;
         let judged = judged.map_err(|error| self.config.away(&error))?;
         let whole: Vec<CommitName> = judged.into_iter().filter(|(_, is)| *is).map(|(name, _)| name.clone()).collect();
         self.in_gang.whole.extend(whole.iter().map(|name| name.stamp.clone()));
-        // A name says 0 where there is no step.
+        // In a name, 0 means that there is no step.
         let step = |name: &CommitName| Step {
             step: Some(name.step).filter(|step| *step > 0),
             hash: hash_of(name),

@@ -1,14 +1,14 @@
-//! What this node of a gang has offered.
+//! The checkpoints that this node of a gang has offered.
 
 use std::collections::BTreeSet;
 
 use crate::rules::gang::message::Step;
 use crate::rules::store::names::{CommitName, Stamp};
 
-/// Where a checkpoint comes from.
+/// The place of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// The directory as it is.
+    /// The present directory.
     Here,
     /// An older checkpoint in the directory.
     Unit(String),
@@ -16,16 +16,16 @@ pub(crate) enum Source {
     Store(CommitName),
 }
 
-/// What the mirror knows as the node of a gang.
+/// The state of the mirror in a gang.
 #[derive(Debug, Default)]
 pub(crate) struct GangProgress {
-    /// What was offered last, and where it comes from.
+    /// The last offer, with the place of each checkpoint.
     pub(crate) offered: Vec<(Step, Source)>,
     /// Whether the directory's checkpoints may be resumed from and committed.
     pub(crate) directory_counts: bool,
-    /// Whether the directory has what node 0 restored: this node commits nothing of it.
+    /// Whether the directory has the checkpoint of node 0, which this node does not commit.
     pub(crate) follows_chief: bool,
-    /// The newest step that all have.
+    /// The newest step that all nodes have.
     pub(crate) kept: Option<u64>,
     pub(super) has_offered: bool,
     /// Commits that were found complete.

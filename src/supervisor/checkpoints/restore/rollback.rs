@@ -1,5 +1,5 @@
-//! Before an attempt: moves files that the last attempt may have left half written to `.trainit/torn`, and puts the last
-//! commit's version back.
+//! Before an attempt: moves files that the last attempt may have left incomplete to `.trainit/torn`, and puts the last commit's
+//! version back.
 
 use std::io;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use crate::supervisor::checkpoints::failure::{Failure, Refusal};
 use crate::supervisor::checkpoints::mirror::Mirror;
 use crate::supervisor::checkpoints::restore::fetch::Fetching;
 
-/// What the run can do without waits for the file system of the directory for so long.
+/// The time limit for optional work on the directory's file system.
 const AT_MOST: Duration = Duration::from_secs(5);
 
 impl Mirror {
-    /// To be asked when no process writes. Returns why what the last commit has cannot be put back, where it cannot: nothing
-    /// was moved then. Errors: as [`Mirror::restore`].
+    /// Called while no process writes. Returns the reason if the last commit's version cannot be put back; then nothing was
+    /// moved. Errors: as [`Mirror::restore`].
     pub(crate) async fn roll_back(&mut self, how: How) -> Result<Option<String>, Failure> {
         let rollback = self.watcher.after_death(how).await.map_err(|error| self.config.unusable(&error))?;
         if rollback == Rollback::default() {
@@ -60,7 +60,7 @@ impl Mirror {
         if let Err(error) = removed {
             self.note(format!("cannot remove {TEMPORARY}: {error}; it takes up room"));
         }
-        self.tell_rolled_back(&back, &moved);
+        self.report_rolled_back(&back, &moved);
         let mut last = self.watcher.last();
         for entry in moved.entries {
             if let Some(last) = &mut last {
@@ -73,7 +73,7 @@ impl Mirror {
         Ok(None)
     }
 
-    fn tell_rolled_back(&self, back: &RollingBack, moved: &Moved) {
+    fn report_rolled_back(&self, back: &RollingBack, moved: &Moved) {
         let Some((first, why)) = back.rollback.to_torn.first() else { return };
         let first = and_more(first, back.rollback.to_torn.len());
         let then = match back.items.len() {
@@ -87,8 +87,8 @@ impl Mirror {
         ));
     }
 
-    /// An attempt is about to run, or has finished writing. If that cannot be written, a later start takes what is
-    /// there as it is.
+    /// Marks that an attempt is about to run, or that it has finished writing. Without the mark, a later start does not move
+    /// incomplete files.
     pub(crate) async fn mark_unfinished(&self, is_unfinished: bool) {
         let (dir, path) = (self.config.dir.clone(), self.unfinished());
         let marked = blocking(move || {
@@ -102,13 +102,14 @@ impl Mirror {
         format!("{OWN}/unfinished-{:05}", self.config.node)
     }
 
-    /// So long ago by the clock of the directory's file system, nanoseconds since 1970; `None`: it cannot be asked.
+    /// The time `ago` before now on the clock of the directory's file system, nanoseconds since 1970; `None`: it does not
+    /// answer.
     pub(crate) async fn file_time(&self, ago: Duration) -> Option<i64> {
         let now = tokio::time::timeout(AT_MOST, self.in_dir(|dir| now(&dir))).await.ok()?.ok()?;
         now.checked_sub(i64::try_from(ago.as_nanos()).ok()?)
     }
 
-    /// What is known of the writer at a start: whether an attempt ran in this directory and was not seen to finish.
+    /// The state of the writer at a start: killed, if an attempt in this directory has not marked its end.
     pub(crate) async fn writer_before(&self) -> Writer {
         let path = self.unfinished();
         let mark = self.in_dir(move |dir| dir.look(&path)).await;
@@ -119,15 +120,15 @@ impl Mirror {
 struct RollingBack {
     dir: Arc<Beneath>,
     rollback: Rollback,
-    /// What is put back.
+    /// The items to put back.
     items: Vec<Item>,
     attempt: String,
 }
 
 struct Moved {
-    /// Where it was moved to.
+    /// The directory of moved files.
     place: String,
-    /// The entries of what was put back.
+    /// The entries of the files that were put back.
     entries: Vec<Entry>,
 }
 

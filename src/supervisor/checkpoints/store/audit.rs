@@ -1,5 +1,4 @@
-//! Checks every commit of the store, by the sizes of its objects or by every byte, and lists all problems. For people: restores
-//! and retention only ask whether a commit is whole.
+//! Checks every commit of the store, by the sizes of its objects or by every byte, and lists all problems.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashSet};
@@ -14,23 +13,23 @@ use crate::supervisor::checkpoints::directory::sums::Sums;
 use crate::supervisor::checkpoints::mirror::Mirror;
 use crate::supervisor::checkpoints::store::commits::{commits, lack, read, sizes};
 
-/// Objects that are read at once, at most.
+/// The maximum of objects that are read at once.
 const AT_ONCE: usize = 8;
 
-/// A commit and what was found of it.
+/// The audit of one commit.
 #[derive(Debug)]
 pub struct Audited {
     /// Its name.
     pub name: CommitName,
-    /// What it says; `None` where that cannot be used.
+    /// Its manifest; `None` if it cannot be used.
     pub manifest: Option<Manifest>,
-    /// All that is wrong with it; empty: it can be restored.
+    /// All problems; empty: it can be restored.
     pub problems: Vec<Problem>,
-    /// A note says that a trainer failed twice soon after going on from it. A new start heeds none.
+    /// Whether a note says that a trainer failed twice soon after resuming from it. A new start ignores the note.
     pub is_poisoned: bool,
 }
 
-/// What is wrong with a commit.
+/// A problem of a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// The file, relative to the checkpoint directory; `None`: the manifest itself.
@@ -40,7 +39,7 @@ pub struct Problem {
 }
 
 impl Mirror {
-    /// Every commit, newest first, its objects there with their sizes or not. What is let go meanwhile is left out.
+    /// Every commit, newest first, checked by the sizes of its objects. Commits that are deleted meanwhile are left out.
     pub async fn listed(&self) -> Result<Vec<Audited>, StoreError> {
         let mut all = Vec::new();
         let Some(store) = self.remote.as_ref().map(|remote| &remote.store) else { return Ok(all) };
@@ -49,8 +48,8 @@ impl Mirror {
             let is_poisoned = notes.iter().any(|note| note.key == name.stamp.bad_key());
             let (manifest, problems) = match read(store, &name).await? {
                 Ok(manifest) => {
-                    let there = sizes(store, manifest.regular()).await?;
-                    let problem = |item: &Item| Some(Problem::of(item, lack(item, &there)?));
+                    let sizes = sizes(store, manifest.regular()).await?;
+                    let problem = |item: &Item| Some(Problem::of(item, lack(item, &sizes)?));
                     let problems = manifest.regular().filter_map(problem).collect();
                     (Some(manifest), problems)
                 }
@@ -62,8 +61,8 @@ impl Mirror {
         Ok(all)
     }
 
-    /// As [`Mirror::listed`], every byte read and summed; what several commits name is read once. `progress`
-    /// hears bytes done and bytes in all. Errors: the store cannot be asked at all.
+    /// [`Mirror::listed`], with every byte read and checked. Shared objects are read once. Calls `progress` with the bytes
+    /// done and the bytes in all. Errors: the store does not answer.
     pub async fn verified(&self, progress: &dyn Fn(u64, u64)) -> Result<Vec<Audited>, StoreError> {
         let mut all = self.listed().await?;
         let Some(store) = self.remote.as_ref().map(|remote| &remote.store) else { return Ok(all) };
@@ -94,7 +93,7 @@ impl Mirror {
 }
 
 impl Audited {
-    /// Files of which nothing is known to be wrong yet.
+    /// Files without a known problem.
     fn to_read(&self) -> impl Iterator<Item = &Item> {
         let lacking: HashSet<&str> = self.problems.iter().filter_map(|p| p.path.as_deref()).collect();
         let items = self.manifest.iter().flat_map(Manifest::regular);
@@ -108,8 +107,8 @@ impl Problem {
     }
 }
 
-/// Takes out the commits that lack something because retention has let go of them meanwhile: the manifest goes first. A
-/// listing alone may have lost a page, and an answer alone may be spoilt.
+/// Removes commits that retention has deleted meanwhile: their manifests are gone. Both the listing and the object must say so,
+/// because a listing may have lost a page and a response may be damaged.
 async fn leave_out_gone(store: &Store, all: &mut Vec<Audited>) -> Result<(), StoreError> {
     if all.iter().all(|audited| audited.problems.is_empty()) {
         return Ok(());
@@ -124,7 +123,7 @@ async fn leave_out_gone(store: &Store, all: &mut Vec<Audited>) -> Result<(), Sto
     Ok(())
 }
 
-/// What is wrong with a file whose object was read.
+/// The problem of a file whose object was read.
 fn differs(item: &Item, read: &Result<Sums, String>) -> Option<String> {
     let path = &item.path;
     let (now, then) = match read {
@@ -135,8 +134,8 @@ fn differs(item: &Item, read: &Result<Sums, String>) -> Option<String> {
         .then(|| format!("{path} does not match its checksum: crc32c {now} in the store, {then} when it was committed"))
 }
 
-/// Reads an object to its end; `report` is called for all its bytes, also for those that cannot be read. The inner error is this object's
-/// alone.
+/// Reads an object to its end. Calls `report` for all its bytes, also for those that cannot be read. The inner error concerns
+/// only this object.
 async fn summed(store: &Store, item: &Item, report: &dyn Fn(u64)) -> Result<Result<Sums, String>, StoreError> {
     let left = Cell::new(item.size);
     let sum = async {
@@ -188,8 +187,8 @@ mod tests {
         Mirror::open(Config { role: Role::Looks, ..config() }).await.expect("opens")
     }
 
-    /// Deletes the older commit as retention does, the manifest and then the data, or the data alone.
-    fn let_go(place: &Path, all: bool) {
+    /// Deletes the older commit as retention does, or only its data.
+    fn delete_older(place: &Path, all: bool) {
         let (stamp, store) = ("0000000001-000001", place.join("store"));
         for entry in fs::read_dir(store.join(".trainit/commits")).expect("reads").flatten() {
             if all && entry.file_name().to_string_lossy().starts_with(stamp) {
@@ -208,16 +207,16 @@ mod tests {
         let place = tempfile::tempdir().expect("temporary directory");
         let mirror = two_commits(place.path()).await;
         let is_there = Cell::new(true);
-        // The newer one's objects come first: some of them are under way, and the older one's is not.
+        // The newer commit's objects are read first, so the older one's object is not open yet.
         let progress = |_: u64, _: u64| {
             if is_there.replace(false) {
-                let_go(place.path(), true);
+                delete_older(place.path(), true);
             }
         };
         assert_eq!(problems(mirror.verified(&progress).await), [(1, 0)]);
         let place = tempfile::tempdir().expect("temporary directory");
         let mirror = two_commits(place.path()).await;
-        let_go(place.path(), false);
+        delete_older(place.path(), false);
         for found in [mirror.listed().await, mirror.verified(&|_, _| {}).await] {
             assert_eq!(problems(found), [(1, 0), (9, 1)]);
         }

@@ -1,4 +1,4 @@
-//! Claims this run's attempt number in the store, and finds out whether the store keeps conditional writes.
+//! Claims this run's attempt number in the store, and tests whether the store supports conditional writes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,29 +13,29 @@ use crate::rules::store::plan::{self, Standing};
 use crate::supervisor::checkpoints::directory::disk::nonce;
 use crate::supervisor::checkpoints::store::commits::{attempts, commits};
 
-/// How often a store is asked for commits that it has shown before.
+/// How often commits that the store has shown before are requested.
 const LOOKS: u32 = 4;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 
-/// What was written half is left alone for this long: a process may be writing it.
+/// Temporary files stay for this long, because a process may be writing them.
 pub(crate) const STAGED: Duration = Duration::from_secs(600);
 
-/// The store of a run, and the run's place in it.
+/// The store of a run, and the run's claim.
 #[derive(Debug, Clone)]
 pub(crate) struct Remote {
     pub(crate) store: Arc<Store>,
     pub(crate) address: Address,
-    /// Our claim; `None` where nothing is to be committed.
+    /// This run's claim; `None` if it does not commit.
     pub(crate) claim: Option<Claim>,
 }
 
 impl Remote {
-    /// Our attempt; `None` where nothing is to be committed.
+    /// This run's attempt; `None` if it does not commit.
     pub(crate) fn attempt(&self) -> Option<&Attempt> {
         self.claim.as_ref().map(|claim| &claim.attempt)
     }
 
-    /// The line for a store that does not know this run, although it was claimed.
+    /// The error for a store without this run's claim.
     pub(crate) fn unclaimed(&self) -> String {
         let claim = self.attempt().map_or(String::new(), Attempt::key);
         format!(
@@ -44,8 +44,8 @@ impl Remote {
         )
     }
 
-    /// Where our attempt stands; `None` where nothing is to be committed. A claim that is gone is made again where the store
-    /// still has a commit that we know of: a rule of the bucket may delete what is old.
+    /// The state of this run's claim; `None` if it does not commit. A claim that is gone is created again if the store has
+    /// the `known` commit: a rule of the bucket may delete old objects.
     pub(crate) async fn standing(&self, known: Option<&Stamp>) -> Result<Option<Standing>, StoreError> {
         let Some(Claim { attempt, body, .. }) = &self.claim else { return Ok(None) };
         let standing = plan::standing(attempt, &attempts(&self.store).await?);
@@ -54,26 +54,26 @@ impl Remote {
         }
         Ok(Some(match self.store.create(&attempt.key(), body.clone()).await? {
             Created::Own => Standing::Newest,
-            // Another has taken the number meanwhile.
+            // Another run has taken the number meanwhile.
             Created::Taken => Standing::Overtaken(attempt.clone()),
         }))
     }
 }
 
-/// An attempt number that is this run's alone.
+/// An attempt number that only this run has.
 #[derive(Debug, Clone)]
 pub(crate) struct Claim {
     pub(crate) attempt: Attempt,
-    /// What it says in the store.
+    /// Its content in the store.
     pub(crate) body: Vec<u8>,
-    /// Whether the store keeps two runs apart.
+    /// Whether put-if-absent works, so that two runs never claim the same number.
     pub(crate) honest: bool,
-    /// Whether it held commits.
+    /// Whether the store had commits.
     pub(crate) saw_commits: bool,
 }
 
-/// Claims the next free attempt number, and finds out whether the store keeps two runs apart. A store that lets the same key
-/// be put twice does not; then a random tag tells this run from another of the same number.
+/// Claims the next free attempt number, and tests put-if-absent. If the store ignores it, a random tag distinguishes this run
+/// from another one with the same number.
 pub(crate) async fn claim(store: &Store) -> Result<Claim, StoreError> {
     let probe = format!("{PROBES}/{}", nonce());
     let asked = try_join3(store.create(&probe, nonce().into_bytes()), attempts(store), commits(store));
@@ -83,7 +83,7 @@ pub(crate) async fn claim(store: &Store) -> Result<Claim, StoreError> {
     before.extend(commits.into_iter().map(|name| name.stamp.attempt));
     let honest = first == Created::Own && store.create_or_exists(&probe, nonce().into_bytes()).await?;
     let body = body();
-    // What is left of a probe costs little: failing to delete it is no reason to stop.
+    // A probe that cannot be deleted is no error.
     let (attempt, _) = join(claim_from(store, plan::next_number(&before), honest, &body), store.delete(&probe)).await;
     Ok(Claim { attempt: attempt?, body, honest, saw_commits })
 }
@@ -109,9 +109,9 @@ fn body() -> Vec<u8> {
     serde_json::json!({ "nonce": nonce(), "started_unix": unix }).to_string().into_bytes()
 }
 
-/// The commits of a store that held some when it was claimed. Whatever retention runs meanwhile leaves one; a store that
-/// shows none is asked again. Errors: it goes on showing none, and training would begin from scratch beside them.
-pub(crate) async fn still_shown(store: &Store) -> Result<Vec<CommitName>, StoreError> {
+/// The commits of a store that had some when it was claimed. Retention always leaves one, so an empty listing is requested
+/// again. Errors: it stays empty, and training would begin from scratch beside the commits.
+pub(crate) async fn expected_commits(store: &Store) -> Result<Vec<CommitName>, StoreError> {
     for _ in 0..LOOKS {
         let names = commits(store).await?;
         if !names.is_empty() {

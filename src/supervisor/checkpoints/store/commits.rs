@@ -10,13 +10,13 @@ use crate::rules::store::manifest::{Item, LIMIT, Manifest};
 use crate::rules::store::names::{ATTEMPTS, Attempt, COMMITS, CommitName, prefix_of_data};
 use crate::supervisor::checkpoints::failure::Stop;
 
-/// Every attempt that was ever claimed.
+/// Every claimed attempt.
 pub(crate) async fn attempts(store: &Store) -> Result<Vec<Attempt>, StoreError> {
     let objects = store.list(ATTEMPTS).await?;
     Ok(objects.iter().filter_map(|o| Attempt::from_key(&o.key)).collect())
 }
 
-/// Every commit's name, newest first: the largest (attempt, sequence), whatever step or time says.
+/// Every commit's name, newest first, in the order of (attempt, sequence).
 pub(crate) async fn commits(store: &Store) -> Result<Vec<CommitName>, StoreError> {
     Ok(commits_among(&store.list(COMMITS).await?))
 }
@@ -29,8 +29,8 @@ pub(crate) fn commits_among(objects: &[Object]) -> Vec<CommitName> {
     names
 }
 
-/// Reads a manifest and looks whether all its objects are there with their sizes. The inner error says why the commit
-/// must be passed over.
+/// Reads a manifest and checks that all its objects exist with their sizes. The inner error says why the commit must be passed
+/// over.
 pub(crate) async fn judge(store: &Store, name: &CommitName) -> Result<Result<Manifest, String>, StoreError> {
     match read(store, name).await? {
         Ok(manifest) => Ok(lacks(store, &manifest).await?.map_or(Ok(manifest), Err)),
@@ -38,18 +38,18 @@ pub(crate) async fn judge(store: &Store, name: &CommitName) -> Result<Result<Man
     }
 }
 
-/// The manifest alone. The inner error says why the commit must be passed over: an answer that is spoilt is no reason.
+/// Reads a manifest. The inner error says why the commit must be passed over. A damaged response is an outer error.
 pub(crate) async fn read(store: &Store, name: &CommitName) -> Result<Result<Manifest, String>, StoreError> {
     let key = name.key();
-    let is_spoilt = |got: &Result<Bytes, StoreError>| match got {
+    let is_damaged = |got: &Result<Bytes, StoreError>| match got {
         Ok(bytes) => CommitName::of(name.stamp.clone(), Some(name.step), bytes) != *name,
         Err(error) => error.is_doubtful(),
     };
     let mut got = store.get(&key, LIMIT + 1).await;
-    if is_spoilt(&got) {
+    if is_damaged(&got) {
         got = store.get(&key, LIMIT + 1).await;
     }
-    if !is_spoilt(&got) {
+    if !is_damaged(&got) {
         return got.map(|bytes| Manifest::read(name, &bytes));
     }
     match (store.size(&key).await?, got) {
@@ -61,7 +61,7 @@ pub(crate) async fn read(store: &Store, name: &CommitName) -> Result<Result<Mani
     }
 }
 
-/// The first of these commits, from this one on, whose manifest can be read, and where it stands.
+/// The first commit from index `from` on whose manifest can be read, with its index.
 pub(crate) async fn readable(
     store: &Store,
     names: &[CommitName],
@@ -75,15 +75,15 @@ pub(crate) async fn readable(
     Ok(None)
 }
 
-/// What the store does not hold as the manifest has it; `None`: nothing.
+/// What the store lacks of a manifest; `None`: nothing.
 pub(crate) async fn lacks(store: &Store, manifest: &Manifest) -> Result<Option<String>, StoreError> {
-    let there = sizes(store, manifest.regular()).await?;
-    Ok(manifest.regular().find_map(|item| lack(item, &there)))
+    let sizes = sizes(store, manifest.regular()).await?;
+    Ok(manifest.regular().find_map(|item| lack(item, &sizes)))
 }
 
-/// What is wrong with a file, from the sizes of the objects that are there.
-pub(crate) fn lack(item: &Item, there: &HashMap<String, u64>) -> Option<String> {
-    match there.get(&item.key) {
+/// The problem of a file, by the sizes of the store's objects.
+pub(crate) fn lack(item: &Item, sizes: &HashMap<String, u64>) -> Option<String> {
+    match sizes.get(&item.key) {
         Some(size) if item.fits(*size) => None,
         Some(size) if item.offset.is_some() => {
             Some(format!("{}, in which {} lies, has only {size} bytes in the store", item.key, item.path))
@@ -93,11 +93,11 @@ pub(crate) fn lack(item: &Item, there: &HashMap<String, u64>) -> Option<String> 
     }
 }
 
-/// Every object is there with its size, those of earlier commits too.
+/// Fails unless every object exists with its size, also those of earlier commits.
 pub(crate) async fn verify<'a>(store: &Store, items: impl Iterator<Item = &'a Item> + Clone) -> Result<(), Stop> {
     let items = items.filter(|item| !item.key.is_empty());
-    let there = sizes(store, items.clone()).await?;
-    match items.into_iter().find(|item| lack(item, &there).is_some()) {
+    let sizes = sizes(store, items.clone()).await?;
+    match items.into_iter().find(|item| lack(item, &sizes).is_some()) {
         Some(item) => Err(Stop::Lost(format!(
             "the store acknowledged {} and does not hold it whole; the checkpoint is not committed; earlier commits \
              remain; see that this is the store and nothing between, then start again",
@@ -107,7 +107,7 @@ pub(crate) async fn verify<'a>(store: &Store, items: impl Iterator<Item = &'a It
     }
 }
 
-/// Deletes all of these that can be. Errors: the first.
+/// Deletes as many of these as possible. Errors: the first.
 pub(crate) async fn delete_all(store: &Store, keys: &[String], each: impl Fn()) -> Result<(), StoreError> {
     let deletions = keys.iter().map(|key| async {
         store.delete(key).await?;
@@ -118,21 +118,21 @@ pub(crate) async fn delete_all(store: &Store, keys: &[String], each: impl Fn()) 
     deleted.fold(Ok(()), async |so_far, done| so_far.and(done)).await
 }
 
-/// What the store holds beside the objects of these files, with sizes: every commit that they come from is listed, and
-/// what no listing shows is asked for by its name, since a listing may have lost a page.
+/// The sizes of the objects of these files: the data of each commit is listed, and objects that no listing shows are requested
+/// by key, because a listing may have lost a page.
 pub(crate) async fn sizes(
     store: &Store,
     items: impl Iterator<Item = &Item> + Clone,
 ) -> Result<HashMap<String, u64>, StoreError> {
     let prefixes: BTreeSet<&str> = items.clone().map(|item| prefix_of_data(&item.key)).collect();
-    let mut there = HashMap::new();
+    let mut found = HashMap::new();
     for prefix in prefixes {
         let listed = store.list(prefix).await?;
-        there.extend(listed.into_iter().map(|o| (o.key, o.size)));
+        found.extend(listed.into_iter().map(|o| (o.key, o.size)));
     }
-    let lost: BTreeSet<&String> = items.map(|i| &i.key).filter(|key| !there.contains_key(*key)).collect();
+    let lost: BTreeSet<&String> = items.map(|i| &i.key).filter(|key| !found.contains_key(*key)).collect();
     let asked = lost.into_iter().map(|key| async move { Ok::<_, StoreError>((store.size(key).await?, key.clone())) });
-    let found: Vec<_> = stream::iter(asked).buffer_unordered(store.part_sizes().at_once).try_collect().await?;
-    there.extend(found.into_iter().filter_map(|(size, key)| Some((key, size?))));
-    Ok(there)
+    let looked_up: Vec<_> = stream::iter(asked).buffer_unordered(store.part_sizes().at_once).try_collect().await?;
+    found.extend(looked_up.into_iter().filter_map(|(size, key)| Some((key, size?))));
+    Ok(found)
 }

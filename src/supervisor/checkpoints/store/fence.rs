@@ -12,9 +12,9 @@ use crate::supervisor::checkpoints::failure::Stop;
 use crate::supervisor::checkpoints::store::claim::Remote;
 use crate::supervisor::checkpoints::store::commits::{attempts, commits};
 
-/// A store that answers later than this is not waited for where there is a way without it.
+/// How long to wait for the store if there is another way.
 pub(crate) const SOON: Duration = Duration::from_secs(5);
-/// The same where the answer is worth no wait.
+/// How long to wait for the store if its answer is optional.
 pub(crate) const AT_ONCE: Duration = Duration::from_secs(1);
 
 impl Remote {
@@ -27,7 +27,7 @@ impl Remote {
         }
     }
 
-    /// The newer run that has taken over, if one has and can be asked for.
+    /// The newer run that has taken over; `None` also if the store does not answer.
     pub(crate) async fn overtaken(&self) -> Option<Attempt> {
         match self.standing(None).await {
             Ok(Some(Standing::Overtaken(by))) => Some(by),
@@ -35,8 +35,8 @@ impl Remote {
         }
     }
 
-    /// Fails where a newer run has taken over. Nothing is sent, so that a store which does not say so at once holds nothing
-    /// up; `left` is the time there is.
+    /// Fails if a newer run has taken over. Nothing is being sent, so a slow store is not waited for; `left` is the time
+    /// that is left.
     pub(crate) async fn give_way(&self, left: Option<Duration>) -> Result<(), Stop> {
         let time_limit = left.map_or(AT_ONCE, |left| AT_ONCE.min(left / 4));
         match tokio::time::timeout(time_limit, self.overtaken()).await {
@@ -45,8 +45,8 @@ impl Remote {
         }
     }
 
-    /// Fails unless this run may still commit. `known`: a commit that the store must hold if it is ours; `sent`: keys that
-    /// are not ours where another run has claimed the same number.
+    /// Fails unless this run may still commit. `known`: a commit that the store must have; `sent`: the uploaded keys, cleared
+    /// if they belong to another run with the same number.
     pub(crate) async fn fence(&self, known: Option<&Stamp>, sent: &RefCell<Vec<String>>) -> Result<(), Stop> {
         let Some(claim) = &self.claim else { return Err(Stop::Failed("no --checkpoint-store is set".to_owned())) };
         match self.standing(known).await? {
@@ -54,8 +54,8 @@ impl Remote {
             Some(Standing::Gone) => return Err(Stop::Failed(self.unclaimed())),
             Some(Standing::Newest) | None => {}
         }
-        // A store that looks whether a name is free, and writes then, lets two runs claim one number; what the later of them
-        // wrote stays. A run that has committed with it has passed this check.
+        // A store that checks for the key and writes it in two steps lets two runs claim one number; the later write stays. A
+        // run that has committed has passed this check.
         let has_committed = known.is_some_and(|stamp| stamp.attempt == claim.attempt);
         if has_committed || self.store.get(&claim.attempt.key(), LIMIT).await? == claim.body {
             return Ok(());
@@ -65,7 +65,7 @@ impl Remote {
         Err(Stop::Fenced(claim.attempt.clone()))
     }
 
-    /// Fails where the store only said that it took the manifest. One that cannot be asked any more did take it.
+    /// Fails if the store acknowledged the manifest and does not have it. A store that does not answer is trusted.
     pub(crate) async fn is_there(&self, name: &CommitName) -> Result<(), Stop> {
         let key = name.key();
         let is_it = match tokio::time::timeout(SOON, self.store.get(&key, LIMIT + 1)).await {
@@ -81,8 +81,8 @@ impl Remote {
         )))
     }
 
-    /// The newer run that has committed, where this commit shares files with an older one: a process that listed what may
-    /// go before this commit was there, and deletes after it, takes them away. The caller then takes the commit back.
+    /// The newer run that has committed, if this commit shares files with an older one: that run may have decided to delete
+    /// the files before it could see this commit. The caller then deletes this commit.
     pub(crate) async fn is_outdone(&self, name: &CommitName, manifest: &Manifest) -> Option<Attempt> {
         shared(name, manifest).next()?;
         let newest = commits(&self.store).await.ok()?.into_iter().next()?;

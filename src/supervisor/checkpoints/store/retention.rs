@@ -1,7 +1,7 @@
 //! Deletes what retention no longer keeps in the store.
 //!
-//! The manifest goes first, then its data, so that a kill leaves orphans, never a commit without its data. Nothing local
-//! is ever deleted here.
+//! The manifest is deleted first, then its data, so a kill leaves orphans, never a commit without its data. Nothing local is
+//! deleted here.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -12,7 +12,7 @@ use crate::edge::store::{Store, StoreError};
 use crate::rules::gang::message::MOST_STEPS;
 use crate::rules::store::manifest::Manifest;
 use crate::rules::store::names::{
-    BAD, CommitName, OWN, PROBES, Stamp, is_of_ours, stamp_of_data, store_of_corner, stores_below,
+    BAD, CommitName, OWN, PROBES, Stamp, is_trainits, nested_store_of, possible_nested_stores, stamp_of_data,
 };
 use crate::rules::store::plan::{self, Hold, Retention};
 use crate::supervisor::checkpoints::directory::disk::nonce;
@@ -21,49 +21,48 @@ use crate::supervisor::checkpoints::store::commits::{
     attempts, commits, commits_among, delete_all, judge, read, readable,
 };
 
-/// After this many turns without an end a warning is logged: about a minute.
+/// After this many unfinished turns, about a minute, a warning is logged.
 const MANY_TURNS: u32 = 3;
 
-/// What retention keeps, and how far it has come.
+/// The rule of retention and its progress.
 #[derive(Debug)]
 pub(crate) struct Retiring {
     rule: Retention,
-    /// What a gang holds back.
+    /// The commits that a gang protects.
     pub(crate) hold: Hold,
     faults: Faults,
     /// Whether there was a commit since the last turn.
     pub(crate) is_due: bool,
-    /// How many turns it has had without coming to its end.
+    /// The number of unfinished turns.
     turns: u32,
-    /// What was said of its trouble, without figures.
+    /// The last warning, without digits.
     last_reported: String,
     /// Commits that are being deleted, and the keys of their data.
     left_over: RefCell<BTreeMap<CommitName, Vec<String>>>,
 }
 
-/// What was or would be deleted.
+/// The result of a prune, or its preview.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
     /// Commits, oldest first.
     pub commits: Vec<CommitName>,
     /// Data objects of no commit.
     pub orphans: Vec<String>,
-    /// Files of a directory store that were written half.
+    /// Temporary files of a directory store.
     pub swept: u64,
     /// How many commits stay.
     pub kept: usize,
 }
 
-/// Commits that retention lets go of.
+/// Commits that retention deletes.
 #[derive(Debug, Default)]
 struct Going {
     commits: Vec<CommitName>,
-    /// Their data, where it is only said that it would go.
+    /// Their data, in a preview.
     left: HashSet<String>,
 }
 
 impl Retiring {
-    /// Keeps what the rule says, and what is held back.
     pub(crate) fn new(rule: Retention, hold: Hold, faults: Faults) -> Retiring {
         Retiring {
             rule,
@@ -76,8 +75,8 @@ impl Retiring {
         }
     }
 
-    /// After a commit: deletes what retention no longer keeps, for as long as this `turn`, and twice as long each time that
-    /// was not enough. `spared`: the commit that the run resumed from. What there is to tell, once.
+    /// After a commit: deletes what retention no longer keeps, for one `turn`, which doubles each time that it was too short.
+    /// `spared`: the commit that the run resumed from. Returns a warning, each one once.
     pub(crate) async fn retire(
         &mut self,
         remote: &Remote,
@@ -102,7 +101,7 @@ impl Retiring {
             Err(_) => None,
         };
         self.faults.point(12);
-        // The keys differ each time.
+        // Keys differ each time.
         let gist: String = why.iter().flat_map(|why| why.chars()).filter(|c| !c.is_ascii_digit()).collect();
         let why = why.filter(|_| gist != self.last_reported)?;
         self.last_reported = gist;
@@ -115,14 +114,14 @@ impl Retiring {
         let left: Vec<CommitName> = self.left_over.borrow().keys().cloned().collect();
         let mut trouble = Ok(());
         for name in left {
-            // One that is there after all is judged anew, with the others.
+            // A commit that still exists is judged again, with the others.
             let keys = self.left_over.borrow().get(&name).cloned().unwrap_or_default();
             let done = match remote.store.size(&name.key()).await {
                 Ok(None) => delete_all(&remote.store, &keys, || self.faults.point(11)).await,
                 Ok(Some(_)) => Ok(()),
                 Err(error) => Err(error),
             };
-            // What is refused for good is left to a prune.
+            // A permanent refusal is left to a prune.
             if !done.as_ref().is_err_and(|error| error.trouble.may_pass()) {
                 self.left_over.borrow_mut().remove(&name);
             }
@@ -137,8 +136,7 @@ impl Retiring {
         self.prune_commits(remote, spared, false).await.is_ok_and(|gone| !gone.commits.is_empty())
     }
 
-    /// Deletes what retention does not keep, and data of no commit and what was written half, old enough; `dry` only says
-    /// what.
+    /// Deletes what retention does not keep, and old orphans and temporary files; `dry` only lists them.
     pub(crate) async fn prune(&self, remote: &Remote, dry: bool) -> Result<Pruned, StoreError> {
         let store = &remote.store;
         let before = commits(store).await?.len();
@@ -146,9 +144,9 @@ impl Retiring {
         let age = self.rule.orphan_age;
         let now = store.time(&format!("{PROBES}/{}", nonce())).await;
         let orphans = orphans(store, (now, age), &gone).await?;
-        // First, so that directories are empty when their last object goes.
+        // First, so that directories are empty when their last object is deleted.
         let until = now.map_or(Duration::ZERO, |now| now.saturating_sub(age.max(STAGED)));
-        let swept = store.sweep(until, is_of_ours, dry).await;
+        let swept = store.sweep(until, is_trainits, dry).await;
         if !dry {
             delete_all(store, &orphans, || {}).await?;
         }
@@ -173,41 +171,41 @@ impl Retiring {
             good += usize::from(is_good);
             judged.push((name, is_good));
         }
-        // A prune by hand has resumed from nothing; the run whose commits these are has.
+        // A prune by hand did not resume, but the run of these commits may have.
         let resumed = newest.as_ref().and_then(|newest| Stamp::parse(newest.parent.as_deref()?));
         let spared = spared.cloned().or(resumed);
-        // It is no member of the gang either.
+        // Nor is it a member of the gang.
         let recorded = || newest.as_ref().map_or(Hold::Nothing, |newest| Hold::of_record(newest.gang_kept));
         let hold = if remote.attempt().is_none() { recorded() } else { self.hold };
         // A run that was overtaken deletes nothing: the newer one may build on it.
         let attempts = attempts(store).await?;
-        let ours = match remote.attempt() {
+        let own = match remote.attempt() {
             Some(attempt) if attempts.iter().any(|other| other > attempt) => return Ok(Going::default()),
             Some(attempt) => Some(attempt.clone()),
             None => attempts.into_iter().chain(judged.iter().map(|(name, _)| name.stamp.attempt.clone())).max(),
         };
-        let Some(ours) = ours else { return Ok(Going::default()) };
-        let mut going = plan::expendable(&judged, self.rule, &ours, spared.as_ref());
+        let Some(own) = own else { return Ok(Going::default()) };
+        let mut going = plan::expendable(&judged, self.rule, &own, spared.as_ref());
         let offered: HashSet<&CommitName> = judged.iter().take(MOST_STEPS).map(|(name, _)| name).collect();
         going.retain(|name| !hold.keeps(name.step, offered.contains(name)));
         let mut left = HashSet::new();
         if !going.is_empty() {
-            // A file that did not change has the key of an older commit.
+            // An unchanged file has the key of an older commit.
             let mut needed = HashSet::new();
             for (name, _) in judged.iter().filter(|(name, _)| !going.contains(name)) {
-                // One that another run has just deleted needs nothing.
+                // A commit that another run has just deleted needs nothing.
                 if let Ok(manifest) = read(store, name).await? {
                     needed.extend(manifest.files.into_iter().map(|f| f.key));
                 }
             }
             let mut next = readable(store, &going, 0).await?;
             for (at, name) in going.iter().enumerate() {
-                // Not one that cannot be read just now: no other process would know which data were its own.
+                // If the manifest cannot be read now, its data becomes orphans.
                 let manifest = next.take_if(|(of, _)| *of == at).map(|(_, manifest)| manifest);
                 if manifest.is_some() {
                     next = readable(store, &going, at + 1).await?;
                 }
-                // What the next has of this one goes with the next: cut off in between, this leaves no torn commit.
+                // Data shared with the next commit is deleted with that one, so that a kill in between leaves no torn commit.
                 let shared: HashSet<&str> =
                     next.iter().flat_map(|(_, next)| next.regular()).map(|item| item.key.as_str()).collect();
                 let stays = |key: &str| needed.contains(key) || shared.contains(key);
@@ -222,9 +220,9 @@ impl Retiring {
         Ok(Going { commits: going, left })
     }
 
-    /// Deletes a commit, and this data of it.
+    /// Deletes a commit and these keys of its data.
     pub(crate) async fn delete(&self, store: &Store, name: &CommitName, keys: Vec<String>) -> Result<(), StoreError> {
-        // What this is cut off from is left over for the next time.
+        // After an interruption the next turn deletes the rest.
         self.left_over.borrow_mut().insert(name.clone(), keys.clone());
         store.delete(&name.key()).await?;
         self.faults.point(10);
@@ -234,17 +232,17 @@ impl Retiring {
     }
 }
 
-/// The data that goes with a commit: its own, and what it had of earlier commits, unless others have it too. `manifest`:
-/// `None` where it is none, or gone: its data become orphans; `stays`: whether this key does.
+/// The data to delete with a commit: its own, and shared data that no other commit needs (`stays`). Without a manifest its data
+/// becomes orphans.
 pub(crate) fn data_of(name: &CommitName, manifest: Option<&Manifest>, stays: impl Fn(&str) -> bool) -> Vec<String> {
     let is_its = |key: &str| stamp_of_data(key).is_some_and(|stamp| stamp <= name.stamp);
     let files = manifest.into_iter().flat_map(Manifest::regular);
-    // One may hold many of its files.
+    // An object may hold many files.
     let keys: BTreeSet<&String> = files.map(|i| &i.key).filter(|key| is_its(key) && !stays(key)).collect();
     keys.into_iter().cloned().collect()
 }
 
-/// Data that no commit names, of an attempt that is over, and old by the store's own clock, once this is gone.
+/// Data that no commit names after the prune, of an earlier attempt, and old by the store's clock.
 async fn orphans(
     store: &Store,
     (now, age): (Option<Duration>, Duration),
@@ -258,7 +256,7 @@ async fn orphans(
         if gone.commits.contains(&name) || !kept.insert(name.stamp.clone()) {
             continue;
         }
-        // Torn commits' files too: some of them may be all that is left.
+        // Files of torn commits count too: they may be all that is left.
         if let Ok(manifest) = read(store, &name).await? {
             named.extend(manifest.files.into_iter().map(|f| f.key));
         }
@@ -266,8 +264,7 @@ async fn orphans(
     // Claims may have been deleted.
     let committed = kept.iter().map(|stamp| stamp.attempt.clone());
     let Some(newest) = attempts(store).await?.into_iter().chain(committed).max() else { return Ok(Vec::new()) };
-    // Never our own clock, which may be a day ahead. Of a store that does not say, the newest object's time: it was then
-    // or later.
+    // The local clock may be wrong. A store without a time has at least the time of its newest object.
     let newest_object = objects.iter().map(|o| o.modified).max().unwrap_or_default();
     let now = now.unwrap_or(newest_object);
     let is_orphan = |key: &str| {
@@ -276,20 +273,20 @@ async fn orphans(
             && !gone.left.contains(key)
     };
     let mut others: HashMap<String, bool> =
-        objects.iter().filter_map(|o| Some((store_of_corner(&o.key)?.to_owned(), true))).collect();
+        objects.iter().filter_map(|o| Some((nested_store_of(&o.key)?.to_owned(), true))).collect();
     let mut orphans = Vec::new();
     for object in objects.into_iter().filter(|o| now.saturating_sub(o.modified) > age && is_orphan(&o.key)) {
-        if !is_of_another(store, &object.key, &mut others).await? {
+        if !is_nested(store, &object.key, &mut others).await? {
             orphans.push(object.key);
         }
     }
     Ok(orphans)
 }
 
-/// Whether it is the data of a store below this one. `others`: where one is, as far as it is known; a prefix of which it
-/// is not is asked, as the listing may have lost its page.
-async fn is_of_another(store: &Store, key: &str, others: &mut HashMap<String, bool>) -> Result<bool, StoreError> {
-    for prefix in stores_below(key) {
+/// Whether the key is data of a nested store. `others`: known prefixes and whether they are stores; unknown ones are listed,
+/// because the listing may have lost a page.
+async fn is_nested(store: &Store, key: &str, others: &mut HashMap<String, bool>) -> Result<bool, StoreError> {
+    for prefix in possible_nested_stores(key) {
         let is_store = match others.get(prefix) {
             Some(known) => *known,
             None => {
