@@ -19,7 +19,7 @@ pub(in crate::supervisor) struct Liveness {
     heartbeat: Option<String>,
     history: History,
     /// Bytes of output so far.
-    heard: Arc<AtomicU64>,
+    passed_on: Arc<AtomicU64>,
     last: Option<Sample>,
     /// Per cent of a core that the trainer used between the last two samples.
     cpu: Option<u32>,
@@ -28,8 +28,12 @@ pub(in crate::supervisor) struct Liveness {
 }
 
 impl Liveness {
-    pub(in crate::supervisor) fn new(heartbeat: Option<String>, heard: Arc<AtomicU64>, history: History) -> Liveness {
-        Liveness { heartbeat, history, heard, last: None, cpu: None, is_blindness_logged: false }
+    pub(in crate::supervisor) fn new(
+        heartbeat: Option<String>,
+        passed_on: Arc<AtomicU64>,
+        history: History,
+    ) -> Liveness {
+        Liveness { heartbeat, history, passed_on, last: None, cpu: None, is_blindness_logged: false }
     }
 
     /// Before an attempt: removes the heartbeat of the previous one.
@@ -51,7 +55,7 @@ impl Liveness {
             );
         }
         let (beat, step) = self.beat();
-        let output = self.heard.load(Ordering::Relaxed);
+        let output = self.passed_on.load(Ordering::Relaxed);
         let mut sample = Sample { at: now, beat, step, output, ..Sample::default() };
         for process in tree.unwrap_or_default() {
             let vitals = threads::vitals(process.pid);

@@ -198,7 +198,7 @@ impl Shared {
             Err(error) => troubles.push((
                 // Not the text: it contains the free space in bytes, which differs each time.
                 format!("{} {:?}", error.operation(), error.kind()),
-                format!("{error}; training goes on, and the write is tried again"),
+                format!("{error}; training continues, and the write is tried again"),
             )),
         }
         for (kind, trouble) in troubles {

@@ -22,7 +22,7 @@ const A_MOMENT: Duration = Duration::from_millis(250);
 /// The kind of wait for the end of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::supervisor) enum Waits {
-    /// The last commit: it waits a moment, and output left after that is passed on during the commit.
+    /// The last commit: it waits for a moment. The remaining output is passed on during the commit.
     Commit,
     /// The next attempt, or the end of trainit: output is dropped at this deadline, or when its reader takes nothing.
     End(Uptime),
@@ -31,8 +31,8 @@ pub(in crate::supervisor) enum Waits {
 /// One thread.
 #[derive(Debug)]
 struct OutputThread {
-    /// Notified when no writer of reader is left, so that an empty pipe counts as ended even if another process holds it
-    /// open.
+    /// Notified when no writer of the pipe is left, so that an empty pipe counts as ended even if another process holds
+    /// it open.
     over: EventFd,
     /// Notified when the thread has ended.
     gone: EventFd,
@@ -73,7 +73,7 @@ impl Ending {
 }
 
 impl OutputThreads {
-    /// Starts a thread that passes output on to one of our streams until its input ends, or until the eventfd is
+    /// Starts a thread that passes output on to one of trainit's streams until its input ends, or until the eventfd is
     /// notified and its input is empty. Errors: as eventfd(2) and pthread_create(3).
     pub(in crate::supervisor) fn start(
         &mut self,
@@ -91,8 +91,8 @@ impl OutputThreads {
         Ok(())
     }
 
-    /// No writer of reader is left. The remaining output is still passed on. `files` is notified when the trainer's files
-    /// have been read.
+    /// No writer of the pipe is left. The remaining output is still passed on. `files` is notified when the trainer's
+    /// files have been read.
     pub(in crate::supervisor) fn end(&mut self, now: Uptime, files: Option<EventFd>) {
         self.output_threads.iter().for_each(|pump| pump.over.notify());
         let taken = self.taken();
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn the_trainers_files_are_waited_for_until_they_are_read_or_a_limit() {
-        let files = EventFd::new().expect("a eventfd");
+        let files = EventFd::new().expect("an eventfd");
         let ending = || {
             let mut output_threads = OutputThreads::default();
             output_threads.end(Uptime::ZERO, Some(files.clone()));

@@ -1,9 +1,9 @@
 //! Passes on the trainer's output unchanged and in order, and searches it for metrics.
 //!
-//! Each captured stream has a thread. It reads the trainer's output, writes it to our own stream, then searches it. A
-//! slow reader of our stream slows the trainer down, as with a direct pipe. If our stream has no reader any more, the
-//! trainer's next write fails (or SIGPIPE ends it), as without trainit.
-//! Deliberately absent: any of this if neither metrics nor hangs are watched for (the trainer then inherits our
+//! Each captured stream has a thread. It reads the trainer's output, writes it to trainit's stream, then searches it. A slow
+//! reader of that stream slows the trainer down, as with a direct pipe. If it has no reader any more, the trainer's next
+//! write fails (or SIGPIPE ends it), as without trainit.
+//! Deliberately absent: any of this if neither metrics nor hangs are watched for (the trainer then inherits trainit's
 //! descriptors).
 
 pub(super) mod drain;
@@ -100,7 +100,7 @@ pub struct Collectors {
     follower: Option<Follower>,
     reporter: Option<Reporter>,
     /// The number of bytes passed on. If they are counted, both streams are captured.
-    heard: Option<Arc<AtomicU64>>,
+    passed_on: Option<Arc<AtomicU64>>,
 }
 
 impl Collectors {
@@ -111,9 +111,9 @@ impl Collectors {
         count: bool,
         history: &History,
     ) -> io::Result<Option<Collectors>> {
-        let heard = count.then(Arc::default);
+        let passed_on = count.then(Arc::default);
         let Some(metrics) = metrics.filter(|metrics| !metrics.patterns.is_empty() || metrics.files.any()) else {
-            return Ok(heard.map(|heard| Collectors { heard: Some(heard), ..Collectors::default() }));
+            return Ok(passed_on.map(|passed_on| Collectors { passed_on: Some(passed_on), ..Collectors::default() }));
         };
         let ledger = Ledger::with_selected(metrics.report);
         let reporter = Some(Reporter::start(metrics.file, metrics.trial, ledger, history.clone())?);
@@ -122,19 +122,19 @@ impl Collectors {
         // Its pattern is first, so that the step of a line is found before the metrics.
         let step = step.filter(|_| !patterns.is_empty()).and_then(|name| Pattern::step(&name).ok());
         let (patterns, follower) = (step.into_iter().chain(patterns).collect(), None);
-        Ok(Some(Collectors { patterns, searched, files, follower, stdout, stderr, reporter, heard }))
+        Ok(Some(Collectors { patterns, searched, files, follower, stdout, stderr, reporter, passed_on }))
     }
 
     /// The counter of the bytes passed on.
-    pub fn heard(&self) -> Arc<AtomicU64> {
-        self.heard.clone().unwrap_or_default()
+    pub fn passed_on(&self) -> Arc<AtomicU64> {
+        self.passed_on.clone().unwrap_or_default()
     }
 
     /// Captures the streams of an attempt that is about to start. Errors: as pipe2(2) and pthread_create(3).
     pub(in crate::supervisor) fn capture(&self, output_threads: &mut OutputThreads) -> io::Result<ChildEnds> {
         let (stdout, stderr) = stdio::outputs();
         let mut ends = ChildEnds::default();
-        let count = self.heard.is_some();
+        let count = self.passed_on.is_some();
         if self.stdout || count {
             ends.stdout = Some(self.pump(stdout, self.stdout, output_threads)?);
         }
@@ -151,8 +151,8 @@ impl Collectors {
     fn pump(&self, to: BorrowedFd<'static>, searched: bool, output_threads: &mut OutputThreads) -> io::Result<OwnedFd> {
         let (from, child_end) = pipe::pair()?;
         let patterns = if searched { Arc::clone(&self.patterns) } else { Arc::default() };
-        let (sink, heard) = (self.reporter.as_ref().map(Reporter::sink), self.heard());
-        output_threads.start(to, move |over, writer| Flow { from, writer, over, patterns, sink, heard }.run())?;
+        let (sink, passed_on) = (self.reporter.as_ref().map(Reporter::sink), self.passed_on());
+        output_threads.start(to, move |over, writer| Flow { from, writer, over, patterns, sink, passed_on }.run())?;
         Ok(child_end)
     }
 
@@ -160,7 +160,7 @@ impl Collectors {
     pub(in crate::supervisor) fn search(&self) -> Search {
         let (patterns, sink) = (Arc::clone(&self.patterns), self.reporter.as_ref().map(Reporter::sink));
         let (searched, stdout, stderr) = (self.searched, self.stdout, self.stderr);
-        Search { patterns, sink, searched, stdout, stderr, heard: self.heard() }
+        Search { patterns, sink, searched, stdout, stderr, passed_on: self.passed_on() }
     }
 
     /// Before an attempt. The first time, if there are files to follow, the returned eventfd is notified when their
@@ -200,7 +200,7 @@ struct Flow {
     over: EventFd,
     patterns: Arc<[Pattern]>,
     sink: Option<Sink>,
-    heard: Arc<AtomicU64>,
+    passed_on: Arc<AtomicU64>,
 }
 
 impl Flow {
@@ -213,7 +213,7 @@ impl Flow {
             match self.from.read(&mut buffer) {
                 Ok(Some(0)) => break,
                 Ok(Some(count)) => {
-                    self.heard.fetch_add(count as u64, Ordering::Relaxed);
+                    self.passed_on.fetch_add(count as u64, Ordering::Relaxed);
                     let is_read = self.writer.pass_on(&buffer[..count]);
                     scraper.feed(&self.patterns, &buffer[..count], &mut hits);
                     self.report(&mut scraper, &mut hits);
@@ -228,7 +228,7 @@ impl Flow {
                 }
                 Err(error) => {
                     tracing::warn!(
-                        "the trainer's output cannot be read any more: {error}; its further output and metrics are lost"
+                        "the trainer's output can no longer be read: {error}; its further output and metrics are lost"
                     );
                     break;
                 }
@@ -300,7 +300,7 @@ mod tests {
             .expect("a thread")
             .expect("a pattern");
         let (reader, to) = pipe::pair().expect("a pipe");
-        // The thread borrows our own stream for good; here it is a pipe that is never closed.
+        // The thread borrows its stream for ever; here it is a pipe that is never closed.
         let to: &'static OwnedFd = Box::leak(Box::new(to));
         let mut output_threads = OutputThreads::default();
         let child_end = File::from(collectors.pump(to.as_fd(), true, &mut output_threads).expect("a pump"));

@@ -1,8 +1,8 @@
-//! Merges the output of several ranks into our own two streams: whole lines, each prefixed with its rank. The output of
-//! the chosen ranks is searched for metrics.
+//! Merges the output of several ranks into trainit's two streams: whole lines, each prefixed with its rank. The output of the
+//! chosen ranks is searched for metrics.
 //!
-//! Each of our streams has a thread, which polls that stream of every rank. A slow reader of our stream slows the ranks
-//! down, as with a direct pipe. Deliberately absent: any of this for a single process.
+//! Each stream has a thread, which polls that stream of every rank. A slow reader slows the ranks down, as with a direct pipe.
+//! Deliberately absent: any of this for a single process.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -23,7 +23,7 @@ use crate::supervisor::output::{ChildEnds, note};
 
 /// The size of one read of a rank, before the next rank is read.
 const CHUNK_BYTES: usize = 64 * 1024;
-/// A write of this size to a pipe is atomic (PIPE_BUF), so that lines of our own log never split a line.
+/// A write of this size to a pipe is atomic (PIPE_BUF), so that lines of trainit's log never split a line.
 const PIECE_BYTES: usize = 4096;
 
 /// The patterns, the ranks and streams to search, the sink of the metrics, and the counter.
@@ -35,7 +35,7 @@ pub(in crate::supervisor) struct Search {
     pub(in crate::supervisor) stdout: bool,
     pub(in crate::supervisor) stderr: bool,
     /// The number of bytes passed on, of all ranks.
-    pub(in crate::supervisor) heard: Arc<AtomicU64>,
+    pub(in crate::supervisor) passed_on: Arc<AtomicU64>,
 }
 
 /// Captures the output of the ranks.
@@ -69,7 +69,7 @@ impl Ranks {
         Ok(ends.map(|(out, err)| ChildEnds { stdout: Some(out), stderr: Some(err) }).collect())
     }
 
-    /// Starts the thread for one of our streams; returns the ranks' ends of the pipes.
+    /// Starts the thread for one of trainit's streams; returns the ranks' ends of the pipes.
     fn merge(
         &self,
         to: BorrowedFd<'static>,
@@ -116,7 +116,7 @@ impl Merge {
                     Ok(count) => count.unwrap_or(0),
                     Err(error) => {
                         tracing::warn!(
-                            "the output of local rank {which} cannot be read any more: {error}; its further output \
+                            "the output of local rank {which} can no longer be read: {error}; its further output \
                              is lost"
                         );
                         0
@@ -127,7 +127,7 @@ impl Merge {
                     self.lines.finish(which, &mut out);
                 } else {
                     quiet = false;
-                    self.search.heard.fetch_add(read as u64, Ordering::Relaxed);
+                    self.search.passed_on.fetch_add(read as u64, Ordering::Relaxed);
                     self.lines.feed(which, &buffer[..read], &mut out);
                 }
                 let is_read = self.pass_on(&mut out);

@@ -1,4 +1,4 @@
-//! Writes a trainer's output to our own standard output or standard error.
+//! Writes a trainer's output to trainit's standard output or standard error.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::BorrowedFd;
@@ -42,9 +42,9 @@ pub(in crate::supervisor) struct OutputWriter {
     passage: Arc<Passage>,
     clock: Clock,
     piece_bytes: usize,
-    /// Our log goes to the same file.
+    /// trainit's log goes to the same file.
     has_log: bool,
-    /// Our stream never accepts output.
+    /// The stream never accepts output.
     unwritable: bool,
     /// The warning about lost output was logged.
     is_logged: bool,
@@ -74,8 +74,8 @@ impl OutputWriter {
         true
     }
 
-    /// Writes the whole lines, then the beginning of the next one: lines of our own log never split a line.
-    fn beside_the_log(&self, bytes: &[u8]) -> io::Result<()> {
+    /// Writes the whole lines, then the beginning of the next one: lines of trainit's log never split a line.
+    fn write_with_log(&self, bytes: &[u8]) -> io::Result<()> {
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let parts = [(&bytes[..whole], false), (&bytes[whole..], true)];
         let mut parts = parts.into_iter().filter(|(part, _)| !part.is_empty());
@@ -86,17 +86,17 @@ impl OutputWriter {
         if self.unwritable {
             return true;
         }
-        let written = if self.has_log { self.beside_the_log(bytes) } else { stdio::write_all(self.to, bytes) };
+        let written = if self.has_log { self.write_with_log(bytes) } else { stdio::write_all(self.to, bytes) };
         let Err(error) = written else { return true };
         if error.kind() == ErrorKind::BrokenPipe {
             return false;
         }
-        // Our stream was already closed when trainit started.
+        // The stream was already closed when trainit started.
         self.unwritable = error.raw_os_error() == Some(libc::EBADF);
         if !self.is_logged {
             self.is_logged = true;
             let kept = if self.unwritable { "the rest is dropped" } else { "a part is lost" };
-            tracing::warn!("the trainer's output cannot be passed on, {kept}; training goes on: {error}");
+            tracing::warn!("the trainer's output cannot be passed on, {kept}; training continues: {error}");
         }
         true
     }

@@ -108,9 +108,9 @@ impl Performer {
             }
         }
         let several = job.changes.len() > 1;
-        let heard = collectors.as_ref().map(Collectors::heard).unwrap_or_default();
+        let passed_on = collectors.as_ref().map(Collectors::passed_on).unwrap_or_default();
         Performer {
-            liveness: Liveness::new(job.facts.heartbeat_file.clone(), heard, history.clone()),
+            liveness: Liveness::new(job.facts.heartbeat_file.clone(), passed_on, history.clone()),
             report: job.report.take().and_then(|path| Report::start(path, history.clone())),
             history,
             gpus: GpuEvents::new(job.gpus.take()),

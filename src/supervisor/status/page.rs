@@ -40,7 +40,7 @@ impl Page {
                 let way_out = way_out(&error);
                 tracing::warn!(
                     code = "status_addr",
-                    "cannot listen on {address}: {error}; the status cannot be scraped, training goes on; {way_out}"
+                    "cannot listen on {address}: {error}; the status cannot be scraped, training continues; {way_out}"
                 );
                 None
             }
@@ -68,7 +68,7 @@ impl Page {
             Some(shown)
         };
         let error = http_server::serve(self.0, show).await;
-        tracing::warn!(code = "status_addr", "the status cannot be scraped: {error}; training goes on");
+        tracing::warn!(code = "status_addr", "the status cannot be scraped: {error}; training continues");
     }
 }
 

@@ -44,7 +44,7 @@ impl Report {
             Ok(()) => Some(Report { path, scenes, gone }),
             Err(error) => {
                 tracing::warn!(
-                    "no report is written to {}, because a thread could not be started: {error}; training goes on",
+                    "no report is written to {}, because a thread could not be started: {error}; training continues",
                     path.display()
                 );
                 None
@@ -80,7 +80,7 @@ fn write(path: &Path, page: &str, logged: &mut String) {
             let way_out =
                 limits::way_out(&error, "make its directory writable for this user, or name another --run-report");
             tracing::warn!(
-                "the report could not be written to {}: {error}; training goes on; {way_out}",
+                "the report could not be written to {}: {error}; training continues; {way_out}",
                 path.display()
             );
             *logged = complaint;

@@ -243,7 +243,7 @@ fn a_metrics_file_that_cannot_be_written_stops_no_training() {
     let (dir, _) = folder();
     let script = "for i in 1 2 3 4 5; do echo loss: 0.$i; sleep 0.02; done; exit 7";
     let done = trainer(dir.path(), &[LOSS], script).output().expect_code(7);
-    assert_eq!(warnings(&done, "training goes on"), 1, "{}", done.err());
+    assert_eq!(warnings(&done, "training continues"), 1, "{}", done.err());
     assert_eq!(done.verdict()["metrics"]["loss"], 0.5);
 }
 
