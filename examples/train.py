@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """A small, real training job with nothing but the standard library: logistic regression by gradient descent.
 
-It knows nothing of trainit. It prints `step=12 loss=0.123456 accuracy=0.9100` at every step, writes
-DIR/ckpt-00000010.json at every fifth (to a temporary name, flushed, then renamed), goes on from the newest of them,
-and on SIGTERM finishes its step, saves and leaves.
+It does not need trainit. It prints `step=12 loss=0.123456 accuracy=0.9100` at every step, writes
+DIR/ckpt-00000010.json at every fifth (to a temporary name, flushed, then renamed), resumes from the newest of them,
+and on SIGTERM finishes its step, saves and exits.
 """
 import argparse
 import glob
@@ -48,7 +48,7 @@ def save(directory, step, model):
 
 
 def newest(directory):
-    # Under trainit the answer is given; alone we look for ourselves.
+    # trainit names the checkpoint; without trainit, take the newest file.
     path = os.environ.get("TRAINIT_RESUME_FROM")
     found = [path] if path else sorted(glob.glob(os.path.join(directory, "ckpt-*.json")))[-1:]
     for path in found:

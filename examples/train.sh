@@ -1,6 +1,6 @@
 #!/bin/sh
-# The same idea without Python: a line fitted by gradient descent in awk, one process a step, so that the shell hears
-# signals in between. Usage: train.sh CHECKPOINT_DIR [STEPS] [STEP_SECONDS]
+# The same without Python: awk fits a line by gradient descent, one process for each step, so that the shell handles
+# signals between steps. Usage: train.sh CHECKPOINT_DIR [STEPS] [STEP_SECONDS]
 # It prints `step=12 loss=0.123456`, writes DIR/ckpt-00000010.json at every fifth step, resumes, and saves on SIGTERM.
 set -eu
 dir=$1 steps=${2:-40} pause=${3:-0.05}

@@ -1,4 +1,4 @@
-//! `host:port`: what is read is written back the same.
+//! `host:port`: an address that is read and written again is the same.
 #![no_main]
 
 use trainit_rules::cluster::parse::address::Address;

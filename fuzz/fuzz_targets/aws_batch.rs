@@ -1,4 +1,4 @@
-//! AWS Batch's multi-node variables, a value a line; a line that is missing is a variable that is not set.
+//! AWS Batch's multi-node variables, one value on each line; a missing line is a variable that is not set.
 #![no_main]
 
 mod shared;

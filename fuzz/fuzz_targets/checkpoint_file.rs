@@ -1,5 +1,4 @@
-//! The checks that a file was not cut short: zip, safetensors, HDF5, JSON, pickle, NumPy. The
-//! first byte says which.
+//! The checks that a file was not cut short: zip, safetensors, HDF5, JSON, pickle, NumPy. The first byte selects the type.
 #![no_main]
 
 use trainit_rules::checkpoint::{Entry, Kind, Peek, ends};

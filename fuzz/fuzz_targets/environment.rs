@@ -1,4 +1,4 @@
-//! Whole environments, `NAME=value` a line: every source at once, and what they make of each other.
+//! Whole environments, one `NAME=value` on each line: every source at once.
 #![no_main]
 
 mod shared;

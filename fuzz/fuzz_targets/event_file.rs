@@ -1,5 +1,5 @@
-//! TensorBoard's event files: framing, then the protocol buffer in each record; the bytes as a record's data too, since a
-//! checksum is seldom guessed. However the file is cut, the records are the same.
+//! TensorBoard's event files: framing, then the protocol buffer in each record. The input is also read as the data of a record,
+//! because the fuzzer seldom finds a right checksum. The size of the pieces does not change the records.
 #![no_main]
 
 use trainit_rules::metric::files::event::scalars;

@@ -1,5 +1,5 @@
-//! A fetch of training data: any URL, any index in the directory and any listing of the store. Whatever is planned stays
-//! below the directory and replaces neither the index nor a temporary file.
+//! A fetch of training data: any URL, any index in the directory and any listing of the store. The plan stays below the
+//! directory and replaces neither the index nor a temporary file.
 #![no_main]
 
 use trainit_rules::store::fetch::index::{self, INDEX, Index};
@@ -20,7 +20,7 @@ libfuzzer_sys::fuzz_target!(|text: &str| {
 
     let mut index = Index::default();
     lines.lines().for_each(|line| index.read(url, line));
-    // What is written is read back, after any foreign line.
+    // An entry is read back after any foreign line.
     let written = object(lines);
     index.read(url, &index::head(url));
     index.read(url, &index::entry(&written));

@@ -1,4 +1,4 @@
-//! What a gang's connection brings, in both directions: frames cut anywhere, from a peer with and without the key.
+//! The bytes of a gang's connection, in both directions: frames cut anywhere, from a peer with and without the key.
 #![no_main]
 
 use trainit_rules::gang::message::{ToLeader, ToMember};

@@ -1,4 +1,5 @@
-//! A manifest whose name fits it: whatever is accepted stays beneath the checkpoint directory and reads back the same.
+//! A manifest with a name that matches it: an accepted manifest stays beneath the checkpoint directory, and reads back the
+//! same.
 #![no_main]
 
 use trainit_rules::store::archive::runs;
@@ -12,15 +13,15 @@ fn stays_beneath(path: &str) {
 }
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    // The name is the hostile store's to choose as well: take the one that the content asks for.
+    // A hostile store chooses the name as well, so it is made from the content.
     #[derive(serde::Deserialize)]
-    struct Asks {
+    struct Head {
         attempt: u64,
         seq: u64,
         step: Option<u64>,
     }
-    let asks: Option<Asks> = serde_json::from_slice(bytes).ok();
-    let (attempt, seq, step) = asks.map_or((1, 1, None), |a| (a.attempt, a.seq, a.step));
+    let head: Option<Head> = serde_json::from_slice(bytes).ok();
+    let (attempt, seq, step) = head.map_or((1, 1, None), |head| (head.attempt, head.seq, head.step));
     let stamp = Stamp { attempt: Attempt { number: attempt, tag: None }, seq };
     let name = CommitName::of(stamp.clone(), step, bytes);
     let Ok(manifest) = Manifest::read(&name, bytes) else { return };
@@ -38,6 +39,6 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let archived: Vec<_> = manifest.regular().filter(|f| f.offset.is_some()).collect();
     let count = archived.len();
     assert_eq!(runs(archived).iter().map(Vec::len).sum::<usize>(), count);
-    let again = manifest.bytes().expect("what was short enough still is");
+    let again = manifest.bytes().expect("it is as short as before");
     assert_eq!(Manifest::read(&CommitName::of(stamp, step, &again), &again), Ok(manifest));
 });

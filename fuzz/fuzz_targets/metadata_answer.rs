@@ -1,5 +1,4 @@
-//! Any answers to every question that a preemption source asks: no panic, no pause that never ends, no lead beyond a day
-//! for what is documented in minutes.
+//! Any answers to every question that a preemption source asks: no panic and no pause beyond an hour.
 #![no_main]
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Nodes by hand, a value a line, alone and below a launcher's process.
+//! Nodes by hand, one value on each line, alone and below a launcher's process.
 #![no_main]
 
 mod shared;

@@ -1,4 +1,4 @@
-//! The trainer's output, searched with the patterns that users give: the same is found however it comes in pieces.
+//! The trainer's output, searched with patterns of users: the size of the pieces does not change the result.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -24,7 +24,7 @@ libfuzzer_sys::fuzz_target!(|output: &[u8]| {
         assert!(std::iter::from_fn(|| scraper.complaint()).count() <= 10);
         hits.iter().map(|hit| format!("{hit:?}")).collect()
     };
-    // Longer lines are searched in pieces, and of the matches across those only the short ones are sure.
+    // Longer lines are searched in pieces, and only short matches across pieces are certain to be found.
     if output.len() < 512 {
         assert_eq!(found(usize::MAX), found(7));
     } else {

@@ -1,11 +1,11 @@
-//! What every target on the cluster does with its input.
+//! Shared by the targets for the cluster.
 
 use trainit_rules::cluster::parse::input::Input;
 use trainit_rules::cluster::spec::ClusterOptions;
 use trainit_rules::framework::resolve;
 use trainit_rules::process::env::Env;
 
-/// Resolves with all defaults; an error must be short, coded, and quote no line break.
+/// Resolves with default options. An error must be short, have a code, and contain no line break.
 pub fn resolved(pairs: &[(&str, &str)], file: Option<&str>) {
     let env = Env::from_pairs(pairs.iter().copied());
     let files = |path: &str| Ok(file.filter(|_| path.ends_with("resourceconfig.json")).map(str::to_owned));

@@ -1,4 +1,4 @@
-//! What launchers that are not read count by: a number, a range, a list in any form.
+//! The counts of launchers that are not read: a number, a range, a list in any form.
 #![no_main]
 
 mod shared;

@@ -1,5 +1,5 @@
-//! Keys of a store: what is read as a commit or an attempt is written back the same, and every data key gives its stamp,
-//! holds nothing that leads outside, and has no part that a file system would not take.
+//! Keys of a store: the key of a commit or an attempt is written back the same. Every data key contains its stamp, does not lead
+//! outside, and has only parts that a file system accepts.
 #![no_main]
 
 use trainit_rules::store::manifest::{key as allowed, path};
@@ -18,7 +18,7 @@ libfuzzer_sys::fuzz_target!(|text: &str| {
         let key = data_key(unit, &stamp, &format!("{unit}/{file}"));
         assert_eq!(allowed(&key), Ok(()), "{key:?}");
         assert!(key.len() <= 1000 && key.split('/').all(|part| part.len() <= 200), "{key:?}");
-        // A unit may look like a stamp; it is the first part then, which is none.
+        // A unit may look like a stamp; as the first part it does not count as one.
         if !unit.split('/').skip(1).any(|part| Stamp::parse(part).is_some()) {
             assert_eq!(stamp_of_data(&key), Some(stamp), "{key:?}");
         }
