@@ -1,5 +1,6 @@
-//! A directory of small files: the engine divides, judges, plans and rolls back without a panic, each path has one owner, and
-//! what a commit takes is there. A line `PATH CONTENT` is a file, `PATH -> TARGET` a link; the first byte picks the options.
+//! A directory of small files: the engine divides, judges, plans and rolls back without a panic, each path belongs to one part,
+//! and a commit takes only existing files. A line `PATH CONTENT` is a file, `PATH -> TARGET` a link; the first byte selects the
+//! options.
 #![no_main]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,7 +49,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     for (number, line) in rest.split(|b| *b == b'\n').enumerate().take(40) {
         let at = line.iter().position(|b| *b == b' ').unwrap_or(line.len());
         let Ok(path) = std::str::from_utf8(&line[..at]) else { continue };
-        // As a file system has it: no name is a file and a directory.
+        // As in a file system, no name is both a file and a directory.
         let is_taken = entries.contains_key(path)
             || path
                 .match_indices('/')
@@ -96,10 +97,10 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let found = partition(&scan, tracker.history());
     let units = || found.roots.iter().flat_map(|root| &root.units);
     let owned = || units().flat_map(|unit| &unit.members).chain(&found.rest).map(|entry| &entry.path);
-    assert_eq!(owned().count(), owned().collect::<BTreeSet<_>>().len(), "each path has one owner");
+    assert_eq!(owned().count(), owned().collect::<BTreeSet<_>>().len(), "each path belongs to one part");
     if let Some(plan) = tracker.look(&facts(100, Writer::Finished)).plan {
         let is_there =
-            |file: &PlanFile| matches!(file, PlanFile::Here { entry, .. } if listing.get(&entry.path).is_some());
+            |file: &PlanFile| matches!(file, PlanFile::Local { entry, .. } if listing.get(&entry.path).is_some());
         assert!(plan.files.iter().all(is_there), "{plan:?}");
         tracker.committed(&plan);
         assert!(tracker.look(&facts(101, Writer::Finished)).plan.is_none(), "nothing is new after a commit");

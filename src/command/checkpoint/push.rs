@@ -130,7 +130,7 @@ async fn newest_if_same(mirror: &Mirror, plan: &Plan) -> Result<Option<Stamp>, S
 fn seems_same(manifest: &Manifest, plan: &Plan) -> bool {
     let committed: HashSet<(&str, u64, i64)> =
         manifest.regular().map(|f| (f.path.as_str(), f.size, f.mtime_ns)).collect();
-    let planned = plan.files_here().map(|entry| (entry.path.as_str(), entry.size, entry.mtime_ns));
+    let planned = plan.local_files().map(|entry| (entry.path.as_str(), entry.size, entry.mtime_ns));
     planned.collect::<HashSet<_>>() == committed
 }
 

@@ -30,7 +30,7 @@ pub fn leading_out(root: &Path, listing: &Listing) -> BTreeSet<String> {
 }
 
 /// The listing with the targets of these links in their place, further links below them included. A link that cannot be
-/// followed is [`Kind::Odd`]: its target is missing, or it leads back.
+/// followed is [`Kind::NoContent`]: its target is missing, or it leads back.
 pub fn follow(root: &Path, listing: &Listing, links: &BTreeSet<String>) -> Listing {
     let (followed, kept): (Vec<&Entry>, Vec<&Entry>) = listing.entries().iter().partition(|e| links.contains(&e.path));
     let mut entries: Vec<Entry> = kept.into_iter().cloned().collect();
@@ -50,10 +50,10 @@ fn visit(at: &Path, path: String, link: &Entry, above: &mut Vec<PathBuf>, entrie
         Ok((metadata, real)) => (real, metadata),
         Err(error) => {
             entries.push(refused(match error.raw_os_error() {
-                Some(libc::ENOENT | libc::ENOTDIR) => Kind::Odd("a symbolic link to nothing"),
-                Some(libc::ELOOP) => Kind::Odd("a symbolic link that leads back to itself"),
-                Some(_) => Kind::Lost("the target of the symbolic link cannot be reached"),
-                None => Kind::Lost(
+                Some(libc::ENOENT | libc::ENOTDIR) => Kind::NoContent("a symbolic link to nothing"),
+                Some(libc::ELOOP) => Kind::NoContent("a symbolic link that leads back to itself"),
+                Some(_) => Kind::Uncopyable("the target of the symbolic link cannot be reached"),
+                None => Kind::Uncopyable(
                     "a symbolic link of another user than trainit's and root, which is not followed; copy its target",
                 ),
             }));
@@ -62,13 +62,13 @@ fn visit(at: &Path, path: String, link: &Entry, above: &mut Vec<PathBuf>, entrie
     };
     let kind = metadata.file_type();
     let why = match () {
-        () if entries.len() >= MOST => Some(Kind::Lost("symbolic links lead to more than a million names")),
-        () if path.split('/').count() > MAX_DEPTH => Some(Kind::Lost("it lies deeper than 64 directories")),
+        () if entries.len() >= MOST => Some(Kind::Uncopyable("symbolic links lead to more than a million names")),
+        () if path.split('/').count() > MAX_DEPTH => Some(Kind::Uncopyable("it lies deeper than 64 directories")),
         () if kind.is_dir() && above.contains(&real) => {
-            Some(Kind::Odd("a symbolic link that leads back to a directory above it"))
+            Some(Kind::NoContent("a symbolic link that leads back to a directory above it"))
         }
-        () if kind.is_socket() || kind.is_fifo() => Some(Kind::Odd("a socket or a pipe, which cannot be copied")),
-        () if !kind.is_dir() && !kind.is_file() => Some(Kind::Odd("a device, which cannot be copied")),
+        () if kind.is_socket() || kind.is_fifo() => Some(Kind::NoContent("a socket or a pipe, which cannot be copied")),
+        () if !kind.is_dir() && !kind.is_file() => Some(Kind::NoContent("a device, which cannot be copied")),
         () => None,
     };
     if let Some(why) = why {
@@ -82,16 +82,15 @@ fn visit(at: &Path, path: String, link: &Entry, above: &mut Vec<PathBuf>, entrie
         return;
     }
     let Ok(names) = fs::read_dir(&real) else {
-        entries.push(refused(Kind::Lost("the directory that the symbolic link leads to cannot be read")));
+        entries.push(refused(Kind::Uncopyable("the directory that the symbolic link leads to cannot be read")));
         return;
     };
     above.push(real);
     for name in names.flatten() {
         match name.file_name().to_str() {
             Some(text) => visit(&name.path(), join(&path, text), link, above, entries),
-            None => {
-                entries.push(Entry { path: join(&path, &legible(&name.file_name())), ..refused(Kind::Lost(NOT_UTF8)) })
-            }
+            None => entries
+                .push(Entry { path: join(&path, &legible(&name.file_name())), ..refused(Kind::Uncopyable(NOT_UTF8)) }),
         }
     }
     above.pop();
@@ -107,7 +106,7 @@ pub fn open(real: &Path) -> io::Result<File> {
 pub fn look(path: &str, real: &Path) -> io::Result<Option<Entry>> {
     match fs::symlink_metadata(real) {
         Ok(metadata) => {
-            let kind = if metadata.is_file() { Kind::File } else { Kind::Odd("no longer a file") };
+            let kind = if metadata.is_file() { Kind::File } else { Kind::NoContent("no longer a file") };
             Ok(Some(entry(path.to_owned(), kind, &metadata)))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -141,7 +140,7 @@ impl Peek for Files<'_> {
     }
 }
 
-/// The same, and records the last read error of the disk.
+/// [`Files`] that also records the last read error of the disk.
 #[derive(Debug)]
 pub struct FaultRecorder<'a> {
     /// The files.
@@ -201,7 +200,7 @@ mod tests {
         let file = listing.file("unit/far/y").expect("a file");
         assert_eq!((file.size, file.through.clone()), (3, fs::canonicalize(at("far/deep/x")).ok()));
         let why = |path: &str| match listing.get(path).map(|e| e.kind.clone()) {
-            Some(Kind::Odd(why)) => why,
+            Some(Kind::NoContent(why)) => why,
             other => panic!("{path}: {other:?}"),
         };
         assert!(why("unit/gone").contains("to nothing") && why("unit/up").contains("leads back"));
@@ -211,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn circular_links_do_not_loop_for_ever() {
+    fn circular_links_end() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let at = |name: &str| dir.path().join(name);
         fs::create_dir_all(at("root/unit")).expect("mkdir");
@@ -221,7 +220,8 @@ mod tests {
         symlink("../../far", at("root/unit/far")).expect("symlink");
         let links = ["unit/far", "unit/loop"].map(str::to_owned).into();
         let listing = follow(&at("root"), &walk(&at("root")).expect("walks"), &links);
-        let odd = listing.entries().iter().filter(|e| matches!(e.kind, Kind::Odd(why) if why.contains("leads back")));
+        let odd =
+            listing.entries().iter().filter(|e| matches!(e.kind, Kind::NoContent(why) if why.contains("leads back")));
         assert!(odd.count() >= 2, "{listing:?}");
         assert!(listing.entries().len() < 20, "{listing:?}");
     }

@@ -1,8 +1,8 @@
 //! The metrics file: whole lines in, under a lock, on the same inode.
 //!
-//! `rules::metric::report::plan` decides what a write does to the file. Deliberately absent: a temporary file with a rename (a tailing
-//! reader would stay on the old inode, and a bind mount refuses it), truncation before writing, a lock file, and any flush
-//! without a setting for it.
+//! `rules::metric::report::plan` decides what a write does to the file. Deliberately absent: a temporary file with a rename (a
+//! tailing reader would stay on the old inode, and a bind mount refuses it), truncation before writing, a lock file, and any
+//! flush without a setting for it.
 
 use std::fmt;
 use std::fs::{File, FileType, Metadata, TryLockError};

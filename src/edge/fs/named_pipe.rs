@@ -36,8 +36,8 @@ mod tests {
         let mut reader =
             std::fs::File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&pipe).expect("a reader");
         write_line(&pipe, "1").expect("written");
-        let mut heard = [0; 2];
-        reader.read_exact(&mut heard).expect("read");
-        assert_eq!(&heard, b"1\n");
+        let mut received = [0; 2];
+        reader.read_exact(&mut received).expect("read");
+        assert_eq!(&received, b"1\n");
     }
 }

@@ -1,8 +1,8 @@
 //! A small directory of this run: the files that trainer and trainit exchange, and the status socket.
 //!
 //! It is called `trainit-UID-PID-RANDOM`, because containers may share the place and another user must not be able to take
-//! the name first. It is in memory if the system has such a place. The run holds flock(2) on it while it lives, so a
-//! process in any PID namespace can tell that a killed run left it behind.
+//! the name first. It is in memory if the system has such a place. The run holds flock(2) on it while it lives, so a process in
+//! any PID namespace can detect the directory of a killed run.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -44,7 +44,7 @@ const CLEARED: usize = 64;
 /// More bytes than any file of trainit has.
 const RESERVED_BYTES: usize = 64;
 
-/// Removed with its content when dropped.
+/// The directory. It is removed with its content when this value is dropped.
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
@@ -76,8 +76,8 @@ impl RunDir {
         Some(RunDir { path, open: None, published: Vec::new(), lock, has_cleared: false })
     }
 
-    /// Creates it again if it was removed, as trainers do that clear `/dev/shm`. Names and published files stay the same,
-    /// because the trainer's variables hold them. Returns whether it did.
+    /// Creates it again if it was removed, for example by a trainer that clears `/dev/shm`. Names and published files stay the
+    /// same, because the trainer's variables contain them. Returns whether it did.
     pub fn mend(&mut self) -> bool {
         let is_gone = fs::symlink_metadata(&self.path).is_err_and(|error| error.kind() == ErrorKind::NotFound);
         if !is_gone || DirBuilder::new().mode(0o755).create(&self.path).is_err() {
@@ -170,14 +170,14 @@ impl Drop for RunDir {
     }
 }
 
-/// The run directories of our own user only, because a caller trusts their answers.
+/// The run directories of trainit's user only, because a caller trusts their answers.
 pub fn own(tmp: Option<&str>) -> Vec<PathBuf> {
     let is_own = |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|found| found.uid() == own_uid());
     all(tmp).into_iter().filter(is_own).collect()
 }
 
-/// The directories of runs that may be alive and may be asked: those of our own user, all of them for root. Directories of
-/// killed runs of our user are removed.
+/// The directories of runs that may be alive and may be asked: those of trainit's user, all of them for root. Directories of
+/// killed runs of this user are removed.
 pub fn all(tmp: Option<&str>) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = places(tmp).flat_map(own_runs_in).filter(|path| !clear_if_left(path)).collect();
     found.sort();
@@ -187,10 +187,10 @@ pub fn all(tmp: Option<&str>) -> Vec<PathBuf> {
 
 fn own_runs_in(place: &Path) -> Vec<PathBuf> {
     let own = own_uid();
-    let is_ours = |path: &PathBuf| {
+    let is_own = |path: &PathBuf| {
         fs::symlink_metadata(path).is_ok_and(|found| found.is_dir() && (found.uid() == own || own == 0))
     };
-    run_directories_in(place).into_iter().filter(is_ours).collect()
+    run_directories_in(place).into_iter().filter(is_own).collect()
 }
 
 /// The directories that have the name of a run directory.
@@ -207,7 +207,7 @@ fn run_directories_in(place: &Path) -> Vec<PathBuf> {
     named.map(|entry| entry.path()).collect()
 }
 
-/// Removes the directory of a run of our user that has ended; whether it was one. Foreign files stay.
+/// Removes the directory if it is of an ended run of trainit's user; returns whether it did. Foreign files stay.
 fn clear_if_left(path: &Path) -> bool {
     let is_old = fs::symlink_metadata(path).is_ok_and(|found| {
         let age = found.modified().ok().and_then(|at| clock::wall().duration_since(at).ok());
@@ -267,7 +267,7 @@ pub fn owner(dir: &Path) -> Option<u32> {
     fs::symlink_metadata(dir).map(|found| found.uid()).ok()
 }
 
-/// Our own user.
+/// trainit's user.
 pub fn own_uid() -> u32 {
     geteuid().as_raw()
 }
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn another_users_run_is_not_our_own_even_for_root() {
+    fn another_users_run_is_not_an_own_run_even_for_root() {
         if own_uid() != 0 {
             eprintln!("skipped: only root sees another user's runs");
             return;

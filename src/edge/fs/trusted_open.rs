@@ -1,6 +1,6 @@
 //! Opens files in places where another user may write: a link that another user made is not followed.
 //!
-//! trainit often runs as root with a less privileged trainer. A symbolic link is followed only if root or our own user owns
+//! trainit often runs as root with a less privileged trainer. A symbolic link is followed only if root or trainit's user owns
 //! it, in every part of the path. A file with several hard links is opened only if no other user could have made one of
 //! them. One openat2(RESOLVE_NO_SYMLINKS) opens the path. If it meets a link, or the kernel (before 5.6) or a seccomp filter
 //! lacks the call, each part is opened with O_NOFOLLOW and its owner is checked. Deliberately absent: files in /proc and
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn links_of_our_own_are_followed_in_every_part_of_a_path() {
+    fn links_of_trainits_user_are_followed_in_every_part_of_a_path() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         fs::create_dir(at("real")).unwrap();
@@ -326,12 +326,12 @@ mod tests {
         let at = |name: &str| dir.path().join(name);
         fs::create_dir(at("real")).unwrap();
         fs::write(at("real/file"), "precious").unwrap();
-        for (target, link) in [("real/file", "last"), ("real", "way"), ("last", "ours")] {
+        for (target, link) in [("real/file", "last"), ("real", "way"), ("last", "own")] {
             symlink(target, at(link)).unwrap();
         }
         lchown(at("last"), Some(OTHER), Some(OTHER)).unwrap();
         lchown(at("way"), Some(OTHER), Some(OTHER)).unwrap();
-        for path in ["last", "way/file", "way/new", "ours"] {
+        for path in ["last", "way/file", "way/new", "own"] {
             let errors = [write(&at(path), "x").unwrap_err(), read(&at(path)).unwrap_err()];
             for error in errors {
                 let error = error.to_string();
@@ -353,7 +353,7 @@ mod tests {
         let at = |name: &str| dir.path().join(name);
         fs::write(at("secret"), "precious").unwrap();
         for (place, owner, mode, is_fine) in
-            [("theirs", OTHER, 0o755, false), ("shared", 0, 0o1777, false), ("ours", 0, 0o755, true)]
+            [("other", OTHER, 0o755, false), ("shared", 0, 0o1777, false), ("own", 0, 0o755, true)]
         {
             fs::create_dir(at(place)).unwrap();
             fs::set_permissions(at(place), fs::Permissions::from_mode(mode)).unwrap();
@@ -369,10 +369,10 @@ mod tests {
         }
         assert_eq!(fs::read_to_string(at("secret")).unwrap(), "precious");
         // A user's own file with two names in a directory of that user.
-        fs::write(at("theirs/own"), "text").unwrap();
-        lchown(at("theirs/own"), Some(OTHER), None).unwrap();
-        fs::hard_link(at("theirs/own"), at("theirs/again")).unwrap();
-        assert_eq!(read(&at("theirs/again")).unwrap(), "text");
+        fs::write(at("other/own"), "text").unwrap();
+        lchown(at("other/own"), Some(OTHER), None).unwrap();
+        fs::hard_link(at("other/own"), at("other/again")).unwrap();
+        assert_eq!(read(&at("other/again")).unwrap(), "text");
     }
 
     #[test]

@@ -15,7 +15,8 @@ const MAX_DEPTH: usize = 64;
 pub(super) const NOT_UTF8: &str = "its name is not UTF-8, which stores cannot keep; rename it";
 
 /// Everything under `root` except `.trainit`. A missing root is empty. A file that disappears during the walk is omitted. A
-/// file that cannot be read or copied is a [`Kind::Odd`] entry. Errors: the root itself cannot be read.
+/// file that cannot be read or copied is a [`Kind::NoContent`] or [`Kind::Uncopyable`] entry. Errors: the root itself cannot be
+/// read.
 pub fn walk(root: &Path) -> io::Result<Listing> {
     let mut entries = Vec::new();
     match fs::read_dir(root) {
@@ -35,8 +36,8 @@ fn visit(found: &DirEntry, parent: &str, depth: usize, entries: &mut Vec<Entry>)
     let name = found.file_name();
     let path = join(parent, &legible(&name));
     let kind = match name.to_str() {
-        None => Kind::Lost(NOT_UTF8),
-        Some(_) if depth > MAX_DEPTH => Kind::Lost("it lies deeper than 64 directories"),
+        None => Kind::Uncopyable(NOT_UTF8),
+        Some(_) if depth > MAX_DEPTH => Kind::Uncopyable("it lies deeper than 64 directories"),
         Some(_) => kind(found, &metadata),
     };
     let is_directory = kind == Kind::Directory;
@@ -46,7 +47,7 @@ fn visit(found: &DirEntry, parent: &str, depth: usize, entries: &mut Vec<Entry>)
         match fs::read_dir(found.path()) {
             Ok(names) => names.flatten().for_each(|name| visit(&name, &path, depth + 1, entries)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => entries.truncate(at),
-            Err(_) => entries[at].kind = Kind::Lost("the directory cannot be read"),
+            Err(_) => entries[at].kind = Kind::Uncopyable("the directory cannot be read"),
         }
     }
 }
@@ -59,17 +60,17 @@ fn kind(found: &DirEntry, metadata: &Metadata) -> Kind {
         Kind::Directory
     } else if kind.is_symlink() {
         let target = fs::read_link(found.path()).ok().and_then(|t| t.into_os_string().into_string().ok());
-        target.map_or(Kind::Lost("a symbolic link whose target is not UTF-8"), Kind::Symlink)
+        target.map_or(Kind::Uncopyable("a symbolic link whose target is not UTF-8"), Kind::Symlink)
     } else if kind.is_socket() {
-        Kind::Odd("a socket, which cannot be copied")
+        Kind::NoContent("a socket, which cannot be copied")
     } else if kind.is_fifo() {
-        Kind::Odd("a pipe, which cannot be copied")
+        Kind::NoContent("a pipe, which cannot be copied")
     } else {
-        Kind::Odd("a device, which cannot be copied")
+        Kind::NoContent("a device, which cannot be copied")
     }
 }
 
-/// A name for people: bytes that are not UTF-8 as `\xff`.
+/// A printable name: bytes that are not UTF-8 as `\xff`.
 pub(super) fn legible(name: &OsStr) -> String {
     let mut text = String::new();
     for chunk in name.as_encoded_bytes().utf8_chunks() {
@@ -117,8 +118,8 @@ mod tests {
         assert_eq!(paths, ["d", "d/a\nb c", "d/empty", "d/link", "pipe", "x\\xff"]);
         assert_eq!(listing.file("d/a\nb c").map(|e| e.size), Some(3));
         assert_eq!(listing.get("d/link").map(|e| e.kind.clone()), Some(Kind::Symlink("/etc".into())));
-        assert!(listing.get("pipe").is_some_and(|e| matches!(e.kind, Kind::Odd(_))));
-        assert_eq!(listing.get("x\\xff").map(|e| e.kind.clone()), Some(Kind::Lost(NOT_UTF8)));
+        assert!(listing.get("pipe").is_some_and(|e| matches!(e.kind, Kind::NoContent(_))));
+        assert_eq!(listing.get("x\\xff").map(|e| e.kind.clone()), Some(Kind::Uncopyable(NOT_UTF8)));
         assert_eq!(walk(&at("nowhere")).map(|l| l.entries().len()).ok(), Some(0));
     }
 }

@@ -17,12 +17,12 @@ pub enum Kind {
     Directory,
     /// A symbolic link and its target.
     Symlink(String),
-    /// An entry without content that can never be copied, and why: a socket, a link to nothing.
+    /// An entry without content to copy, and why: a socket, a dangling link.
     #[serde(skip)]
-    Odd(#[serde(skip)] &'static str),
+    NoContent(#[serde(skip)] &'static str),
     /// An entry with content that cannot be copied, and why: a name that is not UTF-8. A copy without it is not whole.
     #[serde(skip)]
-    Lost(#[serde(skip)] &'static str),
+    Uncopyable(#[serde(skip)] &'static str),
 }
 
 /// One name under the checkpoint directory.
@@ -65,7 +65,7 @@ impl Entry {
     /// Why it can never be copied.
     pub fn refused(&self) -> Option<&'static str> {
         match self.kind {
-            Kind::Odd(why) | Kind::Lost(why) => Some(why),
+            Kind::NoContent(why) | Kind::Uncopyable(why) => Some(why),
             Kind::File | Kind::Directory | Kind::Symlink(_) => None,
         }
     }
@@ -137,8 +137,8 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// From entries in any order. If two have the same path, one stands for a name that is not UTF-8, and that one is
-    /// kept.
+    /// From entries in any order. If two have the same path, one is the shown form of a name that is not UTF-8, and that
+    /// one is kept.
     pub fn new(mut entries: Vec<Entry>) -> Listing {
         entries.sort_by(|a, b| (&a.path, a.refused().is_none()).cmp(&(&b.path, b.refused().is_none())));
         entries.dedup_by(|later, first| later.path == first.path);

@@ -26,7 +26,7 @@ impl Tracker {
     /// Decides before the next attempt, also at a start. It moves away torn files, an incomplete newest unit, and unproven
     /// files. After a clean end, or without any sign of a death ([`Writer::Running`]), it leaves unproven files in place.
     pub fn after_death(&mut self, facts: &Facts) -> Rollback {
-        self.take_in(facts);
+        self.update(facts);
         let found = partition(&facts.scan, &self.history);
         let mut torn: BTreeMap<String, String> = self.unproven_rest(facts, &found.rest);
         let rest = self.history.part(None).into_iter().flat_map(|part| &part.files);

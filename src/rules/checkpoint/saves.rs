@@ -10,6 +10,7 @@ use super::listing::Entry;
 
 /// The longest time that a part must be unchanged.
 pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
 /// The saves of the rest since the last commit.
 #[derive(Debug, Default)]
 pub(super) struct Saves {

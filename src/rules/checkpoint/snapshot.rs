@@ -48,16 +48,16 @@ pub struct Plan {
 
 impl Plan {
     /// The entries to take from the directory, and whether each is a text.
-    pub fn here(&self) -> impl Iterator<Item = (&Entry, bool)> + Clone {
+    pub fn local(&self) -> impl Iterator<Item = (&Entry, bool)> + Clone {
         self.files.iter().filter_map(|file| match file {
-            PlanFile::Here { entry, is_text } => Some((entry, *is_text)),
+            PlanFile::Local { entry, is_text } => Some((entry, *is_text)),
             PlanFile::Carried(_) => None,
         })
     }
 
     /// The regular files to take from the directory.
-    pub fn files_here(&self) -> impl Iterator<Item = &Entry> + Clone {
-        self.here().map(|(entry, _)| entry).filter(|entry| entry.kind == Kind::File)
+    pub fn local_files(&self) -> impl Iterator<Item = &Entry> + Clone {
+        self.local().map(|(entry, _)| entry).filter(|entry| entry.kind == Kind::File)
     }
 }
 
@@ -74,7 +74,7 @@ pub struct PlanPart {
 #[derive(Debug, Clone, PartialEq)]
 pub enum PlanFile {
     /// A file of the directory.
-    Here {
+    Local {
         /// As it was seen.
         entry: Entry,
         /// Copied once, at the size seen; a change during the upload does not matter.
@@ -96,7 +96,7 @@ pub struct Resume {
 impl Tracker {
     /// The state of the directory, and the next commit.
     pub fn look(&mut self, facts: &Facts) -> Look {
-        self.take_in(facts);
+        self.update(facts);
         self.has_run |= facts.writer == Writer::Running;
         let found = partition(&facts.scan, &self.history);
         self.saves.note_changes(facts.now, facts.settle, &found, &self.history);
@@ -121,7 +121,7 @@ impl Tracker {
         self.history.last = Some(Committed { parts, entries, habits: plan.habits.clone() });
         self.history.save += 1;
         self.saves.end();
-        self.warnings.begin_anew();
+        self.warnings.reset();
     }
 
     /// Notes committed parts that no longer exist.
@@ -153,7 +153,7 @@ impl Tracker {
                 pointers: pointers.filter(|path| taken.contains_key(path.as_str())).cloned().collect(),
             };
             files.extend(taken.into_iter().map(|(path, entry)| {
-                (path.to_owned(), PlanFile::Here { entry: entry.clone(), is_text: self.history.is_text(entry) })
+                (path.to_owned(), PlanFile::Local { entry: entry.clone(), is_text: self.history.is_text(entry) })
             }));
             planned.push(PlanPart { record, carried: false });
         }
@@ -251,7 +251,7 @@ fn step_of_paths<'a>(scan: &Scan, history: &History, files: impl Iterator<Item =
     steps.max().map(|(_, _, step)| step)
 }
 
-/// The checkpoint to resume from in the directory as it is. `None`: no complete unit and no file of the rest.
+/// The checkpoint to resume from in the present directory. `None`: no complete unit and no file of the rest.
 pub fn resume(scan: &Scan, tracker: &Tracker) -> Option<Resume> {
     let found = partition(scan, &tracker.history);
     let good = found.roots.iter().filter_map(|root| root.units.iter().find(|unit| Unit::is_good(unit)));

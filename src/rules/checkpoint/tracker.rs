@@ -80,7 +80,7 @@ impl Tracker {
         self.history.last.as_ref()
     }
 
-    pub(super) fn take_in(&mut self, facts: &Facts) {
+    pub(super) fn update(&mut self, facts: &Facts) {
         let gone = self.history.update(facts.now, facts.scan.listing, facts.scan.peek);
         self.saves.note_gone(facts.now, &gone, &self.history);
         match facts.writer {

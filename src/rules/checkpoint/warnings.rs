@@ -44,7 +44,7 @@ impl Warnings {
         due
     }
 
-    pub(super) fn begin_anew(&mut self) {
+    pub(super) fn reset(&mut self) {
         self.waits.clear();
     }
 }

@@ -85,8 +85,8 @@ pub(crate) async fn publish(
     progress: &dyn Fn(u64, u64),
 ) -> Result<(), Stop> {
     let (dir, store) = (model.dir.display(), &model.store);
-    let (at, there) = (model.dir.clone(), store.clone());
-    let found = blocking(move || Ok(nearness(&at, &there))).await;
+    let (at, address) = (model.dir.clone(), store.clone());
+    let found = blocking(move || Ok(nearness(&at, &address))).await;
     let prepared = match found.map_err(|error| Stop::Failed(format!("{dir} cannot be read: {error}; {AGAIN}")))? {
         Nearness::Same => {
             tracing::info!("{store} is where the trainer wrote the model ({dir}): there is nothing to copy");
@@ -234,13 +234,13 @@ async fn send(sending: &Sending<'_>, entry: &Entry) -> Result<Item, Stop> {
 async fn listed(model: &LeftModel) -> Result<Listing, String> {
     let (root, may_leave) = (model.dir.clone(), model.follow);
     let walked = blocking(move || {
-        let walked = without_corners(walk::walk(&root)?);
+        let walked = without_own_files(walk::walk(&root)?);
         let out = if may_leave { BTreeSet::new() } else { links::leading_out(&root, &walked) };
         let all = walked.entries().iter().filter(|e| matches!(e.kind, Kind::Symlink(_)));
         let all = all.map(|e| e.path.clone()).collect();
         // If no link leads out, none is reached through other links either.
         let followed = if out.is_empty() { links::follow(&root, &walked, &all) } else { walked };
-        let listing = without_corners(followed);
+        let listing = without_own_files(followed);
         let beneath = Beneath::open(&root)?;
         let peek = Files { beneath: &beneath, listing: &listing };
         let cut = listing.files().filter(|file| whole(&peek, file).is_err()).map(|file| file.path.clone());
@@ -255,7 +255,7 @@ async fn listed(model: &LeftModel) -> Result<Listing, String> {
         ));
     }
     for entry in listing.entries() {
-        if let Kind::Lost(why) = entry.kind {
+        if let Kind::Uncopyable(why) = entry.kind {
             return Err(format!("{} cannot be copied, and without it the model would not be whole: {why}", entry.path));
         }
         if let Some(why) = entry.refused() {
@@ -276,7 +276,7 @@ async fn listed(model: &LeftModel) -> Result<Listing, String> {
 }
 
 /// A checkpoint directory inside the model has a `.trainit` too, which is not part of the model.
-fn without_corners(listing: Listing) -> Listing {
+fn without_own_files(listing: Listing) -> Listing {
     let is_other = |entry: &&Entry| !entry.path.split('/').any(|part| part == OWN);
     Listing::new(listing.entries().iter().filter(is_other).cloned().collect())
 }

@@ -1,5 +1,5 @@
-//! The mirror of a checkpoint directory in a store. Opening it claims this run's attempt. Commits, restores and rollbacks are in
-//! the folders beside this file.
+//! The mirror of a checkpoint directory in a store. Opening it claims this run's attempt. Commits, restores and rollbacks are
+//! in the folders beside this file.
 //!
 //! Everything here runs on the background thread's runtime and reports outcomes. Deliberately absent: when to commit, and what
 //! an outcome means for the job.
@@ -223,7 +223,7 @@ impl Mirror {
         let dir = self.config.dir.clone();
         let error = blocking(move || Beneath::create(&dir)).await.err()?;
         Some(format!(
-            "cannot make the checkpoint directory {}: {error}; unless the command can, it saves nothing there to go on from; give a --checkpoint-dir that can be made or written",
+            "cannot make the checkpoint directory {}: {error}; unless the command can, it saves nothing there to resume from; give a --checkpoint-dir that can be made or written",
             self.config.dir.display()
         ))
     }
@@ -316,8 +316,8 @@ impl Mirror {
     /// A clause for log lines about the last commit.
     pub(crate) fn last_commit_clause(&self) -> String {
         match self.last.as_ref().map(|last| last.step) {
-            Some(Some(step)) => format!("the last commit (step {step}) stands"),
-            Some(None) => "the last commit stands".to_owned(),
+            Some(Some(step)) => format!("the last commit (step {step}) remains"),
+            Some(None) => "the last commit remains".to_owned(),
             None => "this run has committed nothing yet".to_owned(),
         }
     }

@@ -16,7 +16,7 @@ use crate::rules::checkpoint::listing::{Entry, Kind};
 const MARK_BYTES: usize = 256;
 
 /// All files of a kind in a folder and the folders in it, identified by inode, so that a renamed file continues. No symbolic
-/// link is followed, except the folder itself if root or our own user made it.
+/// link is followed, except the folder itself if root or trainit's user made it.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -73,7 +73,7 @@ impl Folder {
     /// Reports bytes written since the last look, file by file in order of names; returns whether there are more. Errors: as
     /// readdir(3), open(2), read(2), of the first file that cannot be read. The other files are still read. A missing folder
     /// has no files.
-    pub fn look(&mut self, mut tell: impl FnMut(Part<'_>)) -> io::Result<bool> {
+    pub fn look(&mut self, mut report: impl FnMut(Part<'_>)) -> io::Result<bool> {
         let top = match trusted_open::resolve(&self.path) {
             // A missing folder has no files.
             Err(error) if error.kind() == ErrorKind::NotFound => self.path.clone(),
@@ -95,9 +95,10 @@ impl Folder {
             if is_unchanged {
                 continue;
             }
-            let mut tell = |passed_over: u64, seen: Seen<'_>| tell(Part { id, path: &entry.path, passed_over, seen });
+            let mut report =
+                |passed_over: u64, seen: Seen<'_>| report(Part { id, path: &entry.path, passed_over, seen });
             if grown.is_surely_another(entry) {
-                tell(grown.passed_over, Seen::End);
+                report(grown.passed_over, Seen::End);
                 grown.start_again();
             }
             if beneath.is_none() {
@@ -105,7 +106,7 @@ impl Folder {
             }
             let Some(beneath) = &beneath else { continue };
             buffer.resize(SLICE_BYTES, 0);
-            let read = grown.read_on(beneath, &entry.path, id, &mut buffer, tell);
+            let read = grown.read_on(beneath, &entry.path, id, &mut buffer, report);
             match read {
                 Ok(is_more) => more |= is_more,
                 // It was renamed or removed in the meantime; the next poll finds out.
@@ -116,7 +117,7 @@ impl Folder {
         let looks = self.looks;
         self.files.retain(|id, grown| {
             if grown.seen != looks {
-                tell(Part { id: *id, path: "", passed_over: 0, seen: Seen::End });
+                report(Part { id: *id, path: "", passed_over: 0, seen: Seen::End });
             }
             grown.seen == looks
         });
@@ -158,14 +159,14 @@ impl Grown {
         path: &str,
         id: Id,
         buffer: &mut [u8],
-        mut tell: impl FnMut(u64, Seen<'_>),
+        mut report: impl FnMut(u64, Seen<'_>),
     ) -> io::Result<bool> {
         let file = beneath.read_own_file(path)?;
         if identity(&file.metadata()?) != id {
             return Ok(false);
         }
         if !self.is_unchanged_before_offset(&file)? {
-            tell(self.passed_over, Seen::End);
+            report(self.passed_over, Seen::End);
             self.start_again();
         }
         let end = self.at.saturating_add(LOOK_BYTES);
@@ -173,7 +174,7 @@ impl Grown {
             match file.read_at(buffer, self.at)? {
                 0 => return Ok(false),
                 count => {
-                    tell(self.passed_over, Seen::Bytes(&buffer[..count]));
+                    report(self.passed_over, Seen::Bytes(&buffer[..count]));
                     self.note(&buffer[..count]);
                 }
             }
@@ -209,7 +210,7 @@ mod tests {
             report.push(match part.seen {
                 Seen::Bytes(bytes) => format!("{}:{}", part.path, String::from_utf8_lossy(bytes)),
                 Seen::End => "|".to_owned(),
-                Seen::Before(_) => unreachable!("no first line of an event file is report"),
+                Seen::Before(_) => unreachable!("the first line of an event file is not reported"),
             })
         });
         assert!(!more.expect("readable"));
@@ -274,7 +275,7 @@ mod tests {
         reuse(&one, &one, "ANOTHER, LONGER");
         assert!(look_in(&mut folder).is_empty(), "only the time has changed");
         append(&one, &"+".repeat(2 * MARK_BYTES));
-        assert_eq!(look_in(&mut folder).len(), 1, "goes on");
+        assert_eq!(look_in(&mut folder).len(), 1, "the file continues");
         append(&one, "-");
         assert_eq!(look_in(&mut folder), ["tfevents.1:-"]);
     }

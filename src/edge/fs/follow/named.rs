@@ -56,7 +56,7 @@ impl Named {
 
     /// Reports bytes written since the last look; returns whether there are more. Errors: as open(2), read(2); not a regular
     /// file. A missing file is not an error.
-    pub fn look(&mut self, mut tell: impl FnMut(Seen<'_>)) -> io::Result<bool> {
+    pub fn look(&mut self, mut report: impl FnMut(Seen<'_>)) -> io::Result<bool> {
         let is_new = std::mem::replace(&mut self.is_new, false);
         loop {
             if self.open.is_none() {
@@ -65,26 +65,26 @@ impl Named {
                     open.at = open.file.metadata()?.len();
                     open.note(&[])?;
                     open.is_passed_over = true;
-                    tell(Seen::Before(&open.first_line()?));
+                    report(Seen::Before(&open.first_line()?));
                 }
                 self.open = Some(open);
             }
             let Some(open) = &mut self.open else { return Ok(false) };
-            if open.read(&mut tell)? {
+            if open.read(&mut report)? {
                 return Ok(true);
             }
             match trusted_open::metadata(&self.path) {
                 Ok(now) if identity(&now) != open.identity => {
                     // Read the rest of the old file. It grows only if its writer still has it open.
                     for _ in 0..LAST_READS {
-                        if !open.read(&mut tell)? {
+                        if !open.read(&mut report)? {
                             break;
                         }
                     }
                     let (at, mark) = (open.at, std::mem::take(&mut open.mark));
                     self.open = self.open()?;
                     // A writer that always replaces the file by a longer one repeats its beginning.
-                    let goes_on = match &mut self.open {
+                    let continues = match &mut self.open {
                         Some(new) if at > 0 => {
                             (new.at, new.mark) = (at, mark);
                             let size = new.file.metadata()?.len();
@@ -92,8 +92,8 @@ impl Named {
                         }
                         _ => false,
                     };
-                    if !goes_on {
-                        tell(Seen::End);
+                    if !continues {
+                        report(Seen::End);
                         self.open.iter_mut().for_each(Open::start_again);
                     }
                 }
@@ -121,14 +121,14 @@ impl Named {
 
 impl Open {
     /// Reads up to this many bytes; returns whether there are more.
-    fn read(&mut self, tell: &mut impl FnMut(Seen<'_>)) -> io::Result<bool> {
+    fn read(&mut self, report: &mut impl FnMut(Seen<'_>)) -> io::Result<bool> {
         let now = self.file.metadata()?;
         let size = now.len();
         let is_touched = size != self.at || std::mem::replace(&mut self.written, written(&now)) != written(&now);
         // The content of an earlier run may be rewritten with the same bytes.
         let is_again = |open: &Open| open.is_passed_over && open.at == size;
         if is_touched && (is_again(self) || !self.is_unchanged_before_offset(size)?) {
-            tell(Seen::End);
+            report(Seen::End);
             self.start_again();
         }
         self.is_passed_over &= self.at == size;
@@ -139,7 +139,7 @@ impl Open {
                 0 => return Ok(false),
                 count => count,
             };
-            tell(Seen::Bytes(&buffer[..count]));
+            report(Seen::Bytes(&buffer[..count]));
             self.at += count as u64;
             self.note(&buffer[..count])?;
         }

@@ -123,7 +123,7 @@ pub fn touch(file: &File) -> io::Result<()> {
     Ok(futimens(file, &TimeSpec::UTIME_NOW, &TimeSpec::UTIME_NOW)?)
 }
 
-/// Tells the kernel that these bytes will not be read again, to leave the page cache to the trainer.
+/// Drops the file from the page cache, to leave the cache to the trainer.
 pub fn forget(file: &File) {
     let _ = posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
 }

@@ -102,7 +102,7 @@ impl Beneath {
                 let target = readlinkat(&opened, "")?;
                 Kind::Symlink(target.into_string().unwrap_or_default())
             }
-            _ => Kind::Odd("neither file nor directory"),
+            _ => Kind::NoContent("neither file nor directory"),
         };
         Ok(Some(entry(path.to_owned(), kind, &metadata)))
     }
@@ -242,7 +242,7 @@ impl Beneath {
                     Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
                     done => done,
                 };
-                // A write that was under way when it was given up may still finish.
+                // A write that was still running when it was abandoned may finish now.
                 let is_met = |done: &io::Result<()>| {
                     done.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::DirectoryNotEmpty)
                 };
@@ -285,7 +285,7 @@ impl Beneath {
         Ok(openat(self.directory(parent_of(path), create)?, name_of(path), flags, OWN)?)
     }
 
-    /// By one openat2, if it is available. Errors: [`io::ErrorKind::InvalidInput`] for a path with `.` or `..`.
+    /// Opens by one openat2, if it is available. Errors: [`io::ErrorKind::InvalidInput`] for a path with `.` or `..`.
     fn at_once(&self, path: &str, flags: OFlag) -> io::Result<Option<OwnedFd>> {
         if path.split('/').any(|part| part == "." || part == "..") {
             return Err(io::ErrorKind::InvalidInput.into());

@@ -14,7 +14,7 @@ use regex::Regex;
 pub struct Layout {
     /// For `--checkpoint-format`, the manifest and logs.
     pub name: &'static str,
-    /// Files below a root, any of which makes it one.
+    /// Files below a root, any of which identifies it.
     pub(in crate::checkpoint) telltale: &'static [&'static str],
     /// A file that must exist in the root, too.
     pub(in crate::checkpoint) beside: Option<&'static str>,
@@ -302,7 +302,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// Whether no format was asked for.
+    /// Whether no format was chosen.
     pub fn is_auto(self) -> bool {
         matches!(self, Format::Auto)
     }

@@ -38,8 +38,8 @@ fn proven(case: &Case) -> Check {
 /// Refuses a unit with an entry that cannot be committed, because the unit is not whole without it.
 fn refused(case: &Case) -> Check {
     let below = if case.unit().is_directory { case.scan.listing.below(case.base()) } else { &[] };
-    let lost = below.iter().find(|entry| matches!(entry.kind, Kind::Lost(_)));
-    lost.map_or(Ok(()), |entry| Err(format!("{}: {}", entry.path, entry.refused().unwrap_or_default())))
+    let missing = below.iter().find(|entry| matches!(entry.kind, Kind::Uncopyable(_)));
+    missing.map_or(Ok(()), |entry| Err(format!("{}: {}", entry.path, entry.refused().unwrap_or_default())))
 }
 
 fn members(case: &Case) -> Check {
@@ -217,10 +217,10 @@ fn as_before(case: &Case) -> Check {
     }
     let before = Case { at: case.at + 1, ..*case };
     // A number in a name may be the step, or the same in every save.
-    let there: BTreeSet<String> = case.files().flat_map(|(_, path)| [path.to_owned(), alike(case, path)]).collect();
+    let paths: BTreeSet<String> = case.files().flat_map(|(_, path)| [path.to_owned(), alike(case, path)]).collect();
     let is_counted = |path: &str| case.scan.options.world_size.is_some() && case.is_per_rank(path);
-    let is_here = |path: &str| there.contains(path) || there.contains(&alike(&before, path));
-    match before.files().find(|(entry, path)| !case.history.is_text(entry) && !is_counted(path) && !is_here(path)) {
+    let is_there = |path: &str| paths.contains(path) || paths.contains(&alike(&before, path));
+    match before.files().find(|(entry, path)| !case.history.is_text(entry) && !is_counted(path) && !is_there(path)) {
         Some((entry, _)) => Err(format!("{} has no counterpart of {}", case.unit().path, entry.path)),
         None => Ok(()),
     }

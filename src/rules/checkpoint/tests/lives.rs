@@ -41,7 +41,7 @@ const LIVES: &[(&str, &str)] = &[
          wait 8; stored r50/e_3.pth",
     ),
     (
-        "an empty file holds the save back",
+        "an empty file delays the save",
         "save checkpoint_1.pt checkpoint_last.pt; wait 8; write checkpoint_last.pt; wait 8
          state checkpoint_last.pt: it is empty; commits 1",
     ),
@@ -82,7 +82,7 @@ const LIVES: &[(&str, &str)] = &[
          save r/a_3.pt r/b.pt; wait 8; commits 3; only r/a_2.pt r/a_3.pt r/b.pt",
     ),
     (
-        "a known format is committed by its newest complete unit and the best one, with the rest beside it",
+        "a known format is committed by its newest complete unit and the best one, with the rest",
         "huggingface out 5; save out/ema.pt; wait 8; huggingface out 10
          write out/checkpoint-10/trainer_state.json {\"global_step\": 10, \"best_model_checkpoint\": \"/x/checkpoint-5\"}
          wait 3; resume out/checkpoint-10 10; stored out/checkpoint-5/optimizer.pt
@@ -176,14 +176,14 @@ const LIVES: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn each_life_goes_as_it_says() {
+fn each_life_meets_its_assertions() {
     for (name, life) in LIVES {
         Dir::new().play(name, life);
     }
 }
 
 #[test]
-fn a_tree_is_committed_whole_after_each_save_whatever_its_directories_are_called() {
+fn a_tree_is_committed_whole_after_each_save_under_any_directory_name() {
     let layouts: [&[&str]; 9] = [
         &["epoch_N.pth", "last_checkpoint"],
         &["my_lora_00000N.safetensors", "optimizer.pt"],
@@ -209,7 +209,7 @@ fn a_tree_is_committed_whole_after_each_save_whatever_its_directories_are_called
 }
 
 #[test]
-fn texts_never_hold_a_commit_back_and_are_committed_when_they_lie_still() {
+fn texts_never_delay_a_commit_and_are_committed_when_they_are_unchanged() {
     let mut dir = Dir::new();
     for number in 0..60 {
         let save = if number == 5 { "save model.bin" } else { "" };
@@ -254,7 +254,10 @@ fn files_that_cannot_be_copied_are_omitted_with_the_reason() {
     dir.save("run/model.pt");
     let mut entries = dir.listing().entries().to_vec();
     let odd = |path: &str, kind: Kind| Entry { path: path.to_owned(), kind, ..entries[0].clone() };
-    let more = [odd("run/sock", Kind::Odd("a socket")), odd("run/\u{fffd}.pt", Kind::Lost("its name is not UTF-8"))];
+    let more = [
+        odd("run/sock", Kind::NoContent("a socket")),
+        odd("run/\u{fffd}.pt", Kind::Uncopyable("its name is not UTF-8")),
+    ];
     entries.extend(more);
     let listing = Listing::new(entries);
     let scan = Scan { listing: &listing, peek: &dir.files, options: &dir.options };

@@ -14,7 +14,7 @@ use super::*;
 /// `--settle` of every test.
 const SETTLE: Duration = Duration::from_secs(2);
 const HOUR_NS: i64 = 3_600_000_000_000;
-/// Directories that users call runs.
+/// Names that users give to run directories.
 const RUNS: [&str; 9] = [
     "",
     "run",
@@ -145,7 +145,7 @@ impl Dir {
         let Some(plan) = look.plan else { return };
         let before = self.stored.take().map(|stored| stored.1).unwrap_or_default();
         let file = |file: &PlanFile| match file {
-            PlanFile::Here { entry, .. } => Some((entry.path.clone(), self.files.get(&entry.path)?.clone())),
+            PlanFile::Local { entry, .. } => Some((entry.path.clone(), self.files.get(&entry.path)?.clone())),
             PlanFile::Carried(path) => Some((path.clone(), before.get(path).expect("the last commit has it").clone())),
         };
         let named: usize = plan.parts.iter().map(|part| part.record.files.len()).sum();
@@ -212,7 +212,7 @@ impl Dir {
     /// The checkpoint that the next attempt resumes from.
     pub(super) fn resume(&mut self) -> Option<(String, Option<u64>)> {
         let found = self.with(Writer::Running, |tracker, facts| {
-            tracker.take_in(facts);
+            tracker.update(facts);
             resume(&facts.scan, tracker)
         });
         found.map(|resume| (resume.unit.unwrap_or_else(|| ".".to_owned()), resume.step))
@@ -231,7 +231,7 @@ impl Dir {
     /// Every unit, with its row and state.
     pub(super) fn units(&mut self) -> Vec<(String, &'static str, UnitState)> {
         self.with(Writer::Running, |tracker, facts| {
-            tracker.take_in(facts);
+            tracker.update(facts);
             let found = partition(&facts.scan, tracker.history());
             let of = |root: &Root| -> Vec<_> {
                 root.units.iter().map(|u| (u.path.clone(), root.layout.name, u.state.clone())).collect()

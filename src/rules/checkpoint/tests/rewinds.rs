@@ -6,7 +6,7 @@ impl Dir {
     /// The checkpoints of the directory, the newest first.
     fn restorable(&mut self) -> Vec<(Option<String>, Option<u64>)> {
         let found = self.with(Writer::Finished, |tracker, facts| {
-            tracker.take_in(facts);
+            tracker.update(facts);
             restorable(&facts.scan, tracker)
         });
         found.into_iter().map(|resume| (resume.unit, resume.step)).collect()

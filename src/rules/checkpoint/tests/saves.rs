@@ -96,7 +96,7 @@ fn unescaped(text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn no_prefix_of_a_save_is_complete_and_the_whole_is_whatever_the_run_is_called() {
+fn only_a_whole_save_is_complete_under_any_run_name() {
     for save in recorded() {
         let unit_of = |run: &str| join(run, save.unit);
         for (run, count) in RUNS.iter().flat_map(|run| (0..=save.steps.len()).map(move |count| (run, count))) {
@@ -121,7 +121,7 @@ fn no_prefix_of_a_save_is_complete_and_the_whole_is_whatever_the_run_is_called()
 const CLOCKS: [[i64; 2]; 4] = [[0, 0], [-1, -1], [1, 1], [0, -1]];
 
 #[test]
-fn a_save_over_the_same_names_is_complete_only_at_its_end_whatever_the_clocks_say() {
+fn a_save_over_the_same_names_is_complete_only_at_its_end_with_any_clock() {
     for save in recorded() {
         let unit = join("run", save.unit);
         let steps = |is_half: bool| (1..=save.steps.len() - usize::from(is_half)).map(move |count| (count, is_half));

@@ -29,9 +29,9 @@ const AFTER_OTHERS: Duration = Duration::from_secs(2);
 /// The same after a stop without a deadline: the other processes got the signal, too, and a platform usually grants 30
 /// s.
 const LEAVING_PATIENCE: Duration = Duration::from_secs(4);
-/// The settling time after a failure, which the launcher must learn of soon.
+/// The settling time after a failure, which must be reported to the launcher soon.
 const FAILED_SETTLE: Duration = Duration::from_secs(3);
-/// A process that has waited for our restore starts its command within this time.
+/// A process that has waited for this run's restore starts its command within this time.
 const TO_BEGIN: Duration = Duration::from_secs(3);
 
 impl CheckpointThread {
@@ -57,7 +57,7 @@ impl CheckpointThread {
         self.report.flushed(flushed);
     }
 
-    /// How to judge files after the end of our command: other processes of the node may still write.
+    /// How to judge files after the end of the command: other processes of the node may still write.
     pub(super) async fn at_the_end(&self) -> How {
         let settle = if self.waits_for_others { self.settle } else { self.settle.min(FAILED_SETTLE) };
         let writer = if self.has_others(may_save).await { Writer::Running } else { self.writer };
@@ -118,7 +118,7 @@ impl CheckpointThread {
         Ok(())
     }
 
-    /// The last commit of the run. No process of our own writes any more; other processes of the node may. Errors: the
+    /// The last commit of the run. No process of this run writes any more; other processes of the node may. Errors: the
     /// newer run that has taken over.
     async fn flush(&mut self, by: Option<Duration>) -> Result<Flushed, Attempt> {
         self.await_others(by).await?;
@@ -171,7 +171,7 @@ impl CheckpointThread {
                         "the newest checkpoint keeps changing although {} ({why}), so it is not committed; {}; find out what \
                          else writes to the checkpoint directory",
                         if how.writer == Writer::Running {
-                            "our command has ended"
+                            "this run's command has ended"
                         } else {
                             "no process of the job is left"
                         },

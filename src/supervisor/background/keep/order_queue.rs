@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_task_that_yields_to_an_order_is_cancelled_and_another_goes_on() {
+    async fn a_task_that_yields_to_an_order_is_cancelled_and_another_continues() {
         for (yields, is_through) in [(TO_NONE, true), (TO_A_FLUSH, false)] {
             let (orders, mut received) = unbounded_channel();
             let mut queue = OrderQueue::new(Clock::start(), None, Rc::default());

@@ -161,12 +161,12 @@ impl CheckpointThread {
         }
     }
 
-    /// Commits the settled files of a dead attempt, and finds the checkpoint for the next one. If it is cut off there is no
+    /// Commits the settled files of a dead attempt, and finds the checkpoint for the next one. If it is interrupted there is no
     /// answer, because a flush follows.
     async fn refresh(&mut self, queue: &mut OrderQueue, orders: &mut UnboundedReceiver<Order>) {
         queue.rest(true);
-        let is_going_on = queue.during(orders, TO_NONE, self.save_what_is_left()).await;
-        if is_going_on == Some(true) && !queue.is_to_flush() {
+        let may_continue = queue.during(orders, TO_NONE, self.save_what_is_left()).await;
+        if may_continue == Some(true) && !queue.is_to_flush() {
             queue.during(orders, TO_A_FLUSH, self.find_next()).await;
         }
         (self.writer, self.died_ns) = (Writer::Finished, None);
@@ -278,7 +278,7 @@ impl CheckpointThread {
             Some(mirror) => mirror.resume_here().await,
             None => Ok(None),
         };
-        self.tell_found(found);
+        self.report_found(found);
     }
 
     /// The state of the trainer, for the rules.
@@ -292,10 +292,10 @@ impl CheckpointThread {
             Some(mirror) => mirror.fall_back().await,
             None => Ok(None),
         };
-        self.tell_found(found);
+        self.report_found(found);
     }
 
-    fn tell_found(&mut self, found: Result<Option<Resume>, Failure>) {
+    fn report_found(&mut self, found: Result<Option<Resume>, Failure>) {
         match found {
             Ok(resume) => self.report.restored(self.mirror.as_mut(), resume),
             Err(failure) => self.report.not_restored(failure),

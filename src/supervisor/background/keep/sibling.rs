@@ -1,6 +1,6 @@
-//! If a launcher starts one trainit for each process, the first one of the node keeps the checkpoints. The others wait here until
-//! it has restored them; otherwise their trainers would start from another step. At its end the first one checks here whether
-//! the others still run, because they may be saving.
+//! If a launcher starts one trainit for each process, the first one of the node keeps the checkpoints. The others wait here
+//! until it has restored them; otherwise their trainers would start from another step. At its end the first one checks here
+//! whether the others still run, because they may be saving.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -197,7 +197,7 @@ impl Sibling {
     fn warn(&self, limit: Duration) {
         tracing::warn!(
             code = "no_keeper",
-            "no trainit of local rank 0 that keeps the checkpoints in {} in this store was to be seen on this node for {} s, so \
+            "no trainit of local rank 0 that keeps the checkpoints in {} in this store was found on this node for {} s, so \
              this one keeps them itself; where all processes of a node share them, start one trainit a node (--nproc starts its \
              processes)",
             self.dir.display(),

@@ -107,7 +107,7 @@ pub(crate) fn waiting(look: &Look) -> Option<String> {
 
 /// Logs the files of the first commit, which shows that a directory contains more than checkpoints.
 pub(crate) fn log_first(plan: &Plan) {
-    let mut files: Vec<(u64, &str)> = plan.here().map(|(entry, _)| (entry.size, entry.path.as_str())).collect();
+    let mut files: Vec<(u64, &str)> = plan.local().map(|(entry, _)| (entry.size, entry.path.as_str())).collect();
     files.sort_by(|a, b| b.cmp(a));
     let bytes: u64 = files.iter().map(|(size, _)| size).sum();
     let largest: Vec<String> =

@@ -25,7 +25,7 @@ const TREE: &str = "tree";
 impl Mirror {
     /// Bytes of the plan's files that are not in the store, by stat(2).
     pub(crate) fn bytes_to_send(&self, plan: &Plan) -> u64 {
-        let new = plan.here().map(|(entry, _)| entry).filter(|entry| self.sender.known.unchanged(entry).is_none());
+        let new = plan.local().map(|(entry, _)| entry).filter(|entry| self.sender.known.unchanged(entry).is_none());
         new.map(|entry| entry.size).sum()
     }
 
@@ -42,9 +42,9 @@ impl Mirror {
         let (known, uncommitted) = (&self.sender.known, &self.sender.uncommitted);
         let last = self.last.as_ref().map(|last| &last.stamp);
         let mut sent = self.carried(plan)?;
-        sent.extend(without_data(&plan.here().map(|(entry, _)| entry).collect::<Vec<_>>()));
+        sent.extend(without_data(&plan.local().map(|(entry, _)| entry).collect::<Vec<_>>()));
         let (mut new, mut steady, mut texts) = (Vec::new(), Vec::new(), HashSet::new());
-        for (entry, is_text) in plan.here().filter(|(entry, _)| entry.kind == Kind::File) {
+        for (entry, is_text) in plan.local().filter(|(entry, _)| entry.kind == Kind::File) {
             let Some(old) = known.unchanged(entry) else {
                 new.push(entry);
                 if is_text {
@@ -109,7 +109,7 @@ impl Mirror {
     fn carried(&self, plan: &Plan) -> Result<Vec<Sent>, Stop> {
         let carried = plan.files.iter().filter_map(|file| match file {
             PlanFile::Carried(path) => Some(path),
-            PlanFile::Here { .. } => None,
+            PlanFile::Local { .. } => None,
         });
         let item = |path: &String| {
             let sent = self.sender.known.of_path(path).cloned();

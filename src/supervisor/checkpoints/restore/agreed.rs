@@ -78,7 +78,7 @@ impl Mirror {
             return Err(Failure::store("this node did not offer the agreed checkpoint".to_owned()));
         };
         match source {
-            Source::Here => {}
+            Source::Directory => {}
             Source::Unit(unit) => {
                 self.pass_over(|name| name.step == 0 || Some(name.step) > step.step).await?;
                 let unusable = |error: io::Error| self.config.unusable(&error);

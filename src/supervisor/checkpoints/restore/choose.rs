@@ -234,7 +234,7 @@ impl Mirror {
         let place = self.config.store.as_ref().map_or(String::new(), ToString::to_string);
         let Some(why) = why else {
             return Failure::store(format!(
-                "the commits of this run are gone from {place}, and nothing lies in {} to go on from; nothing was started; find out what deleted them, or start again, from scratch",
+                "the commits of this run are gone from {place}, and there is nothing in {} to resume from; nothing was started; find out what deleted them, or start again, from scratch",
                 self.config.dir.display()
             ));
         };

@@ -87,7 +87,7 @@ impl Mirror {
         let here = if is_half || is_behind || !self.in_gang.directory_counts || self.has_only_what_was_there().await {
             Vec::new()
         } else {
-            self.here().await?
+            self.in_directory().await?
         };
         let is_first = !std::mem::replace(&mut self.in_gang.has_offered, true);
         let stored = match self.remote.clone().filter(|_| !self.in_gang.follows_chief || self.is_chief()) {
@@ -143,7 +143,7 @@ impl Mirror {
     }
 
     /// The checkpoints of the directory, the newest first.
-    async fn here(&self) -> Result<Vec<(Step, Source)>, Failure> {
+    async fn in_directory(&self) -> Result<Vec<(Step, Source)>, Failure> {
         let unusable = |error: std::io::Error| self.config.unusable(&error);
         let found = self.watcher.restorable().await.map_err(unusable)?;
         let listing = self.followed().await.map_err(unusable)?;
@@ -158,7 +158,7 @@ impl Mirror {
             let step = resume.step.or(if at == 0 { last } else { None });
             let source = match resume.unit {
                 Some(unit) if at > 0 => Source::Unit(unit),
-                _ => Source::Here,
+                _ => Source::Directory,
             };
             all.push((Step { step, hash, is_stored: false }, source));
         }

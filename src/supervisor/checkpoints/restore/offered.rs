@@ -9,7 +9,7 @@ use crate::rules::store::names::{CommitName, Stamp};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Source {
     /// The present directory.
-    Here,
+    Directory,
     /// An older checkpoint in the directory.
     Unit(String),
     /// A commit.

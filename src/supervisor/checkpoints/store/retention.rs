@@ -106,7 +106,7 @@ impl Retiring {
         let why = why.filter(|_| gist != self.last_reported)?;
         self.last_reported = gist;
         Some(format!(
-            "{why}; what --keep-last lets go of stays for now, in part or whole; see that this run may delete there; trainit checkpoint prune takes it away"
+            "{why}; commits beyond --keep-last stay for now, in part or whole; see that this run may delete there; trainit checkpoint prune deletes them"
         ))
     }
 

@@ -128,7 +128,7 @@ fn a_whole_file_passes_and_a_cut_or_extended_one_does_not() {
             assert!(verdict(name, &bytes[..length]).is_err(), "{name} cut to {length} of {}", bytes.len());
         }
         let longer = [&bytes[..], b"tail of an older, longer file"].concat();
-        assert!(name.ends_with("json") || verdict(name, &longer).is_err(), "{name} goes on");
+        assert!(name.ends_with("json") || verdict(name, &longer).is_err(), "{name} with more bytes");
     }
 }
 

@@ -8,7 +8,7 @@ use crate::checkpoint::listing::{join, name_of};
 
 /// At most this many bytes of the model's states are read. The head names each tensor, in some hundred bytes.
 const HEAD: u64 = 4 << 20;
-/// A larger number of ranks is not believed.
+/// The maximum number of ranks. A larger number in a file is not used.
 const MOST_RANKS: u64 = 1 << 20;
 
 pub(in crate::checkpoint) fn is_state(name: &str) -> bool {
