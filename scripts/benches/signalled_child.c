@@ -1,7 +1,7 @@
 /* The children that scripts/benches/init and gpu-watch start under an init. They do as little as possible.
  *   child      prints "ready", waits for SIGTERM, prints the time (CLOCK_MONOTONIC, ns), exits with 0
- *   storm N    makes N orphans that end at once, and ends when the last has been made
- *   bare CMD the least that an init must do: starts CMD and reaps every child until CMD ends
+  *   storm N    creates N orphans that end at once, and ends after the last one was created
+  *   bare CMD   a minimal init: starts CMD and reaps every child until CMD ends
  */
 #include <signal.h>
 #include <stdio.h>

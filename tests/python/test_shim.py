@@ -1,7 +1,7 @@
-"""The Python package: what it promises a training loop, and that it writes the metrics file as the executable does.
+"""The Python package: its promises to a training loop, and the same metrics file as the executable's.
 
-Run by scripts/test, or by hand: python3 -m unittest discover -s tests/python. With TRAINIT naming an executable (else the
-debug build, where there is one) the two are held beside each other.
+Run by scripts/test, or by hand: python3 -m unittest discover -s tests/python. The package is compared with the executable
+that TRAINIT names, else with the debug build if there is one.
 """
 import contextlib
 import fcntl

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """LightGBM over several machines, synthetic data.
 
-Environment: TRAINIT_LIGHTGBM_MACHINES, LightGBM's `machines` with its own rank
-as the first element. LightGBM reads no environment itself, num_machines must be
-given since it would count that element, and it resolves no names: it would dial
-0.0.0.0 for one, which is itself. So they are resolved here.
+Environment: TRAINIT_LIGHTGBM_MACHINES, LightGBM's `machines` with the own rank
+as the first element. LightGBM reads no environment itself. num_machines must be
+given, because LightGBM would count that element. Names are resolved here,
+because LightGBM would dial 0.0.0.0 for a name.
 
 Every machine prints   step=3 loss=0.123456   on its own shard, then a hash of the
-model, which is the same on all of them when they trained together.
+model, which is the same on all machines if they trained together.
 """
 import argparse
 import hashlib

@@ -5,7 +5,7 @@ Environment: DMLC_TRACKER_URI, DMLC_TRACKER_PORT, DMLC_TASK_ID, DMLC_NUM_WORKER,
 Rank 0 starts the tracker; it gives ranks in the order of task ids as text.
 
 Every process prints   step=3 loss=0.123456   of all shards together, then a hash of the model, which is the same
-in all of them when they trained together.
+in all processes if they trained together.
 """
 import argparse
 import hashlib
@@ -31,7 +31,7 @@ def main():
     if int(task) == 0:
         tracker = RabitTracker(n_workers=world, host_ip=host, port=port, sortby="task")
         tracker.start()
-    # The tracker may start later than we do.
+    # The tracker may start later than this process.
     retry = {"dmlc_retry": 60}
     with collective.CommunicatorContext(dmlc_tracker_uri=host, dmlc_tracker_port=port, dmlc_task_id=task, **retry):
         rank = collective.get_rank()

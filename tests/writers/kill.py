@@ -3,15 +3,15 @@
 
 Usage: kill.py WRITER --trials N --trainit PATH --work DIR [--seed S]
 
-Each trial: a process saves in a loop and says on a pipe when a save begins and when it has returned; it is killed at a
+Each trial: a process saves in a loop and reports on a pipe when a save begins and when it has returned; it is killed at a
 random instant of a save. Then `trainit checkpoint list --json` judges the directory, and the framework itself loads
-every unit, in a process of its own, and compares the content with what was saved. Wrong are
+every unit in a separate process and compares the content with what was saved. Errors are
 
-  a unit that trainit calls complete and the framework cannot load or loads with other content, and
-  the newest unit whose save had returned (and that no later save deletes or overwrites), if trainit does not list it as
-  complete.
+    a unit that trainit lists as complete and the framework cannot load, or loads with other content, and
+    the newest unit whose save had returned (and that no later save deletes or overwrites), if trainit does not list it as
+    complete.
 
-The last line counts; leaves with 1 when anything was wrong.
+The last line has the counts. The exit code is 1 after an error.
 """
 import argparse
 import glob
@@ -34,21 +34,21 @@ class Writer:
     """Common code of all writers. A unit has trainit's name for it."""
 
     keep = None        # how many checkpoints the framework keeps; None: all
-    arguments = []     # for trainit
-    processes = 1      # of the writer, one of which may die first
+    arguments = []     # flags for trainit
+    processes = 1      # of the writer; one may be killed first
     unproven = ()      # formats by which no checkpoint is complete
 
     def prepare(self):
         """Imports, in the parent; nothing that starts a thread."""
 
     def save(self, directory, rank, say):
-        """Saves for ever; say("begin", step) and say("done", step) around each."""
+        """Saves until it is killed, with say("begin", step) and say("done", step) around each save."""
 
     def unit(self, step):
         raise NotImplementedError
 
     def load(self, directory, unit):
-        """The step whose content the unit has. Raises when it cannot be loaded."""
+        """The step whose content the unit has. Raises if it cannot be loaded."""
 
     def must_be_complete(self, begun, done):
         """Units whose save has returned and that no process has changed since."""
@@ -63,7 +63,7 @@ def filled(numpy, step, size=1 << 20, count=4):
 
 
 def step_of(numpy, arrays):
-    """The step whose arrays these are; raises when they are no step's."""
+    """The step of these arrays. Raises if they are of no step."""
     step = int(arrays["w0"].reshape(-1)[0]) // 10
     for name, array in filled(numpy, step, arrays["w0"].size, len(arrays)).items():
         if not numpy.array_equal(numpy.asarray(arrays[name]), array):
@@ -188,7 +188,7 @@ class Distributed(TorchFile):
 
 
 class DistributedLopsided(Distributed):
-    """The same with one tensor, so that one of the two has nothing to write."""
+    """The same with one tensor, so that one of the two processes has nothing to write."""
 
     names = ("w0",)
 
@@ -865,7 +865,7 @@ def silence():
 
 
 def start(writer, directory):
-    """The writer's processes in one group; their pids and the pipe on which the first speaks."""
+    """Starts the writer's processes in one group. Returns their pids and the pipe of the first one's events."""
     reading, writing = os.pipe()
     pids = []
     for rank in range(writer.processes):
@@ -892,7 +892,7 @@ RECORD = struct.calcsize("<cqd")
 
 
 def listen(pipe, events, until):
-    """Reads events until the condition holds; False at the end of the pipe or of patience."""
+    """Reads events until the condition holds. False at the end of the pipe or after the time limit."""
     deadline = time.monotonic() + SLOW
     while not until():
         ready, _, _ = select.select([pipe], [], [], max(0, deadline - time.monotonic()))
@@ -905,7 +905,7 @@ def listen(pipe, events, until):
 
 
 def kill(writer, pids, rng):
-    """Kills all processes at once, or one of several a little earlier."""
+    """Kills all processes at once, or one of them a little earlier."""
     first = []
     if len(pids) > 1 and rng.random() < 0.5:
         first = [rng.choice(pids)]

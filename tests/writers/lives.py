@@ -3,9 +3,9 @@
 
 Usage: lives.py WRITER --trainit PATH --work DIR
 
-Its own manager of checkpoints, or a loop of one's own, looks at the directory that trainit uses as well, and deletes what it
-does not keep. In each life it must go on from the last step of the life before, with what was saved there, and leave no more
-than it keeps; and the last step must be in the store. The last line counts; leaves with 1 when anything was wrong.
+The framework's checkpoint manager, or a hand-written loop, uses the same directory as trainit and deletes old checkpoints. Each
+run must resume from the last step of the previous run with the saved content, keep no more checkpoints than configured, and have
+its last step in the store. The last line has the counts. The exit code is 1 after an error.
 """
 import argparse
 import json
@@ -288,7 +288,7 @@ def xgboost(directory, resume, say):
     data = library.DMatrix(numpy.arange(8).reshape(-1, 1), numpy.arange(8))
     say(max(0, library.Booster(model_file=resume).num_boosted_rounds() - 1) if resume else 0)
     point = library.callback.TrainingCheckPoint(directory=directory, name="model", interval=1)
-    # It saves nothing of its first round, and keeps all that it saves.
+    # It does not save the first round, and keeps all its saves.
     model = library.train({}, data, SAVES + 1, callbacks=[point, Slow()], xgb_model=resume)
     return model.num_boosted_rounds() - 1, []
 
@@ -332,7 +332,7 @@ WRITERS = {f.__name__: f for f in (tensorflow, keras, orbax, flax, huggingface, 
 
 
 def live(name):
-    """One life, in a separate process: two lines of JSON on descriptor 3."""
+    """One run, in a separate process: two lines of JSON on descriptor 3."""
     out = os.fdopen(3, "w")
 
     def say(step):

@@ -10,7 +10,7 @@
  * A line of the log: TIME_US ID WHAT NUMBER ("got" a signal of a process, "kernel" a signal of the kernel)
  *
  * The kernel sends HUP and CONT to an orphaned group with a stopped member (setpgid(2)). trainit does not cause that, so a
- * process whose script does not let HUP end it goes on.
+ * process continues unless its script lets HUP end it.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -48,8 +48,8 @@ static void wait_ms(int ms) {
 static void set(int n, void (*handler)(int, siginfo_t *, void *));
 static void on_signal(int n, siginfo_t *info, void *context);
 
-/* A fork during which no signal is taken for the other process's. The new process hears nothing before it is set up: what
- * comes sooner waits, and does not meet what its parent did with it. */
+/* A fork during which no signal is recorded for the wrong process. Signals are blocked in the new process until it is set up,
+ * so none meets its parent's handlers. */
 static int fork_as(int child) {
     sigset_t all, old;
     sigfillset(&all);
@@ -90,7 +90,7 @@ static void on_signal(int n, siginfo_t *info, void *context) {
 }
 
 #ifdef __x86_64__
-/* How a handler returns, which the C library gives with its own sigaction(3): rt_sigreturn. */
+/* The return of a handler (rt_sigreturn), which the C library sets in sigaction(3). */
 __attribute__((naked)) static void give_back(void) { __asm__ volatile("mov $15, %eax\n\tsyscall"); }
 #define RESTORER 0x04000000UL, (unsigned long)give_back
 #else
@@ -100,7 +100,7 @@ __attribute__((naked)) static void give_back(void) { __asm__ volatile("mov $15, 
 #define IGNORE ((void (*)(int, siginfo_t *, void *))(void *)SIG_IGN)
 #define DEFAULT ((void (*)(int, siginfo_t *, void *))(void *)SIG_DFL)
 
-/* Past the C library: it keeps 32 and 33 to itself. */
+/* A direct system call, because the C library reserves signals 32 and 33. */
 static void set(int n, void (*handler)(int, siginfo_t *, void *)) {
     if (n == SIGHUP && handler != on_signal) dies_of_hup = 0;
     if (n == 32 || n == 33) {
@@ -119,7 +119,7 @@ static int number(const char **at) {
     return n;
 }
 
-/* The end of the script in brackets that begins here. */
+/* The end of the script in parentheses that begins here. */
 static const char *past(const char *at) {
     for (int depth = 0;; at++) {
         if (*at == '(') depth++;

@@ -84,11 +84,11 @@ static WAYS: [Way; 5] = [
         refusal: ("403 Forbidden", "InvalidAccessKeyId"),
         env: |bucket, at, file| {
             fs::write(file, "of-the-container").unwrap();
-            let ours = vec![
+            let keys = vec![
                 ("AWS_CONTAINER_CREDENTIALS_FULL_URI", format!("http://{at}/keys")),
                 ("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", file.to_str().unwrap().to_owned()),
             ];
-            [as_amazon(bucket), ours].concat()
+            [as_amazon(bucket), keys].concat()
         },
         reply: |_, number| json(number, FOREVER),
     },
@@ -97,12 +97,12 @@ static WAYS: [Way; 5] = [
         refusal: EXPIRED,
         env: |bucket, at, file| {
             fs::write(file, "jwt").unwrap();
-            let ours = vec![
+            let keys = vec![
                 ("AWS_WEB_IDENTITY_TOKEN_FILE", file.to_str().unwrap().to_owned()),
                 ("AWS_ROLE_ARN", "arn:aws:iam::1:role/r".to_owned()),
                 ("AWS_ENDPOINT_URL_STS", format!("http://{at}")),
             ];
-            [as_amazon(bucket), ours].concat()
+            [as_amazon(bucket), keys].concat()
         },
         reply: |_, number| token_service(number),
     },
@@ -236,8 +236,8 @@ fn the_commit_does_not_wait_for_credentials_in_variables() {
 fn expired_credentials_without_new_ones_are_reported_with_both_causes() {
     let bucket = Bucket::start();
     let is_away = Arc::new(AtomicBool::new(false));
-    let ours = Arc::clone(&is_away);
-    let server = Metadata::start(move |request, _| match ours.load(SeqCst) {
+    let is_out = Arc::clone(&is_away);
+    let server = Metadata::start(move |request, _| match is_out.load(SeqCst) {
         true => status("404 Not Found"),
         false => instance(request, 1, FOREVER),
     });

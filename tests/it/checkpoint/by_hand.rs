@@ -205,7 +205,7 @@ fn files_in_the_newest_commit_are_not_pushed_again() {
     );
     let value = json_of(&place.checkpoint("push").args(["--json"]).output().expect_code(0));
     assert_eq!(value["up_to_date"]["commit"], "0000000003-000001", "{value}");
-    assert_eq!(census(&place.store()), before, "no attempt is claimed, no older commit has to go");
+    assert_eq!(census(&place.store()), before, "no attempt is claimed, and no older commit is deleted");
     fs::write(place.local().join("step-3/state.json"), "{\"step\": 3, \"again\": 1}").unwrap();
     assert!(place.push().out().starts_with("committed step-3"));
 }
@@ -286,7 +286,7 @@ fn prune_counts_half_written_files_and_a_dry_run_keeps_them() {
     let line = |verb: &str| format!("{verb} 1 incomplete file of interrupted writes\n");
     assert!(prune(&["--dry-run"]).out().starts_with(&line("would delete")) && half.exists());
     assert!(prune(&[]).out().starts_with(&line("deleted")) && !half.exists());
-    assert!(prune(&[]).out().starts_with("deleted 0 commits"), "there is none any more");
+    assert!(prune(&[]).out().starts_with("deleted 0 commits"), "none is left");
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn directories_are_restored_with_their_modes() {
     let manifest = place.manifest().1;
     let paths: Vec<&str> = manifest["files"].as_array().unwrap().iter().map(|f| f["path"].as_str().unwrap()).collect();
     assert_eq!(paths, ["step-1/empty", "step-1/layers/0.bin", "step-1/state.json", "step-1/weights.bin"]);
-    assert!(manifest.get("unit_mode").is_none(), "what is ordinary takes no room");
+    assert!(manifest.get("unit_mode").is_none(), "an ordinary mode is not stored");
     let modes = [("", 0o770), ("layers", 0o2707), ("empty", 0o555)];
     save_in(&place.local(), 2);
     let unit = place.local().join("step-2");
@@ -38,6 +38,6 @@ fn directories_are_restored_with_their_modes() {
     place.push();
     let there = place.pull_afresh("there").join("step-2");
     let restored = modes.map(|(directory, _)| mode(&there.join(directory)));
-    assert_eq!(restored, [0o770, 0o707, 0o755], "the owner of each file can still use it");
+    assert_eq!(restored, [0o770, 0o707, 0o755], "each owner can still use the directory");
     assert!(place.checkpoint_in("pull", &place.path("there")).output().out().contains("is already in place"));
 }

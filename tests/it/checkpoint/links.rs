@@ -95,7 +95,7 @@ fn files_copied_through_links_are_neither_pushed_nor_fetched_again() {
     place.checkpoint("pull").args(FOLLOW).output().expect_code(0);
     let now = place.local().join("step-2/frozen.bin");
     assert!(!now.is_symlink() && fs::read(now).unwrap() == vec![8; 100_000]);
-    assert_eq!(fs::read(place.path("base/frozen.bin")).unwrap(), vec![9; 100_000], "nothing elsewhere is written to");
+    assert_eq!(fs::read(place.path("base/frozen.bin")).unwrap(), vec![9; 100_000], "files outside are not changed");
 }
 
 #[test]

@@ -72,7 +72,7 @@ fn a_returning_machine_resumes_from_the_newer_checkpoint_of_another_machine() {
     fs::write(place.local().join("ckpt-20.json"), "{}").unwrap();
     let done = run(&place, &[], &saves(16)).expect_code(0);
     resumed(&place, &done, 15);
-    assert_eq!(place.steps(), [16, 15, 10], "the stale one is never committed");
+    assert_eq!(place.steps(), [16, 15, 10], "the stale checkpoint is never committed");
     let mut aside = fs::read_dir(place.local().join(".trainit/aside")).unwrap();
     assert!(aside.any(|kept| kept.unwrap().path().join("ckpt-20.json").exists()), "and never deleted");
 }
@@ -157,7 +157,7 @@ fn a_torn_restore_left_by_a_kill_is_never_resumed_from() {
     fs::rename(place.store(), place.path("store away")).unwrap();
     let script = r#"echo "from ${TRAINIT_RESUME_FROM:-scratch}""#;
     let done = run(&place, &[], script).expect_code(0);
-    assert_eq!(done.out(), "from scratch\n", "half of one and half of the other is no checkpoint");
+    assert_eq!(done.out(), "from scratch\n", "a mixture of two checkpoints is not resumed from");
     fs::remove_dir_all(place.store()).unwrap();
     fs::rename(place.path("store away"), place.store()).unwrap();
     place.checkpoint("pull").output().expect_code(0);
@@ -275,7 +275,7 @@ fn an_unmounted_store_is_not_created_on_the_disk_below() {
     );
     let done = run(&place, &[], &script).expect_code(204);
     assert!(done.err().contains("does not show this run's claim"), "{}", done.err());
-    assert!(!store.exists(), "nothing is made where the store was");
+    assert!(!store.exists(), "nothing is created in place of the store");
     fs::rename(away, store).unwrap();
     assert_eq!(place.steps(), [10]);
 }
@@ -343,7 +343,7 @@ fn old_commits_are_not_deleted_during_a_stop() {
     let done = run(&place, &["--keep-last", "1", "--settle", "2s"], &script).expect_code(143);
     assert_eq!(place.steps(), [20, 10], "{}", done.err());
     run(&place, &["--keep-last", "1"], &saves(30)).expect_code(0);
-    assert_eq!(place.steps(), [30, 20], "the one that this run came from stays");
+    assert_eq!(place.steps(), [30, 20], "the commit that this run resumed from stays");
 }
 
 #[test]

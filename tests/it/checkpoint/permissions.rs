@@ -64,7 +64,7 @@ fn a_path_without_permission_is_named_in_one_line() {
     fs::set_permissions(place.local(), fs::Permissions::from_mode(0o555)).unwrap();
     fs::remove_dir_all(place.local().join(".trainit")).unwrap();
     as_other_user(&place, "push").output().expect_code(0);
-    assert_eq!(place.steps(), [1], "what can be read can be sent");
+    assert_eq!(place.steps(), [1], "readable files can be sent");
 }
 
 /// A place with step 1, pushed by another user. `None` if the tests do not run as root.
@@ -80,7 +80,7 @@ fn pushed_by_other_user() -> Option<Place> {
 }
 
 #[test]
-fn a_directory_that_can_only_be_read_can_be_pushed_and_a_run_that_would_restore_into_it_is_125() {
+fn a_read_only_directory_can_be_pushed_and_a_run_that_would_restore_into_it_is_125() {
     let place = Place::new();
     place.save(1);
     let script = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\" && shift && exec \"$@\"";

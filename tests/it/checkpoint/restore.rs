@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::support::checkpoints::{Place, tree};
 use crate::support::{Trainit, stopped};
 
-/// Points of a restore in src/supervisor/checkpoints/restore.rs at which a test may kill it.
+/// Points of a restore in src/supervisor/checkpoints/restore at which a test may kill it.
 const RESTORE_POINTS: std::ops::RangeInclusive<u32> = 19..=29;
 
 #[test]

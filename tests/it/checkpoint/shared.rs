@@ -115,9 +115,9 @@ fn leftovers_of_killed_restores_are_removed_and_files_of_running_ones_are_kept()
     let (fresh, old) = (elsewhere("another-kernel-1", 100), elsewhere("another-kernel-2", 1000));
     place.checkpoint_in("pull", &there).output().expect_code(0);
     assert!(alive[0].exists() && fresh.exists() && !old.exists());
-    assert_eq!(names(&tmp).len(), 2, "the killed one's is gone");
+    assert_eq!(names(&tmp).len(), 2, "the directory of the killed restore is removed");
     living.signal(libc::SIGCONT);
-    is_in_place(living.finish(), "the living one");
+    is_in_place(living.finish(), "the running restore");
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn files_that_are_removed_before_the_restore_is_reported_are_restored_again() {
     fs::remove_file(there.join("step-2/layers/0.bin")).unwrap();
     fs::write(there.join("step-2/state.json"), "{").unwrap();
     pull.signal(libc::SIGCONT);
-    is_in_place(pull.finish(), "the second time");
+    is_in_place(pull.finish(), "the repeated restore");
     assert_eq!(tree(&there.join("step-2")), tree(&place.local().join("step-2")));
 }
 

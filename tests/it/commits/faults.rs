@@ -89,7 +89,7 @@ fn if_the_trainer_is_killed_at_any_point_of_a_commit_its_last_checkpoint_is_comm
 }
 
 /// The bucket closes every connection until the run has sent a request, or sends no more.
-fn dies_and_comes_back(bucket: &Bucket, going: &Running) {
+fn fails_and_recovers(bucket: &Bucket, going: &Running) {
     let (asked, was_asked) = std::sync::mpsc::channel();
     bucket.misbehave(move |_: &Request| {
         let _ = asked.send(());
@@ -109,7 +109,7 @@ fn a_commit_survives_an_outage_of_the_store_at_any_point() {
         let (place, saved) = one_committed(place);
         let going = run(&place, &place.local(), SAVES).env("TRAINIT_TEST_FAULT", format!("{point}:stop")).start();
         stopped(&going);
-        dies_and_comes_back(&bucket, &going);
+        fails_and_recovers(&bucket, &going);
         fs::write(place.local().with_extension("go"), "").unwrap();
         going.finish().expect_code(0);
         restores(&place, 2, &saved[1], &format!("gone at point {point}"));
@@ -153,7 +153,7 @@ fn a_restore_survives_an_outage_of_the_store_at_any_point() {
         let script = r#"echo "from $TRAINIT_RESUME_FROM""#;
         let going = run(&place, &there, script).env("TRAINIT_TEST_FAULT", format!("{point}:stop")).start();
         stopped(&going);
-        dies_and_comes_back(&bucket, &going);
+        fails_and_recovers(&bucket, &going);
         let done = going.finish().expect_code(0);
         assert_eq!(done.out(), format!("from {}\n", there.join("step-2").display()), "gone at point {point}");
         assert_eq!(tree(&there.join("step-2")), saved, "gone at point {point}");
@@ -214,7 +214,7 @@ fn a_panic_in_the_commit_thread_ends_neither_the_job_nor_its_verdict() {
         let fault = format!("{point}:panic");
         let going = run(&place, &place.local(), SAVES).env("TRAINIT_TEST_FAULT", fault).start();
         going.after_log("background_died");
-        assert!(!going.log_so_far().contains("ended with"), "the trainer goes on: {}", going.log_so_far());
+        assert!(!going.log_so_far().contains("ended with"), "the trainer continues: {}", going.log_so_far());
         fs::write(place.local().with_extension("go"), "").unwrap();
         let done = going.finish().expect_code(204);
         let verdict = done.verdict();
@@ -226,11 +226,11 @@ fn a_panic_in_the_commit_thread_ends_neither_the_job_nor_its_verdict() {
 #[test]
 fn after_a_panic_in_the_commit_thread_a_stop_still_reaches_the_trainer() {
     let (place, _) = one_committed(Place::new());
-    let script = format!("trap 'echo heard; exit 0' TERM; {SAVES}");
+    let script = format!("trap 'echo received; exit 0' TERM; {SAVES}");
     let going = run(&place, &place.local(), &script).env("TRAINIT_TEST_FAULT", "2:panic").start();
     going.after_log("background_died");
     let done = going.stop();
-    assert!(done.out().contains("heard") && done.verdict()["child_code"] == 0, "{}{}", done.out(), done.err());
+    assert!(done.out().contains("received") && done.verdict()["child_code"] == 0, "{}{}", done.out(), done.err());
 }
 
 #[test]

@@ -14,7 +14,7 @@ fn pipe(place: &Place, name: &str) -> String {
 }
 
 /// A run that scans for checkpoints only at the end of attempts. Its model has the same destination as that of other runs.
-fn rarely_looking(place: &Place, local: &str, script: &str) -> Trainit {
+fn scanning_rarely(place: &Place, local: &str, script: &str) -> Trainit {
     let (local, model) = (place.path(local), place.path(&format!("model of {local}")));
     let models = format!("file://{}", place.path("models").display());
     Trainit::new(["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()])
@@ -26,12 +26,12 @@ fn rarely_looking(place: &Place, local: &str, script: &str) -> Trainit {
 fn newer_run(place: &Place) {
     let script = "mkdir -p $TRAINIT_CHECKPOINT_DIR/step-500 \"$0\"; echo newer > \"$0/saved_model.pb\"; \
                   echo 1 > $TRAINIT_CHECKPOINT_DIR/step-500/weights.bin";
-    rarely_looking(place, "elsewhere", script).output().expect_code(0);
+    scanning_rarely(place, "elsewhere", script).output().expect_code(0);
     assert_eq!(place.steps()[0], 500);
 }
 
 #[track_caller]
-fn gave_way(place: &Place, older: Running) -> Finished {
+fn is_fenced(place: &Place, older: Running) -> Finished {
     let done = older.finish().expect_code(205);
     assert_eq!(done.verdict()["reason"], "fenced");
     assert_eq!(
@@ -51,18 +51,18 @@ fn a_run_without_a_new_commit_notices_at_its_end_that_it_was_replaced_and_keeps_
     place.push();
     let go = pipe(&place, "go");
     let script = format!("echo ready; read _ < {go}; mkdir \"$0\"; echo older > \"$0/saved_model.pb\"");
-    let older = rarely_looking(&place, "checkpoints", &script).start();
+    let older = scanning_rarely(&place, "checkpoints", &script).start();
     older.after_line("ready");
     newer_run(&place);
     fs::write(&go, "\n").unwrap();
-    gave_way(&place, older);
+    is_fenced(&place, older);
 }
 
 #[test]
 fn a_push_to_the_store_of_a_running_job_is_refused_without_take_over() {
     let place = Place::new();
     let go = pipe(&place, "go");
-    let run = rarely_looking(&place, "checkpoints", &format!("echo ready; read _ < {go}")).start();
+    let run = scanning_rarely(&place, "checkpoints", &format!("echo ready; read _ < {go}")).start();
     run.after_line("ready");
     place.save(100);
     let refusal = place.checkpoint("push").output().expect_code(1).err();
@@ -84,12 +84,12 @@ fn a_run_that_is_replaced_after_its_last_commit_keeps_the_newer_model() {
     place.push();
     let script = "mkdir \"$0\" $TRAINIT_CHECKPOINT_DIR/step-100; echo older > \"$0/saved_model.pb\"; \
                   echo 1 > $TRAINIT_CHECKPOINT_DIR/step-100/weights.bin";
-    let older = rarely_looking(&place, "checkpoints", script).env("TRAINIT_TEST_FAULT", "12:stop").start();
+    let older = scanning_rarely(&place, "checkpoints", script).env("TRAINIT_TEST_FAULT", "12:stop").start();
     stopped(&older);
     assert_eq!(place.steps()[0], 100);
     newer_run(&place);
     older.signal(libc::SIGCONT);
-    gave_way(&place, older);
+    is_fenced(&place, older);
 }
 
 #[test]
@@ -98,11 +98,11 @@ fn a_replaced_run_starts_no_further_attempt() {
     place.save(100);
     place.push();
     let go = pipe(&place, "go");
-    let older = rarely_looking(&place, "checkpoints", &format!("echo attempt; read _ < {go}; exit 3")).start();
+    let older = scanning_rarely(&place, "checkpoints", &format!("echo attempt; read _ < {go}; exit 3")).start();
     older.after_line("attempt");
     newer_run(&place);
     fs::write(&go, "\n").unwrap();
-    assert_eq!(gave_way(&place, older).out(), "attempt\n");
+    assert_eq!(is_fenced(&place, older).out(), "attempt\n");
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_committed_run_does_not_fail_if_the_store_is_gone_at_the_end() {
     place.save(100);
     place.push();
     let script = format!("rm -r {}", place.store().display());
-    rarely_looking(&place, "checkpoints", &format!("{script}; mkdir \"$0\"; echo 1 > \"$0/x\""))
+    scanning_rarely(&place, "checkpoints", &format!("{script}; mkdir \"$0\"; echo 1 > \"$0/x\""))
         .output()
         .expect_code(0);
 }
@@ -137,15 +137,18 @@ fn if_two_runs_claim_one_number_the_run_whose_claim_was_overwritten_stops_and_ch
     let place = Place::new();
     let go = pipe(&place, "go");
     let save = "mkdir $TRAINIT_CHECKPOINT_DIR/step-100; echo 1 > $TRAINIT_CHECKPOINT_DIR/step-100/weights.bin";
-    let first = rarely_looking(&place, "checkpoints", &format!("echo ready; read _ < {go}; {save}")).start();
+    let first = scanning_rarely(&place, "checkpoints", &format!("echo ready; read _ < {go}; {save}")).start();
     first.after_line("ready");
-    let theirs = place.store().join("step-100/0000000001-000001");
-    fs::create_dir_all(&theirs).unwrap();
-    fs::write(theirs.join("weights.bin"), "theirs").unwrap();
-    fs::write(place.store().join(".trainit/attempts/0000000001.json"), r#"{"nonce":"theirs"}"#).unwrap();
+    let foreign = place.store().join("step-100/0000000001-000001");
+    fs::create_dir_all(&foreign).unwrap();
+    fs::write(foreign.join("weights.bin"), "foreign").unwrap();
+    fs::write(place.store().join(".trainit/attempts/0000000001.json"), r#"{"nonce":"foreign"}"#).unwrap();
     fs::write(&go, "\n").unwrap();
     assert_eq!(first.finish().expect_code(205).verdict()["reason"], "fenced");
-    assert_eq!((place.steps(), fs::read_to_string(theirs.join("weights.bin")).unwrap()), (vec![], "theirs".to_owned()));
+    assert_eq!(
+        (place.steps(), fs::read_to_string(foreign.join("weights.bin")).unwrap()),
+        (vec![], "foreign".to_owned())
+    );
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn orphaned_data_is_found_after_the_claims_are_gone() {
     let text = prune(&place, &["--orphan-age", "0s"]);
     assert!(text.contains("1 objects without a commit; 2 commits stay"), "{text}");
     assert!(!place.store().join(older).exists());
-    assert!(place.store().join(newest).exists(), "that attempt may go on still");
+    assert!(place.store().join(newest).exists(), "that attempt may still run");
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn a_poisoned_commit_is_named_and_does_not_count_as_kept() {
     let list = place.checkpoint("list").output().expect_code(0).out();
     assert!(list.contains("step-3  poisoned: a trainer failed twice"), "{list}");
     prune(&place, &["--keep-last", "1"]);
-    assert_eq!(place.steps(), [3, 2], "it is kept, because training continues from it, and so is one that is good");
+    assert_eq!(place.steps(), [3, 2], "the commit that training resumes from and one good commit are kept");
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn a_dry_prune_reports_the_same_orphaned_data_as_a_real_one() {
     let place = Place::new();
     place.save_and_push(1..=3);
     let store = place.store();
-    // The data of an unreadable manifest are unknown, so they belong to no commit after it is deleted.
+    // The data of an unreadable manifest is unknown, so it belongs to no commit after it is deleted.
     let oldest =
         fs::read_dir(store.join(".trainit/commits")).unwrap().map(|entry| entry.unwrap().path()).min().unwrap();
     fs::write(oldest, "{").unwrap();
@@ -73,7 +73,7 @@ fn a_dry_prune_reports_the_same_orphaned_data_as_a_real_one() {
     let real = prune(&place, &args);
     assert!(real.contains("deleted 2 commits and 4 objects without a commit; 1 commit stays"), "{real}");
     assert_eq!(dry.replace("would delete", "deleted"), real);
-    assert!(store.join("notes.txt").exists(), "what is another's is left alone, and no word is lost on it");
+    assert!(store.join("notes.txt").exists(), "foreign objects stay and are not mentioned");
 }
 
 #[test]
@@ -139,8 +139,8 @@ fn data_of_no_commit_is_pruned_when_it_is_a_day_old_and_no_other_stores_data_eve
     };
     place.checkpoint("prune").output().expect_code(0);
     assert!(orphan.join("weights.bin").exists(), "young data may be on its way into a commit");
-    let ours = place.store().join("step-1/0000000002-000001");
-    for path in [orphan.clone(), orphan.join("layers"), others.clone(), ours, place.store()] {
+    let own = place.store().join("step-1/0000000002-000001");
+    for path in [orphan.clone(), orphan.join("layers"), others.clone(), own, place.store()] {
         age(&path);
     }
     let done = place.checkpoint("prune").args(["--dry-run"]).output().expect_code(0);

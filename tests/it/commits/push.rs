@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use crate::support::checkpoints::{Place, tree};
 use crate::support::{Trainit, eventually};
 
-/// Points of a commit in src/supervisor/checkpoints/commit.rs and retention.rs at which a test may kill it.
+/// Points of a commit in src/supervisor/checkpoints/commit and store/retention.rs at which a test may kill it.
 const COMMIT_POINTS: std::ops::RangeInclusive<u32> = 1..=12;
 /// From here on the new manifest is in the store.
 const COMMITTED: u32 = 9;
@@ -98,7 +98,7 @@ fn an_older_run_is_fenced_by_a_newer_one_and_commits_nothing_more() {
 fn a_fenced_trainer_that_stops_slowly_gets_one_sigterm_and_one_log_line() {
     let place = Place::new();
     let local = place.local();
-    let script = "trap 'echo told; told=1' TERM; until [ $told ]; do sleep 0.01; done; sleep 1";
+    let script = "trap 'echo stopping; stopping=1' TERM; until [ $stopping ]; do sleep 0.01; done; sleep 1";
     let older = Trainit::new(["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()])
         .args(["--settle", "0s", "--mirror-interval", "10ms", "--", "sh", "-c", script])
         .start();
@@ -108,7 +108,7 @@ fn a_fenced_trainer_that_stops_slowly_gets_one_sigterm_and_one_log_line() {
     fs::write(place.store().join(".trainit/attempts/0000000002.json"), "{}").unwrap();
     place.save(2);
     let done = older.finish().expect_code(205);
-    assert_eq!(done.out(), "told\n");
+    assert_eq!(done.out(), "stopping\n");
     let as_it_happened = done.err().lines().filter(|l| l.contains("fenced: ") && !l.contains("verdict")).count();
     assert_eq!(as_it_happened, 1, "{}", done.err());
 }
@@ -139,7 +139,7 @@ fn a_file_that_changes_during_the_copy_moves_to_the_next_commit() {
     let done = push.finish().expect_code(1);
     assert!(done.err().contains("changed while it was copied"), "{}", done.err());
     assert_eq!(place.commits().len(), 0);
-    assert!(!place.store().join("step-1").exists(), "what was sent of it is deleted");
+    assert!(!place.store().join("step-1").exists(), "its uploaded data is deleted");
     place.push();
     let there = place.pull_afresh("elsewhere");
     assert_eq!(tree(&there), tree(&place.local()));
@@ -192,7 +192,7 @@ fn an_unfinished_checkpoint_is_not_pushed_and_the_reason_is_given() {
     fs::write(place.local().join("ckpt-5.json"), "{\"step\": 5").unwrap();
     let done = place.checkpoint("push").output().expect_code(1);
     assert!(done.err().contains("ckpt-5.json") && done.err().contains("cut short"), "{}", done.err());
-    assert!(!place.store().exists(), "no attempt is claimed for nothing");
+    assert!(!place.store().exists(), "no attempt is claimed");
 }
 
 #[test]

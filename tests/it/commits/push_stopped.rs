@@ -39,7 +39,7 @@ fn a_stopped_push_removes_its_objects_and_exits_with_the_signals_code() {
         assert_prompt(begun);
         let line = format!("stopped by SIG{name}: nothing was pushed, and the sent parts were deleted; push again");
         assert!(done.err().contains(&line), "{}", done.err());
-        assert_eq!(bucket.uploads(), 0, "parts that stay are paid for");
+        assert_eq!(bucket.uploads(), 0, "remaining parts would cost money");
         let left: Vec<String> = bucket.keys().into_iter().filter(|key| !key.contains("/.trainit/")).collect();
         assert_eq!(left, [] as [String; 0]);
         assert!(!place.local().join(".trainit/pin").exists());

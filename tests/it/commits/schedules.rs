@@ -62,10 +62,10 @@ impl Book {
     }
 
     /// Checks that the restored content was saved.
-    fn check(&self, resume: &Resume, who: &str) {
+    fn check(&self, resume: &Resume, by: &str) {
         let mark = mark_of(&resume.from);
         if let Some(committed) = resume.commit.as_ref().and_then(|stamp| self.committed.get(stamp)) {
-            assert_eq!(*committed, mark, "{who} restored {:?}", resume.commit);
+            assert_eq!(*committed, mark, "{by} restored {:?}", resume.commit);
         }
     }
 }
