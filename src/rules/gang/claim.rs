@@ -1,16 +1,20 @@
-//! The claim on a generation, an object in the checkpoint store that is put only where none is.
+//! The claim on a generation: an object in the checkpoint store that is created only if it does not exist.
 //!
-//! Claims are a log: a leader claims the number after the newest claim that it knows, so a put that succeeds shows that no
-//! other leader has claimed this number or a later one. The newest claim leads. A leader that has claimed before and finds a
-//! newer claim yields: it stops its members and leaves. A leader that has not claimed yet takes the next number, and starts
-//! nothing before the owner of the claim below it is gone or has had the time to find the new claim (`Claims`).
+//! Claims are a log. A leader claims the number after the newest claim that it has read, so a successful put shows that no
+//! other leader has claimed this number or a later one. The owner of the newest claim leads. A leader that has claimed a
+//! generation and finds a newer claim of another leader yields: it stops its members and exits. A leader that has not
+//! claimed yet takes the next number. It starts nothing until the owner of the claim below it is gone or has had the time to
+//! find the new claim (`Claims`).
 //!
-//! With a store that answers within seconds no number is used twice, and of two complete gangs (two agents in every seat)
-//! one yields before the other starts. The end of the job is the last claim. A leader that finds it, and has not seen it at its
-//! start, ends too; one that has seen it begins a new run. While the store answers the older gang more slowly, both can train until it does; the
-//! attempt objects keep their commits apart. Without a store there is only the lease. Then three things are not guaranteed:
-//! where every agent is new, a number can be used again; two complete gangs do not hear of each other; and a leader does not
-//! hear that the job has finished under another one.
+//! With a store that answers within seconds, no number is used twice, and of two complete gangs (two agents in every seat)
+//! one yields before the other starts. If the store answers the older gang later, both can train until it does; the attempt
+//! objects keep their commits apart.
+//!
+//! The end of the job is the last claim. A leader that read it at its start begins a new run. A leader that finds it later
+//! ends.
+//!
+//! Without a store there is only the lease, with three consequences: a number can be used again if every agent was replaced;
+//! two complete gangs do not detect each other; and a leader does not detect that the job has finished under another leader.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,75 +22,76 @@ use super::Generation;
 use super::message::bounded_text;
 use super::seat::Incarnation;
 
-/// Where the claims lie below the store's prefix.
+/// The folder of the claims, relative to the prefix of the store.
 pub const FOLDER: &str = ".trainit/gang/";
-/// Longest claim that is read, bytes.
+/// The longest claim that is read, in bytes.
 pub const LIMIT: usize = 4 << 10;
 
-/// What the object of a generation says.
+/// The content of a generation's object.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Claim {
-    /// The generation that is claimed.
+    /// The claimed generation.
     pub generation: Generation,
     /// The agent process of the leader that claims it.
     pub leader: Incarnation,
     /// The leader's host, for people.
     pub host: String,
-    /// What it says of the job.
+    /// The state of the job.
     #[serde(flatten)]
     pub job: JobState,
 }
 
-/// What a claim says of the job. A claim of an earlier version says nothing of it.
+/// The state of the job in a claim. A claim of an earlier version has the defaults.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JobState {
-    /// It began without any checkpoint, or from the beginning as it was asked to, and no step was common to all members since:
-    /// a leader that finds no common step begins anew.
+    /// The job started without a checkpoint, or with `--gang-from-scratch`, and no step was common to all members since. A
+    /// leader that finds no common step starts from the beginning.
     pub from_nothing: bool,
-    /// The leader was asked to begin from the beginning. Where a step was common since, it has done so.
+    /// The leader had `--gang-from-scratch`.
     pub from_scratch: bool,
-    /// It has finished: no generation starts under this claim.
+    /// The job has finished: no generation starts under this claim.
     pub has_finished: bool,
 }
 
 impl Claim {
-    /// Whether the job has begun from the beginning as it was asked to, has made a common step since, and goes on.
+    /// Whether the job has started from the beginning as `--gang-from-scratch` requires, has reached a common step since, and
+    /// has not finished.
     pub fn has_started_over(&self) -> bool {
         self.job.from_scratch && !self.job.from_nothing && !self.job.has_finished
     }
 }
 
-/// The object's name in [`FOLDER`]. Names sort as their numbers do.
+/// The object's name in [`FOLDER`]. The names sort like their numbers.
 pub fn name(generation: Generation) -> String {
     format!("generation-{generation:010}.json")
 }
 
-/// The object in [`FOLDER`] which says that the gang of this generation has ended, and none of its trainers runs.
+/// The object in [`FOLDER`] that marks the end of this generation's gang: none of its trainers runs.
 pub fn end_name(generation: Generation) -> String {
     format!("generation-{generation:010}.ended")
 }
 
-/// The object in [`FOLDER`] which says that all members have committed a step in this generation. From then on `from_nothing`
-/// of its claim does not hold.
+/// The object in [`FOLDER`] that marks a step as committed by all members in this generation. Then `from_nothing` of the claim
+/// counts as false.
 pub fn common_name(generation: Generation) -> String {
     format!("generation-{generation:010}.common")
 }
 
-/// The generation of a name in [`FOLDER`]; `None`: the object is no claim.
+/// The generation of a name in [`FOLDER`]; `None`: the object is not a claim.
 pub fn generation_of(object: &str) -> Option<Generation> {
     let digits = object.strip_prefix("generation-")?.strip_suffix(".json")?;
     let is_number = digits.len() >= 10 && digits.bytes().all(|byte| byte.is_ascii_digit());
     digits.parse().ok().filter(|generation| is_number && *generation > 0)
 }
 
-/// The claim that an object holds. Errors: it is too long, no claim, or of another generation than its name.
+/// Reads a claim. Errors: it is too long, not a claim, or of another generation than its name.
 pub fn read(generation: Generation, bytes: &[u8]) -> Result<Claim, String> {
     if bytes.len() > LIMIT {
         return Err(format!("{FOLDER}{} is longer than {LIMIT} bytes", name(generation)));
     }
-    let claim: Claim =
-        serde_json::from_slice(bytes).map_err(|error| format!("{FOLDER}{} is no claim: {error}", name(generation)))?;
+    let claim: Claim = serde_json::from_slice(bytes)
+        .map_err(|error| format!("{FOLDER}{} is not a claim: {error}", name(generation)))?;
     if claim.generation != generation {
         return Err(format!("{FOLDER}{} claims generation {}", name(generation), claim.generation));
     }
@@ -98,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_sort_as_their_numbers_do_and_are_read_back() {
+    fn names_sort_like_their_numbers_and_are_read_back() {
         assert!(name(9) < name(10));
         assert_eq!(generation_of(&name(12)), Some(12));
         for other in ["generation-12.json", "generation-0000000000.json", "generation-+000000001.json", "leader.json"] {

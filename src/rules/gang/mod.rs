@@ -1,15 +1,15 @@
 //! The gang: the replicas of a job stop, agree on a step, and start together.
 //!
-//! One agent is the leader, the agent of node rank 0. Each replica's agent is a member and holds one connection to the
-//! leader; the leader's own replica is a member over a link inside the process. Membership is static, because the platform
-//! gave it, so unanimity replaces election: a generation starts only when every required seat has joined, has proven that
-//! its process tree is empty, and has restored the agreed step.
+//! The agent of node rank 0 is the leader. The agent of each replica is a member with one connection to the leader; the
+//! leader's own replica is a member over a link inside the process. The platform defines the members, so unanimity replaces
+//! election: a generation starts only when every required seat has joined, has reported an empty process tree, and has
+//! restored the agreed step.
 //!
 //! Both sides are state machines: `Member::step(now, event)` and `Leader::step(now, event)` return actions. `now` is the
 //! agent's own monotonic clock. Nothing here opens a socket, reads a clock or starts a process.
 //!
-//! A peer can stop a trainer, start it again, or choose a step that this node can restore itself. No command, path,
-//! environment or exit code comes from a peer.
+//! A peer can stop a trainer, start it again, or choose a step that this node has offered. No command, path, environment
+//! or exit code comes from a peer.
 
 pub mod claim;
 pub mod decisions;
@@ -33,34 +33,34 @@ pub use protocol::{handshake, message, unproven, wire};
 /// A common start of all replicas. Never reused within a job.
 pub type Generation = u64;
 
-/// Times of the protocol. The leader's hold for all; it sends the lease in its welcome.
+/// Times of the protocol. The leader's lease applies to all members; `Welcome` carries it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Timing {
-    /// A member that the leader has not heard for this long is gone; a member that was not answered for this long kills
-    /// its trainer.
+    /// The leader treats a member without a message for this time as lost. A member without an echo for this time kills its
+    /// trainer.
     pub lease: Duration,
-    /// Between two beats of a member.
+    /// The interval between two beats of a member.
     pub beat: Duration,
-    /// The same incarnation may come back within this time after its connection closed.
+    /// An agent may reconnect within this time after its connection closed.
     pub return_grace: Duration,
-    /// The leader waits this long for earlier deaths before it names the first failure.
+    /// The leader waits this long for reports of earlier failures before it names the first failure.
     pub naming: Duration,
-    /// A trainer that is halted gets SIGTERM, and after this time SIGKILL.
+    /// The time from SIGTERM to SIGKILL when a trainer is halted.
     pub stop_grace: Duration,
     /// The limit for waiting for seats, at the start and after a loss.
     pub wait: Duration,
-    /// Workers may end by themselves for this long after the chief finished.
+    /// How long workers may continue after the chief has finished.
     pub finish_grace: Duration,
-    /// Evaluators may work on for this long after the chief finished.
+    /// How long evaluators may continue after the chief has finished.
     pub evaluator_grace: Duration,
 }
 
-/// What is known of the gang at the end of a job.
+/// The state of the gang at the end of a job, for the verdict.
 #[derive(Debug, Clone)]
 pub struct Summary {
     /// The newest generation.
     pub generation: Generation,
-    /// Required seats.
+    /// The number of required seats.
     pub members: usize,
     /// The first failure of the last halt.
     pub first: Option<message::FirstFailure>,

@@ -1,4 +1,4 @@
-//! Whether the replicas of a job form a gang, and this one's seat in it, from what the platform said of the cluster.
+//! Whether the replicas of a job form a gang, and the seat of this replica in it, from the cluster specification.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use super::leader::OnNotice;
 use super::seat::Seat;
 use crate::cluster::spec::{ClusterSpec, Role};
 
-/// Slurm's jobs that share a node have rendezvous ports from 15000; their gangs meet from 5000.
+/// Slurm jobs that share a node have rendezvous ports from 15000 on; their gangs use ports from 5000 on.
 const SHARED_NODES: u16 = 10_000;
 
 /// A replica's place in its gang.
@@ -15,7 +15,7 @@ const SHARED_NODES: u16 = 10_000;
 pub struct Place {
     /// This replica's seat.
     pub own: Seat,
-    /// The leader's, of node rank 0.
+    /// The seat of the leader, which is node rank 0.
     pub leader: Seat,
     /// Every seat.
     pub roster: BTreeSet<Seat>,
@@ -23,8 +23,8 @@ pub struct Place {
     pub host: String,
     /// The leader's port.
     pub port: u16,
-    /// It is the rendezvous port, the only one that is forwarded: the leader has it while no trainer runs, and tells the
-    /// members where else it listens.
+    /// The port is the rendezvous port, the only one that the platform forwards. The leader listens at it while no trainer
+    /// runs, and sends the members the address of its second port.
     pub is_borrowed: bool,
 }
 
@@ -34,14 +34,14 @@ impl Place {
         self.own == self.leader
     }
 
-    /// What every member of the job knows and few others do.
+    /// A description of the gang that is the same for all of its members. The key is derived from it if there is no secret.
     pub fn fingerprint(&self) -> String {
         let required: Vec<&Seat> = self.roster.iter().filter(|seat| seat.is_required()).collect();
         format!("{required:?} {} {}", self.host, self.port)
     }
 }
 
-/// The place in the gang; `port` is the one that the user gave. Errors: why there is none, as a clause.
+/// The place in the gang; `port` is the user's. Errors: why no gang forms, as a clause.
 pub fn place(spec: &ClusterSpec, port: Option<u16>) -> Result<Place, &'static str> {
     let said = &spec.reading;
     if said.hands_off {
@@ -71,7 +71,7 @@ pub fn place(spec: &ClusterSpec, port: Option<u16>) -> Result<Place, &'static st
     Ok(Place { own, leader: first, roster, host, port, is_borrowed })
 }
 
-/// What the other replicas do after a notice to one, where no setting says it.
+/// The default reaction of the other replicas to a notice to one.
 pub fn on_notice(spec: &ClusterSpec) -> OnNotice {
     if spec.reading.traits.restarts_all { OnNotice::Leave } else { OnNotice::Hold }
 }
@@ -94,7 +94,7 @@ fn own_seat(spec: &ClusterSpec) -> Option<Seat> {
     Some(if rank == 0 { Seat::new(Role::Chief, 0) } else { Seat::new(Role::Worker, rank - 1) })
 }
 
-/// Every seat that the platform names; without names, one of each rank.
+/// Every seat that the platform lists; without a list, one for each rank.
 fn roster(spec: &ClusterSpec) -> BTreeSet<Seat> {
     let Some(tf) = spec.reading.tf.as_ref().filter(|tf| tf.task.is_some()) else {
         let workers = spec.reading.num_nodes.unwrap_or(1).saturating_sub(1);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn tensorflows_jobs_are_the_seats_and_the_leader_is_the_first_that_trains() {
+    fn tensorflow_tasks_are_the_seats_and_the_first_training_one_is_the_leader() {
         let cluster = r#""cluster":{"chief":["c:2222"],"worker":["w:2222","x:2222"],"ps":["p:2222"]}"#;
         let task = |task: &str| format!("{{{cluster},\"task\":{task}}}");
         let of = |text: &str| placed(&[("TF_CONFIG", &task(text))], None).expect("a gang");
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_without_names_are_workers() {
+    fn ranks_without_roles_are_workers() {
         let slurm = |own| {
             let own = [("SLURM_PROCID", own), ("SLURM_NODEID", own)];
             let job = [("SLURM_JOB_ID", "7"), ("SLURM_NTASKS", "3"), ("SLURM_NNODES", "3")];
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_services_the_leader_borrows_the_rendezvous_port_unless_another_is_given() {
+    fn if_only_the_rendezvous_port_is_forwarded_the_leader_borrows_it_unless_a_port_is_given() {
         let cluster = r#"{"cluster":{"workerpool0":["a:2222"],"workerpool1":["b:2222"]},"task":{"type":"workerpool1","index":0}}"#;
         let vertex = |port| placed(&[("CLUSTER_SPEC", cluster)], port).map(|place| (place.port, place.is_borrowed));
         assert_eq!(vertex(None), Ok((3333, true)));

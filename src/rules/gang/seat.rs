@@ -1,4 +1,4 @@
-//! Seats: role and index of a replica, as the platform gave them.
+//! Seats: the role and the index of a replica.
 
 use std::fmt;
 
@@ -11,21 +11,21 @@ use crate::cluster::spec::Role;
 #[serde(try_from = "String", into = "String")]
 pub struct Seat {
     order: u8,
-    /// From 0 within the role.
+    /// The index within the role, from 0.
     pub index: u32,
 }
 
-/// Roles in the order of a roster: the chief first.
+/// The roles in the order of a roster.
 const ROLES: [Role; 5] = [Role::Chief, Role::Worker, Role::Ps, Role::Evaluator, Role::Reducer];
 
 impl Seat {
-    /// The seat of a role and an index.
+    /// A seat from its role and index.
     pub fn new(role: Role, index: u32) -> Seat {
         let order = ROLES.iter().position(|other| *other == role).unwrap_or(0) as u8;
         Seat { order, index }
     }
 
-    /// What the replica does.
+    /// The role of the replica.
     pub fn role(self) -> Role {
         ROLES[usize::from(self.order)]
     }
@@ -63,7 +63,7 @@ impl TryFrom<String> for Seat {
     type Error = String;
 
     fn try_from(text: String) -> Result<Seat, String> {
-        let wrong = || "a seat is ROLE/INDEX, as worker/3".to_owned();
+        let wrong = || "a seat is ROLE/INDEX, for example worker/3".to_owned();
         let (word, index) = text.split_once('/').ok_or_else(wrong)?;
         let role = ROLES.iter().find(|role| role.word() == word).ok_or_else(wrong)?;
         Ok(Seat::new(*role, index.parse().map_err(|_| wrong())?))

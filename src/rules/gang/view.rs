@@ -1,34 +1,34 @@
-//! What `trainit status` and `/metrics` show of the gang.
+//! The state of the gang in `trainit status` and `/metrics`.
 
 use serde::Serialize;
 
 use super::Generation;
 use super::seat::Seat;
 
-/// More members than this are not shown: an answer has to fit a socket's buffer.
+/// The maximum number of members shown: an answer has to fit into a socket's buffer.
 pub const MOST_MEMBERS: usize = 200;
 
-/// The gang, as one of its replicas sees it.
+/// The gang, as seen by one of its replicas.
 #[derive(Debug, Clone, Serialize)]
 pub struct View {
     /// The newest generation.
     pub generation: Generation,
     /// This replica's seat.
     pub seat: Seat,
-    /// What its member does, in one word.
+    /// The state of its member, in one word.
     pub state: &'static str,
-    /// Every member that has come; `None`: only the leader knows them.
+    /// The members that have joined; `None`: this replica is not the leader.
     pub members: Option<Vec<MemberView>>,
-    /// Required seats that are waited for.
+    /// The missing required seats.
     pub waiting_for: Vec<Seat>,
 }
 
-/// What the leader knows of it.
+/// The leader's part of the view.
 #[derive(Debug, Clone, Default)]
 pub struct LeaderView {
-    /// Every member that has come, [`MOST_MEMBERS`] at most.
+    /// The members that have joined, at most [`MOST_MEMBERS`].
     pub members: Vec<MemberView>,
-    /// Required seats that are waited for.
+    /// The missing required seats.
     pub missing: Vec<Seat>,
 }
 
@@ -39,8 +39,8 @@ pub struct MemberView {
     pub seat: Seat,
     /// Its host, as it calls itself.
     pub host: String,
-    /// What it does, in one word.
+    /// Its state, in one word.
     pub state: &'static str,
-    /// The step that its trainer names.
+    /// The step that its trainer reports.
     pub step: Option<u64>,
 }

@@ -1,5 +1,5 @@
-//! Which checkpoint a generation starts from. Where each node has checkpoints of its own, it is the newest step that every
-//! training member can restore. A checkpoint without a step is agreed on only where node 0's holds for all.
+//! The checkpoint from which a generation starts. If each node has checkpoints of its own, it is the newest step that every
+//! training member can restore. A checkpoint without a step can be chosen only if node 0's checkpoint is valid for all.
 
 use std::collections::BTreeMap;
 
@@ -9,48 +9,49 @@ use super::super::seat::Seat;
 /// How the nodes keep their checkpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Mode {
-    /// Found out from the offers.
+    /// Detected from the offers.
     #[default]
     Auto,
     /// Each node has checkpoints of its own.
     Each,
     /// The state is the same on all nodes, and node 0 commits it.
     Chief,
-    /// All nodes see one directory.
+    /// All nodes share one directory.
     Shared,
 }
 
-/// So many of a seat's steps are named where none is common.
-const NAMED: usize = 3;
+/// The maximum number of steps of a seat in the table.
+const STEPS_SHOWN: usize = 3;
+/// The maximum number of seats in the table.
+const SEATS_SHOWN: usize = 16;
 
-/// What the offers come to.
+/// The result of the offers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Agreement {
-    /// Start from this.
+    /// The chosen checkpoint.
     On(Choice),
-    /// Some members have steps and no step is common to all: a table of each member's steps.
+    /// Some members have steps, but no step is common to all. The text is a table of the members' steps.
     NoCommonStep(String),
 }
 
-/// What node 0's seat is: the first that trains.
+/// The seat of node 0: the first that trains.
 pub fn chief_of(seats: impl IntoIterator<Item = Seat>) -> Option<Seat> {
     seats.into_iter().filter(|seat| seat.trains()).min()
 }
 
-/// When a job may begin although a member has a step.
+/// When a job may start from the beginning although a member has a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Beginning {
+pub enum FromScratch {
     /// Never.
     Never,
-    /// Where no step is common to all: the job began with nothing, and no step was common since.
+    /// If no step is common to all: the job started without checkpoints, and no step was common since.
     WithoutCommonStep,
-    /// Always: the user asked for it.
-    Asked,
+    /// Always, because of `--gang-from-scratch`.
+    Requested,
 }
 
-/// The mode that the offers show, for [`Mode::Auto`]. All others see the file that the leader put into its directory: shared.
-/// Another node than 0 has or had checkpoints of its own: each. Else node 0 keeps the checkpoints. `offers` has every training
-/// seat.
+/// Detects the mode from the offers, for [`Mode::Auto`]. Shared: all others see the leader's file in their directory. Each: a
+/// node other than 0 has or had checkpoints of its own. Chief: otherwise. `offers` has every training seat.
 pub fn mode_of(offers: &BTreeMap<Seat, Offer>, each_has_own: bool) -> Mode {
     let chief = chief_of(offers.keys().copied());
     let mut others = offers.iter().filter(|(seat, _)| Some(**seat) != chief).map(|(_, offer)| offer);
@@ -64,22 +65,22 @@ pub fn mode_of(offers: &BTreeMap<Seat, Offer>, each_has_own: bool) -> Mode {
     }
 }
 
-/// Agrees on a checkpoint, in a mode that is known. `offers` has every training seat.
-pub fn agree(mode: Mode, beginning: Beginning, offers: &BTreeMap<Seat, Offer>) -> Agreement {
+/// Agrees on a checkpoint. `offers` has every training seat.
+pub fn agree(mode: Mode, from_scratch: FromScratch, offers: &BTreeMap<Seat, Offer>) -> Agreement {
     let Some(chief) = chief_of(offers.keys().copied()) else { return Agreement::On(Choice::Start) };
-    if beginning == Beginning::Asked || offers.values().all(|offer| offer.steps.is_empty()) {
+    if from_scratch == FromScratch::Requested || offers.values().all(|offer| offer.steps.is_empty()) {
         return Agreement::On(Choice::Start);
     }
     let of_chief = || offers.get(&chief).into_iter().flat_map(|offer| offer.steps.iter().copied());
     let choice = match mode {
         Mode::Shared => of_chief().next().map(Choice::Shared),
-        // The other nodes can read what is in the store.
+        // Other nodes can read only a commit in the store.
         Mode::Chief => of_chief().find(|step| step.is_stored).or(of_chief().next()).map(Choice::Chiefs),
         Mode::Each | Mode::Auto => common(offers).map(Choice::Own),
     };
     match choice {
         Some(choice) => Agreement::On(choice),
-        None if beginning == Beginning::WithoutCommonStep => Agreement::On(Choice::Start),
+        None if from_scratch == FromScratch::WithoutCommonStep => Agreement::On(Choice::Start),
         None => Agreement::NoCommonStep(table(mode, offers)),
     }
 }
@@ -95,36 +96,33 @@ fn common(offers: &BTreeMap<Seat, Offer>) -> Option<u64> {
     steps.into_iter().max()
 }
 
-/// A table of each member's steps, and the ways out.
+/// A table of the members' steps, with the user's options.
 fn table(mode: Mode, offers: &BTreeMap<Seat, Offer>) -> String {
     let shown = |(seat, offer): (&Seat, &Offer)| {
-        let steps = offer.steps.iter().take(NAMED);
+        let steps = offer.steps.iter().take(STEPS_SHOWN);
         let steps: Vec<String> =
             steps.map(|step| step.step.map_or("one without a step".to_owned(), |step| step.to_string())).collect();
-        let more = if offer.steps.len() > NAMED { " and older" } else { "" };
+        let more = if offer.steps.len() > STEPS_SHOWN { " and older" } else { "" };
         let steps = if steps.is_empty() { "nothing".to_owned() } else { steps.join(", ") };
         format!("{seat} has {steps}{more}")
     };
-    let seats: Vec<String> = offers.iter().take(MOST_SEATS).map(shown).collect();
+    let seats: Vec<String> = offers.iter().take(SEATS_SHOWN).map(shown).collect();
     let is_stepless =
         mode == Mode::Each && offers.values().flat_map(|offer| &offer.steps).any(|step| step.step.is_none());
-    let steps = if is_stepless { "tell trainit the step (--step-regex, or the heartbeat file), " } else { "" };
+    let steps = if is_stepless { "give trainit the step (--step-regex, or the heartbeat file), " } else { "" };
     let chiefs = if mode == Mode::Each {
         "give --gang-checkpoints chief if node 0's checkpoint is enough for all, "
     } else {
         ""
     };
     format!(
-        "no step is common to all: {}; nothing was started and nothing was changed; {steps}{chiefs}or begin anew with \
-         --gang-from-scratch",
+        "no step is common to all: {}; nothing was started and nothing was changed; {steps}{chiefs}or start from the \
+         beginning with --gang-from-scratch",
         seats.join(", ")
     )
 }
 
-/// So many seats are shown in a table.
-const MOST_SEATS: usize = 16;
-
-/// The steps to offer out of all that can be restored, the newest first: the newest, and the kept one.
+/// The steps to offer, from all restorable ones, newest first: the newest, and the kept one.
 pub fn offered(mut steps: Vec<Step>, kept: Option<u64>) -> Vec<Step> {
     let rest = steps.split_off(steps.len().min(super::super::message::MOST_STEPS));
     steps.extend(rest.into_iter().filter(|step| step.step.is_some() && step.step == kept).take(1));
@@ -156,48 +154,48 @@ mod tests {
     }
 
     #[test]
-    fn nodes_with_checkpoints_of_their_own_agree_on_the_newest_step_that_all_have() {
+    fn nodes_with_own_checkpoints_agree_on_the_newest_common_step() {
         let all = offers(&[&[step(30), step(20), step(10)], &[step(20), step(10)], &[step(30), step(20)]]);
-        assert_eq!(agree(Mode::Each, Beginning::Never, &all), Agreement::On(Choice::Own(20)));
+        assert_eq!(agree(Mode::Each, FromScratch::Never, &all), Agreement::On(Choice::Own(20)));
     }
 
     #[test]
     fn a_job_never_starts_from_the_beginning_while_a_member_has_a_checkpoint() {
         let all = offers(&[&[], &[step(20)]]);
         for mode in [Mode::Each, Mode::Chief, Mode::Shared] {
-            let Agreement::NoCommonStep(table) = agree(mode, Beginning::Never, &all) else { panic!("{mode:?}") };
+            let Agreement::NoCommonStep(table) = agree(mode, FromScratch::Never, &all) else { panic!("{mode:?}") };
             assert!(table.contains("chief/0 has nothing, worker/0 has 20"), "{table}");
         }
-        assert_eq!(agree(Mode::Each, Beginning::Asked, &all), Agreement::On(Choice::Start), "unless it is asked for");
-        assert_eq!(agree(Mode::Each, Beginning::Never, &offers(&[&[], &[]])), Agreement::On(Choice::Start));
+        assert_eq!(agree(Mode::Each, FromScratch::Requested, &all), Agreement::On(Choice::Start), "unless requested");
+        assert_eq!(agree(Mode::Each, FromScratch::Never, &offers(&[&[], &[]])), Agreement::On(Choice::Start));
     }
 
     #[test]
-    fn steps_that_were_never_common_do_not_stop_a_job_that_began_with_nothing() {
+    fn a_job_that_started_without_checkpoints_may_start_again_until_a_step_is_common() {
         let all = offers(&[&[], &[step(20)]]);
-        assert_eq!(agree(Mode::Each, Beginning::WithoutCommonStep, &all), Agreement::On(Choice::Start));
+        assert_eq!(agree(Mode::Each, FromScratch::WithoutCommonStep, &all), Agreement::On(Choice::Start));
         let all = offers(&[&[step(10)], &[step(20), step(10)]]);
-        assert_eq!(agree(Mode::Each, Beginning::WithoutCommonStep, &all), Agreement::On(Choice::Own(10)));
+        assert_eq!(agree(Mode::Each, FromScratch::WithoutCommonStep, &all), Agreement::On(Choice::Own(10)));
     }
 
     #[test]
-    fn a_checkpoint_without_a_step_is_agreed_on_only_where_node_0_chooses() {
+    fn a_checkpoint_without_a_step_is_chosen_only_from_node_0() {
         let all = offers(&[&[STEPLESS, step(20)], &[STEPLESS]]);
-        assert_eq!(agree(Mode::Chief, Beginning::Never, &all), Agreement::On(Choice::Chiefs(STEPLESS)));
-        let Agreement::NoCommonStep(table) = agree(Mode::Each, Beginning::Never, &all) else { panic!("no step") };
+        assert_eq!(agree(Mode::Chief, FromScratch::Never, &all), Agreement::On(Choice::Chiefs(STEPLESS)));
+        let Agreement::NoCommonStep(table) = agree(Mode::Each, FromScratch::Never, &all) else { panic!("no step") };
         assert!(table.contains("worker/0 has one without a step") && table.contains("--step-regex"), "{table}");
     }
 
     #[test]
-    fn node_0_chooses_its_newest_commit_that_the_others_can_read_or_else_its_newest() {
-        let here = |number| Step { is_stored: false, ..step(number) };
-        let choice = |steps: &[Step]| agree(Mode::Chief, Beginning::Never, &offers(&[steps, &[]]));
-        assert_eq!(choice(&[here(40), step(30), step(20)]), Agreement::On(Choice::Chiefs(step(30))));
-        assert_eq!(choice(&[here(40), here(30)]), Agreement::On(Choice::Chiefs(here(40))));
+    fn node_0_chooses_its_newest_stored_commit_else_its_newest_local_checkpoint() {
+        let local = |number| Step { is_stored: false, ..step(number) };
+        let choice = |steps: &[Step]| agree(Mode::Chief, FromScratch::Never, &offers(&[steps, &[]]));
+        assert_eq!(choice(&[local(40), step(30), step(20)]), Agreement::On(Choice::Chiefs(step(30))));
+        assert_eq!(choice(&[local(40), local(30)]), Agreement::On(Choice::Chiefs(local(40))));
     }
 
     #[test]
-    fn the_mode_is_found_out_from_what_the_members_see_and_have() {
+    fn the_mode_is_detected_from_the_offers() {
         let mut all = offers(&[&[step(20)], &[], &[]]);
         assert_eq!(mode_of(&all, false), Mode::Chief);
         assert_eq!(mode_of(&all, true), Mode::Each, "another node had checkpoints once");

@@ -1,28 +1,28 @@
-//! One restart budget for the gang, kept by the leader in its [`Record`].
+//! The restart budget of the gang, which the leader keeps in its [`Record`].
 
 use std::time::Duration;
 
 use super::super::Generation;
 use super::super::message::{Choice, Class, FirstFailure, Record};
 
-/// A generation that ended sooner than this looks like a crash loop.
+/// A shorter generation counts as quick.
 const QUICK: Duration = Duration::from_secs(60);
-/// So many in a row, without a newer agreed step, end it.
+/// After this many quick generations in a row without a newer agreed step the gang gives up.
 const QUICK_LIMIT: u32 = 3;
 
-/// What a halt means for the job.
+/// The decision after a halt.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Answer {
+pub enum Decision {
     /// Start another generation after this pause.
-    Again(Duration),
-    /// Give up, and why.
-    Stop(String),
+    Restart(Duration),
+    /// Give up, for this reason.
+    GiveUp(String),
 }
 
-/// How often, and how fast.
+/// The limits on restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Limits {
-    /// Charged restarts without a newer agreed step.
+    /// The maximum number of charged restarts without a newer agreed step.
     pub max_restarts: u32,
     /// The first pause.
     pub shortest: Duration,
@@ -37,8 +37,8 @@ impl Default for Limits {
 }
 
 impl Record {
-    /// A generation starts from this: a newer checkpoint than any before refills the budget. One without a step is newer if
-    /// it is another.
+    /// Records an agreement. A newer checkpoint than any before refills the budget. A checkpoint without a step counts as newer
+    /// if its hash differs from the last one's.
     pub fn agreed_on(&mut self, generation: Generation, choice: Choice) {
         self.generation = generation;
         self.from_nothing = choice == Choice::Start && self.kept.is_none();
@@ -51,33 +51,33 @@ impl Record {
         }
     }
 
-    /// All members that keep checkpoints have committed this step.
+    /// Records that all members with checkpoints have committed this step.
     pub fn keep(&mut self, step: u64) {
         (self.kept, self.from_nothing) = (self.kept.max(Some(step)), false);
     }
 
-    /// A generation has ended `lasted` after its start. Preemptions and lost machines are not charged.
-    pub fn ended(&mut self, limits: &Limits, first: &FirstFailure, lasted: Duration) -> Answer {
+    /// Records the end of a generation that lasted this long. Preemptions and lost machines are not charged.
+    pub fn ended(&mut self, limits: &Limits, first: &FirstFailure, lasted: Duration) -> Decision {
         self.first = Some(first.clone());
         let failure = &first.failure;
         if matches!(failure.class, Class::Preempted | Class::Lost) {
-            return Answer::Again(Duration::ZERO);
+            return Decision::Restart(Duration::ZERO);
         }
         let same = failure.step.is_some() && self.last == Some((failure.class, failure.step));
         self.last = Some((failure.class, failure.step));
         self.quick = if lasted < QUICK { self.quick + 1 } else { 0 };
         if same {
-            return Answer::Stop("the same failure came twice at the same step".to_owned());
+            return Decision::GiveUp("the same failure came twice at the same step".to_owned());
         }
         if self.quick >= QUICK_LIMIT {
-            return Answer::Stop(format!("{QUICK_LIMIT} generations ended within a minute of their start"));
+            return Decision::GiveUp(format!("{QUICK_LIMIT} generations ended within a minute of their start"));
         }
         if self.charged >= limits.max_restarts {
-            return Answer::Stop(format!("--max-restarts {} is used up", limits.max_restarts));
+            return Decision::GiveUp(format!("--max-restarts {} is used up", limits.max_restarts));
         }
         self.charged += 1;
         let pause = limits.shortest.saturating_mul(1 << (self.charged - 1).min(16));
-        Answer::Again(pause.min(limits.longest))
+        Decision::Restart(pause.min(limits.longest))
     }
 }
 
@@ -95,57 +95,60 @@ mod tests {
         FirstFailure { seat: Seat::new(Role::Worker, 0), host: "h".into(), failure }
     }
 
-    fn charges(record: &mut Record, class: Class, step: Option<u64>, lasted: Duration) -> Answer {
+    fn charges(record: &mut Record, class: Class, step: Option<u64>, lasted: Duration) -> Decision {
         record.ended(&Limits::default(), &first(class, step), lasted)
     }
 
     #[test]
-    fn three_restarts_are_had_and_a_newer_agreed_step_refills_them() {
+    fn three_restarts_are_allowed_and_a_newer_agreed_step_refills_them() {
         let mut record = Record::default();
         for seconds in [1, 2, 4] {
-            assert_eq!(charges(&mut record, Class::Code, None, LONG), Answer::Again(Duration::from_secs(seconds)));
+            assert_eq!(charges(&mut record, Class::Code, None, LONG), Decision::Restart(Duration::from_secs(seconds)));
         }
-        assert!(matches!(charges(&mut record, Class::Code, None, LONG), Answer::Stop(_)));
+        assert!(matches!(charges(&mut record, Class::Code, None, LONG), Decision::GiveUp(_)));
         record.agreed_on(1, Choice::Own(10));
-        assert_eq!(charges(&mut record, Class::Code, None, LONG), Answer::Again(Duration::from_secs(1)));
+        assert_eq!(charges(&mut record, Class::Code, None, LONG), Decision::Restart(Duration::from_secs(1)));
     }
 
     #[test]
-    fn another_checkpoint_without_a_step_refills_the_budget_and_the_same_does_not() {
+    fn a_different_checkpoint_without_a_step_refills_the_budget_and_the_same_does_not() {
         let mut record = Record::default();
         let chiefs = |hash| Choice::Chiefs(Step { step: None, hash, is_stored: true });
         record.agreed_on(1, chiefs(1));
-        assert_eq!(charges(&mut record, Class::Code, None, LONG), Answer::Again(Duration::from_secs(1)));
+        assert_eq!(charges(&mut record, Class::Code, None, LONG), Decision::Restart(Duration::from_secs(1)));
         record.agreed_on(1, chiefs(1));
-        assert_eq!(charges(&mut record, Class::Code, None, LONG), Answer::Again(Duration::from_secs(2)));
+        assert_eq!(charges(&mut record, Class::Code, None, LONG), Decision::Restart(Duration::from_secs(2)));
         record.agreed_on(1, chiefs(2));
-        assert_eq!(charges(&mut record, Class::Code, None, LONG), Answer::Again(Duration::from_secs(1)));
+        assert_eq!(charges(&mut record, Class::Code, None, LONG), Decision::Restart(Duration::from_secs(1)));
     }
 
     #[test]
     fn lost_machines_and_preemptions_are_not_charged() {
         let mut record = Record::default();
         for _ in 0..20 {
-            assert_eq!(charges(&mut record, Class::Lost, Some(3), Duration::ZERO), Answer::Again(Duration::ZERO));
-            assert_eq!(charges(&mut record, Class::Preempted, Some(3), Duration::ZERO), Answer::Again(Duration::ZERO));
+            assert_eq!(charges(&mut record, Class::Lost, Some(3), Duration::ZERO), Decision::Restart(Duration::ZERO));
+            assert_eq!(
+                charges(&mut record, Class::Preempted, Some(3), Duration::ZERO),
+                Decision::Restart(Duration::ZERO)
+            );
         }
         assert_eq!(record.charged, 0);
     }
 
     #[test]
-    fn the_same_failure_at_the_same_step_twice_ends_it_unless_a_newer_step_was_agreed_on() {
+    fn the_gang_gives_up_after_the_same_failure_at_the_same_step_unless_a_newer_step_was_agreed_on() {
         let mut record = Record::default();
-        assert!(matches!(charges(&mut record, Class::Code, Some(7), LONG), Answer::Again(_)));
+        assert!(matches!(charges(&mut record, Class::Code, Some(7), LONG), Decision::Restart(_)));
         record.agreed_on(1, Choice::Own(5));
-        assert!(matches!(charges(&mut record, Class::Code, Some(7), LONG), Answer::Again(_)));
-        assert!(matches!(charges(&mut record, Class::Code, Some(7), LONG), Answer::Stop(_)));
+        assert!(matches!(charges(&mut record, Class::Code, Some(7), LONG), Decision::Restart(_)));
+        assert!(matches!(charges(&mut record, Class::Code, Some(7), LONG), Decision::GiveUp(_)));
     }
 
     #[test]
-    fn three_generations_that_end_within_a_minute_end_it() {
+    fn the_gang_gives_up_after_three_generations_that_end_within_a_minute() {
         let mut record = Record::default();
-        assert!(matches!(charges(&mut record, Class::Signal, None, Duration::ZERO), Answer::Again(_)));
-        assert!(matches!(charges(&mut record, Class::Code, None, Duration::ZERO), Answer::Again(_)));
-        assert!(matches!(charges(&mut record, Class::Code, None, Duration::ZERO), Answer::Stop(_)));
+        assert!(matches!(charges(&mut record, Class::Signal, None, Duration::ZERO), Decision::Restart(_)));
+        assert!(matches!(charges(&mut record, Class::Code, None, Duration::ZERO), Decision::Restart(_)));
+        assert!(matches!(charges(&mut record, Class::Code, None, Duration::ZERO), Decision::GiveUp(_)));
     }
 }

@@ -1,29 +1,29 @@
-//! Which of several deaths was the cause.
+//! The first failure: which of several failures was the cause.
 
 use std::time::Duration;
 
 use super::super::message::{Class, Failure, FirstFailure};
 use super::super::seat::Seat;
 
-/// Deaths within this time of the earliest are ordered by their class.
+/// Failures within this time of the earliest are ordered by their class.
 const TIE: Duration = Duration::from_millis(50);
-/// A trainer that aborts this soon after another death does so because of it.
+/// An abort within this time after another failure counts as its consequence.
 const ABORT: Duration = Duration::from_secs(5);
-/// SIGABRT, as an exit code of a shell.
+/// SIGABRT as an exit code of a shell.
 const ABORTED: u8 = 134;
 const SIGABRT: u8 = 6;
 
-/// One death, as the leader heard of it.
+/// A failure with its time.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FailureReport {
-    /// Arrival minus age, by the leader's clock.
+    /// The time of receipt minus the age, by the leader's clock.
     pub failed_at: Duration,
-    /// What is said of it.
+    /// The failure, its seat and its host.
     pub first: FirstFailure,
 }
 
 impl FailureReport {
-    /// A death that was reported `age` milliseconds after it happened.
+    /// A failure that was reported `age` milliseconds after it happened.
     pub fn new(now: Duration, age: u64, seat: Seat, host: &str, failure: Failure) -> FailureReport {
         let failed_at = now.saturating_sub(Duration::from_millis(age));
         FailureReport { failed_at, first: FirstFailure { seat, host: host.to_owned(), failure: failure.bounded() } }
@@ -37,8 +37,8 @@ impl FailureReport {
     }
 }
 
-/// The first failure: the earliest; of those within 50 ms the one whose class is more likely to be a cause. A consequence is
-/// named only where there is nothing else.
+/// The earliest failure; of those within 50 ms, the one whose class is the most likely cause. A consequence is returned only
+/// if there is no other failure.
 pub fn first(reports: &[FailureReport]) -> Option<&FirstFailure> {
     let earliest = reports.iter().map(|report| report.failed_at).min()?;
     let causes = |report: &&FailureReport| report.class(earliest) != Class::Consequence;
@@ -61,26 +61,26 @@ mod tests {
     }
 
     #[test]
-    fn the_earliest_death_is_the_cause() {
+    fn the_earliest_failure_is_the_cause() {
         let reports = [report(900, 1, Class::Code, None), report(100, 2, Class::Code, None)];
         assert_eq!(first(&reports).unwrap().seat.index, 2);
     }
 
     #[test]
-    fn among_deaths_at_about_the_same_time_a_gpu_outranks_an_exit_code() {
+    fn of_failures_at_about_the_same_time_a_gpu_failure_outranks_an_exit_code() {
         let reports = [report(100, 1, Class::Code, None), report(140, 2, Class::Gpu, None)];
         assert_eq!(first(&reports).unwrap().seat.index, 2);
     }
 
     #[test]
-    fn a_broken_pipe_or_an_abort_after_another_death_is_no_cause() {
+    fn a_broken_pipe_or_an_abort_after_another_failure_is_not_the_cause() {
         let reports = [
             report(90, 1, Class::Consequence, None),
             report(130, 2, Class::Signal, Some(9)),
             report(135, 3, Class::Signal, Some(6)),
         ];
         assert_eq!(first(&reports).unwrap().seat.index, 2);
-        assert_eq!(first(&reports[..1]).unwrap().seat.index, 1, "where there is nothing else");
+        assert_eq!(first(&reports[..1]).unwrap().seat.index, 1, "if there is no other failure");
         assert_eq!(first(&[]), None);
     }
 }

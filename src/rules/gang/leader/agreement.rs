@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::super::Generation;
-use super::super::agreement::{self, Agreement, Beginning, Mode};
+use super::super::agreement::{self, Agreement, FromScratch, Mode};
 use super::super::message::{Choice, Offer, ToMember};
 use super::super::seat::Seat;
 use super::claims::NextClaim;
@@ -54,18 +54,18 @@ impl Leader {
             |seat: &Seat| self.holders.get(seat).is_some_and(|holder| self.last_started.contains(&holder.incarnation));
         let are_the_same = || offers.keys().all(were_there);
         let is_asked = self.config.from_scratch && self.record.generation == 0;
-        let beginning = if is_asked && !self.has_started_over {
-            Beginning::Asked
+        let from_scratch = if is_asked && !self.has_started_over {
+            FromScratch::Requested
         } else if is_asked || self.record.from_nothing && (self.config.has_store || are_the_same()) {
-            Beginning::WithoutCommonStep
+            FromScratch::WithoutCommonStep
         } else {
-            Beginning::Never
+            FromScratch::Never
         };
         let mode = match self.config.mode {
             Mode::Auto => agreement::mode_of(&offers, self.record.each_has_own),
             mode => mode,
         };
-        (mode, agreement::agree(mode, beginning, &offers))
+        (mode, agreement::agree(mode, from_scratch, &offers))
     }
 
     /// Agrees on what all members have offered.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::budget::Answer;
+use super::super::budget::Decision;
 use super::super::first_failure::{self, FailureReport};
 use super::super::message::{Class, ToMember};
 use super::super::seat::Seat;
@@ -116,8 +116,8 @@ impl Leader {
         let message = ToMember::Named { generation: self.generation, first: first.clone() };
         self.send_to_all(&message, actions);
         match self.record.ended(&self.config.limits, &first, self.lasted) {
-            Answer::Again(pause) => self.pause = pause,
-            Answer::Stop(why) => {
+            Decision::Restart(pause) => self.pause = pause,
+            Decision::GiveUp(why) => {
                 let why = format!("{} failed and {why}", first.seat);
                 self.give_up(now, why, false, actions);
             }

@@ -1,16 +1,16 @@
-//! Proof of a common key before anything else is believed: each side answers the other's random number.
+//! The proof of a common key, which comes before every other message: each side answers the other's random number.
 //!
 //! `Open{nonce}` from the member, `Challenge{nonce, mac}` from the leader, `Proof{mac}` from the member. The session key
-//! comes from the key and both numbers, so no frame of one connection is good on another.
+//! is derived from the key and both numbers, so a frame is valid on one connection only.
 
 use serde::{Deserialize, Serialize};
 
 use super::wire::equal;
 
-/// 32 random bytes, as the edge draws them.
+/// 32 random bytes, drawn by the caller.
 pub type Nonce = [u8; 32];
 
-/// From a member, in the clear.
+/// The member's first message, which is not authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Open {
     /// The version of the protocol.
@@ -35,7 +35,7 @@ pub struct Proof {
     pub mac: [u8; 32],
 }
 
-/// The version that this code speaks.
+/// The version of the protocol.
 pub const VERSION: u32 = 1;
 
 /// The key that all agents of a job share.
@@ -49,7 +49,7 @@ impl std::fmt::Debug for GangKey {
 }
 
 impl GangKey {
-    /// From a token, the store's key, or what the cluster says of itself. `kind` keeps keys of different origin apart.
+    /// From a token, the key in the store, or the description of the cluster. `kind` makes keys of different origins differ.
     pub fn derive(kind: &str, secret: &[u8]) -> GangKey {
         let mut hasher = blake3::Hasher::new_derive_key("trainit gang key v1");
         hasher.update(&(kind.len() as u64).to_be_bytes()).update(kind.as_bytes()).update(secret);
@@ -67,13 +67,13 @@ impl GangKey {
         Challenge { nonce, mac: self.mac("challenge", &open.nonce, &nonce) }
     }
 
-    /// The member's answer; `None`: the other side does not have the key.
+    /// The member's answer; `None`: the leader does not have the key.
     pub fn prove(&self, open: &Open, challenge: &Challenge) -> Option<Proof> {
-        let theirs = self.mac("challenge", &open.nonce, &challenge.nonce);
-        equal(&theirs, &challenge.mac).then(|| Proof { mac: self.mac("proof", &open.nonce, &challenge.nonce) })
+        let expected = self.mac("challenge", &open.nonce, &challenge.nonce);
+        equal(&expected, &challenge.mac).then(|| Proof { mac: self.mac("proof", &open.nonce, &challenge.nonce) })
     }
 
-    /// Whether a proof is one.
+    /// Whether the member's proof is valid.
     pub fn accepts(&self, open: &Open, challenge: &Challenge, proof: &Proof) -> bool {
         equal(&self.mac("proof", &open.nonce, &challenge.nonce), &proof.mac)
     }
@@ -100,12 +100,12 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_token_is_seen_on_both_sides() {
-        let (ours, theirs) = (GangKey::derive("token", b"secret"), GangKey::derive("token", b"other"));
-        let challenge = ours.challenge(&OPEN, [2; 32]);
-        assert_eq!(theirs.prove(&OPEN, &challenge), None);
-        let forged = theirs.prove(&OPEN, &theirs.challenge(&OPEN, [2; 32])).unwrap();
-        assert!(!ours.accepts(&OPEN, &challenge, &forged));
+    fn both_sides_detect_a_wrong_token() {
+        let (key, wrong) = (GangKey::derive("token", b"secret"), GangKey::derive("token", b"other"));
+        let challenge = key.challenge(&OPEN, [2; 32]);
+        assert_eq!(wrong.prove(&OPEN, &challenge), None);
+        let forged = wrong.prove(&OPEN, &wrong.challenge(&OPEN, [2; 32])).unwrap();
+        assert!(!key.accepts(&OPEN, &challenge, &forged));
     }
 
     #[test]

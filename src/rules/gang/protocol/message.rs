@@ -1,4 +1,4 @@
-//! What agents say to each other. Every message that starts or stops a trainer carries its generation.
+//! The messages between the agents. Every message that starts or stops a trainer carries its generation.
 
 use core::net::IpAddr;
 use std::time::Duration;
@@ -9,46 +9,46 @@ use super::super::Generation;
 use super::super::hang::TreeState;
 use super::super::seat::{Incarnation, Seat};
 
-/// So many steps are offered at most, beside the kept one.
+/// The maximum number of offered steps, without the kept one.
 pub const MOST_STEPS: usize = 16;
-/// Longest text that one agent takes from another, bytes.
+/// The longest text that an agent accepts from another, in bytes.
 pub const MOST_TEXT: usize = 300;
-/// Longest reason for giving up, bytes: it may hold a table of the members' steps.
+/// The longest reason for giving up, in bytes: it may contain a table of the members' steps.
 pub const MOST_REASON: usize = 2000;
 
 /// A checkpoint that a member can restore.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Step {
-    /// The training step; `None` where neither the format, `--step-regex` nor the heartbeat tells it.
+    /// The training step; `None` if neither the format, `--step-regex` nor the heartbeat has it.
     pub step: Option<u64>,
-    /// FirstFailure 64 bits of the manifest's hash: two checkpoints of one node are told apart by it.
+    /// The first 64 bits of the manifest's hash, which distinguishes two checkpoints of one node.
     pub hash: u64,
     /// Whether it is a commit in the store, which other nodes can read.
     pub is_stored: bool,
 }
 
-/// What a member can restore, sent while its process tree is empty.
+/// The checkpoints that a member can restore, sent while its process tree is empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Offer {
-    /// The newest first, [`MOST_STEPS`] at most, and the kept one.
+    /// At most [`MOST_STEPS`], newest first, and the kept one.
     pub steps: Vec<Step>,
-    /// Whether this node has checkpoint files or commits that are not node 0's.
+    /// Whether this node has checkpoint files or commits of its own, not only those of node 0.
     pub has_own_checkpoints: bool,
-    /// Whether it sees the file that the leader named in its checkpoint directory.
+    /// Whether the leader's file is in this node's checkpoint directory.
     pub sees_leaders_file: bool,
 }
 
-/// What a generation starts from.
+/// The checkpoint from which a generation starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Choice {
-    /// The beginning.
+    /// None: training starts from the beginning.
     Start,
     /// Each node's own commit of this step.
     Own(u64),
     /// Node 0's commit.
     Chiefs(Step),
-    /// The step that lies in the directory that all share; node 0 restores it.
+    /// The checkpoint in the shared directory, which node 0 restores.
     Shared(Step),
 }
 
@@ -62,7 +62,7 @@ impl Choice {
         }
     }
 
-    /// The hash of node 0's checkpoint, where that was chosen.
+    /// The hash of node 0's checkpoint, if that was chosen.
     pub fn hash(self) -> Option<u64> {
         match self {
             Choice::Start | Choice::Own(_) => None,
@@ -71,7 +71,7 @@ impl Choice {
     }
 }
 
-/// The kinds of failure, in the order in which they are more likely to be the cause of others.
+/// The kinds of failure. The most likely cause of other failures comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
@@ -79,102 +79,102 @@ pub enum Class {
     Gpu,
     /// The cgroup's limit killed a process.
     OutOfMemory,
-    /// No sign of life for the hang time-out.
+    /// No sign of life within the hang time-out.
     Hung,
     /// A signal that trainit did not send.
     Signal,
     /// An exit code.
     Code,
-    /// The agent is gone or was not heard of for the lease.
+    /// The agent is gone, or silent for the lease.
     Lost,
-    /// The machine of the seat was announced to go.
+    /// A notice announced the end of the machine.
     Preempted,
-    /// Looks like the answer to another death: a connection reset by a peer, a broken pipe, a remote error of NCCL.
+    /// Probably caused by another failure: a connection reset by a peer, a broken pipe, a remote error of NCCL.
     Consequence,
 }
 
-/// How a trainer failed. No text of it is ever executed or used as a path.
+/// The failure of a trainer. Its text is never executed or used as a path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Failure {
     /// Its kind.
     pub class: Class,
-    /// The exit code, where there is one.
+    /// The exit code.
     pub code: Option<u8>,
-    /// The signal's number, where there is one.
+    /// The number of the signal.
     pub signal: Option<u8>,
-    /// The last step that the trainer named, where it did.
+    /// The last step that the trainer reported.
     pub step: Option<u64>,
-    /// One sentence, [`MOST_TEXT`] bytes at most.
+    /// One sentence, at most [`MOST_TEXT`] bytes.
     pub detail: String,
 }
 
-/// The first failure of a halt, as every member's verdict names it.
+/// The first failure of a halt, which the verdict of every member contains.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct FirstFailure {
     /// The seat that failed.
     pub seat: Seat,
-    /// The host that it ran on, as it called itself.
+    /// Its host, as it calls itself.
     pub host: String,
-    /// How.
+    /// The failure.
     pub failure: Failure,
 }
 
-/// What a new leader must know of the generations before it. Travels in `Go` and comes back in `Hello`. Of two records the one
-/// of the later generation holds.
+/// The history of the generations that a new leader needs. The leader sends it in `Go`, and members return it in `Hello`. Of two
+/// records, the one of the later generation is valid.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Record {
-    /// The newest generation that was agreed on; 0: none.
+    /// The newest agreed generation; 0: none.
     #[serde(default)]
     pub generation: Generation,
-    /// Restarts that were charged since the last newer agreed step.
+    /// The restarts charged since the agreed step last increased.
     pub charged: u32,
-    /// Generations in a row that ended soon after their start, without a newer agreed step.
+    /// The number of generations in a row that ended soon after their start, without a newer agreed step.
     pub quick: u32,
-    /// The last failure's class and step, for "the same failure at the same step twice".
+    /// The class and step of the last failure, to detect the same failure at the same step.
     pub last: Option<(Class, Option<u64>)>,
-    /// The newest step that was agreed on.
+    /// The newest agreed step.
     pub agreed: Option<u64>,
-    /// The hash of the checkpoint of node 0 that was agreed on last.
+    /// The hash of the checkpoint of node 0 in the last agreement.
     #[serde(default)]
     pub agreed_hash: Option<u64>,
     /// The newest step that all training members have committed.
     pub kept: Option<u64>,
-    /// Another node than 0 has had checkpoints of its own.
+    /// A node other than 0 has had checkpoints of its own.
     #[serde(default)]
     pub each_has_own: bool,
     /// The first failure of the last halt.
     pub first: Option<FirstFailure>,
-    /// A generation has started while no member had any step, and no step was kept since: nothing that is lost was ever
-    /// common to all.
+    /// A generation started while no member had any step, and no step was kept since. So no common step can be lost.
     #[serde(default)]
     pub from_nothing: bool,
 }
 
-/// The leader that a member had before, and how it lost it.
+/// A member's earlier leader, and how its connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Former {
-    /// That leader's agent process.
+    /// The agent process of that leader.
     pub leader: Incarnation,
-    /// Milliseconds since the connection was given up as silent: that leader may live. `None`: the other side closed it.
+    /// The time since the connection was given up as silent, in milliseconds: that leader may still run. `None`: the other side
+    /// closed it.
     pub silent_for: Option<u64>,
 }
 
 /// The first message of a proven connection.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Hello {
-    /// The seat that the platform gave this replica.
+    /// The replica's seat.
     pub seat: Seat,
-    /// This agent process.
+    /// The agent process.
     pub incarnation: Incarnation,
     /// The host's name, for people.
     pub host: String,
-    /// The newest generation that this agent has seen; 0: none.
+    /// The newest generation that the agent has seen; 0: none.
     pub newest: Generation,
-    /// The generation that this agent restores, has armed or trains now.
+    /// The generation that the agent is restoring, armed for or training.
     pub busy: Option<Generation>,
-    /// The leader that gave it its seat last.
+    /// The leader of its last seat.
     pub former: Option<Former>,
-    /// What this agent knows of the generations before.
+    /// The agent's copy of the record.
     pub record: Record,
 }
 
@@ -183,13 +183,13 @@ pub struct Hello {
 #[serde(rename_all = "snake_case")]
 #[allow(clippy::large_enum_variant, reason = "one at a time, and moved a few times only")]
 pub enum ToLeader {
-    /// Asks for its seat.
+    /// Requests the seat.
     Hello(Hello),
-    /// Its process tree is empty since this generation ended, and this can be restored.
+    /// The process tree has been empty since this generation ended.
     Offer {
         /// The newest generation that this agent has seen.
         after: Generation,
-        /// What can be restored.
+        /// The checkpoints that it can restore.
         offer: Offer,
     },
     /// The agreed step is in place.
@@ -197,22 +197,22 @@ pub enum ToLeader {
         /// Of this generation.
         generation: Generation,
     },
-    /// The agreed step cannot be put in place.
+    /// The agreed step cannot be restored.
     CannotRestore {
         /// Of this generation.
         generation: Generation,
         /// One sentence.
         why: String,
     },
-    /// It lives.
+    /// The periodic sign of life.
     Beat {
-        /// The member's own clock, milliseconds; echoed.
+        /// The member's own clock in milliseconds, which the leader echoes.
         clock: u64,
-        /// The trainer's step, where it names one.
+        /// The step that the trainer reports.
         step: Option<u64>,
-        /// Bytes restored and in all, while restoring.
+        /// The restored bytes and their total, while restoring.
         restoring: Option<(u64, u64)>,
-        /// The newest steps that this member has committed since its trainer's start, [`MOST_STEPS`] at most.
+        /// The newest steps that this member has committed since its trainer's start, at most [`MOST_STEPS`].
         committed: Vec<u64>,
     },
     /// The trainer died, or has to be stopped.
@@ -220,16 +220,16 @@ pub enum ToLeader {
     Failed {
         /// Of this generation.
         generation: Generation,
-        /// Milliseconds since the main child died, by the member's own clock.
+        /// The time since the failure in milliseconds, by the member's own clock.
         age: u64,
-        /// How.
+        /// The failure.
         failure: Failure,
     },
-    /// What the trainer's processes do: the answer to `ReportTree`, and before a `Failed` of a hang.
+    /// The activity of the trainer's processes: the answer to `ReportTree`, and sent before the `Failed` of a hang.
     Tree {
         /// Of this generation.
         generation: Generation,
-        /// What they do.
+        /// The activity.
         tree: TreeState,
     },
     /// The trainer of this generation ended with 0.
@@ -237,19 +237,19 @@ pub enum ToLeader {
         /// Of this generation.
         generation: Generation,
     },
-    /// This replica's machine goes.
+    /// This replica's machine will be taken away.
     Notice {
-        /// Milliseconds that are left.
+        /// The remaining milliseconds.
         lead: u64,
     },
-    /// This agent ends now, for good.
+    /// This agent exits and does not return.
     Leaving,
 }
 
-/// Where the leader itself listens.
+/// The leader's own address, if the published port is borrowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Referral {
-    /// An address of its machine.
+    /// The address of its machine.
     pub ip: IpAddr,
     /// The port.
     pub port: u16,
@@ -259,50 +259,50 @@ pub struct Referral {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToMember {
-    /// The seat is this member's.
+    /// The member has its seat.
     Welcome {
         /// The leader's agent process.
         leader: Incarnation,
-        /// Milliseconds of the lease.
+        /// The lease in milliseconds.
         lease: u64,
         /// The newest generation of the job.
         newest: Generation,
     },
-    /// The seat is not given, and why. The member tries again.
+    /// The member does not get the seat now, and tries again.
     Refused {
         /// One sentence.
         why: String,
     },
-    /// Connect there instead.
+    /// Connect to this address instead.
     Refer(Referral),
-    /// The beat of this clock was heard.
+    /// The answer to a beat.
     Echo {
-        /// As it came.
+        /// The clock in the beat.
         clock: u64,
     },
-    /// Restore this for the generation that comes.
+    /// Restore this checkpoint for the next generation.
     Agreed {
-        /// The generation that comes.
+        /// The next generation.
         generation: Generation,
-        /// What to restore.
+        /// The checkpoint.
         choice: Choice,
     },
     /// Start the trainer.
     Go {
         /// Of this generation.
         generation: Generation,
-        /// For a leader that comes after this one.
+        /// The record, for a later leader.
         record: Record,
     },
-    /// Stop the trainer of this generation and offer anew.
+    /// Stop the trainer of this generation, and offer again.
     Halt {
         /// Of this generation.
         generation: Generation,
-        /// The gang hangs: the trainer's stacks are taken, as at a hang of its own.
+        /// The gang hangs: log the trainer's stacks, as after its own hang.
         #[serde(default)]
         hung: bool,
     },
-    /// The gang seems to hang: say what the trainer's processes do.
+    /// The gang may hang: report the activity of the trainer's processes.
     ReportTree {
         /// Of this generation.
         generation: Generation,
@@ -314,55 +314,55 @@ pub enum ToMember {
         /// The first failure.
         first: FirstFailure,
     },
-    /// Save: a replica's machine goes.
+    /// Save, because the machine of a replica will be taken away.
     Save {
-        /// Milliseconds until the earliest deadline.
+        /// The milliseconds until the earliest deadline.
         lead: u64,
-        /// Whether to leave as well, and not to hold for the replacement.
+        /// Whether to exit after that, instead of waiting for the replacement.
         leave: bool,
     },
-    /// Nothing at or above this step may be deleted.
+    /// Do not delete this step or newer ones.
     Kept {
         /// The newest step that all required members have committed.
         step: u64,
     },
-    /// The chief has finished: end with 0.
+    /// The chief has finished: exit with 0.
     Finish,
     /// The gang gives up.
     GiveUp {
         /// Why, for people.
         why: String,
-        /// Whether the store or the steps are to blame (204), and not a peer (203).
+        /// Whether the cause is the store or a missing common step (204), and not a peer (203).
         no_common_step: bool,
-        /// The first failure, where there is one.
+        /// The first failure, if one occurred.
         first: Option<FirstFailure>,
     },
-    /// Seats that are waited for.
+    /// The leader waits for seats.
     Waiting {
         /// At most 16 of them.
         missing: Vec<Seat>,
     },
 }
 
-/// Milliseconds, as they travel.
+/// A duration in milliseconds, as in the messages.
 pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Failure {
-    /// The same with a text that is short and of one line.
+    /// Limits the text to one short line.
     pub fn bounded(mut self) -> Failure {
         self.detail = bounded_text(&self.detail);
         self
     }
 }
 
-/// A foreign text on one line, [`MOST_TEXT`] bytes at most, without control characters.
+/// A foreign text on one line of at most [`MOST_TEXT`] bytes, without control characters.
 pub fn bounded_text(text: &str) -> String {
     one_line(text, MOST_TEXT)
 }
 
-/// A foreign text on one line, so many bytes at most, without control characters.
+/// A foreign text on one line of at most `limit` bytes, without control characters.
 pub fn one_line(text: &str, limit: usize) -> String {
     let mut short: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(limit).collect();
     while short.len() > limit {

@@ -1,4 +1,4 @@
-//! What agents say to each other, which connections are proven and how, and how messages travel over them.
+//! The messages between the agents, their encoding in frames, and the authentication of connections.
 
 pub mod handshake;
 pub mod message;

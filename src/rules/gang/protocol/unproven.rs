@@ -1,33 +1,35 @@
-//! Which connections the leader holds that have not proven themselves. Strangers may fill all places, but those of one address
-//! give way to members of another.
+//! The limit on connections that have not proven the key. Foreign connections may fill all slots, but those of one address
+//! give way to members at another.
 
 use core::net::{IpAddr, Ipv6Addr};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// So many are held at once.
+/// The maximum number of unproven connections.
 pub const MOST: usize = 64;
-/// A member behind a forwarder has the address of a stranger there. So one gives way to a newcomer of its own address too,
-/// but only after this time: of a thousand members that come together from one address the first are not disturbed.
+/// A member behind a forwarder has the same address as a foreign connection there, so a connection gives way to a new one of
+/// its own address, too. It does so only after this time, so that the first of a thousand members at one address can finish
+/// the handshake.
 const UNDISTURBED: Duration = Duration::from_secs(2);
 
-/// What becomes of a new connection.
+/// The decision about a new connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
-    /// It is held.
+    /// It gets a free slot.
     Admitted,
-    /// It is held in place of this one, which is to be closed.
+    /// It gets the slot of this connection, which must be closed.
     InPlaceOf(u64),
-    /// It is to be closed; a member comes again.
+    /// It must be closed; a member tries again.
     Refused,
 }
 
-/// The connections, by their numbers, which increase.
+/// The connections by number. Numbers increase.
 #[derive(Debug, Default)]
 pub struct Unproven(BTreeMap<u64, (IpAddr, Duration)>);
 
 impl Unproven {
-    /// A connection comes. Where all places are taken, it gets that of the oldest connection of the address with the most.
+    /// Decides about a new connection. If no slot is free, it may replace the oldest connection of the address with the most
+    /// connections.
     pub fn admit(&mut self, now: Duration, number: u64, from: IpAddr) -> Admission {
         let from = origin(from);
         let admission = match self.gives_way(now, from) {
@@ -42,7 +44,7 @@ impl Unproven {
         admission
     }
 
-    /// A connection has proven itself, or has ended.
+    /// Frees the slot of a connection that has proven the key or has ended.
     pub fn release(&mut self, number: u64) {
         self.0.remove(&number);
     }
@@ -56,7 +58,7 @@ impl Unproven {
     }
 }
 
-/// What one caller cannot choose: of an IPv6 address the network, because a host has all addresses of it.
+/// The part of the address that a host cannot choose freely: an IPv6 host can use any address of its /64 network.
 fn origin(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
@@ -74,17 +76,17 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn full_of(strangers: &[&str]) -> Unproven {
+    fn full_of(addresses: &[&str]) -> Unproven {
         let mut unproven = Unproven::default();
         for number in 0..MOST {
-            let from = address(strangers[number % strangers.len()]);
+            let from = address(addresses[number % addresses.len()]);
             assert_eq!(unproven.admit(AT, number as u64, from), Admission::Admitted);
         }
         unproven
     }
 
     #[test]
-    fn the_oldest_of_the_address_with_the_most_gives_way_to_another_address() {
+    fn the_oldest_connection_of_the_address_with_the_most_gives_way_to_another_address() {
         let mut unproven = full_of(&["10.0.0.1", "10.0.0.1", "10.0.0.2"]);
         let member = address("10.0.0.3");
         assert_eq!(unproven.admit(AT, 100, member), Admission::InPlaceOf(0));
@@ -94,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn of_one_address_the_oldest_gives_way_after_a_time() {
+    fn the_oldest_connection_gives_way_to_its_own_address_after_a_time() {
         let mut unproven = full_of(&["10.0.0.1"]);
         let forwarded = address("10.0.0.1");
         assert_eq!(unproven.admit(AT + UNDISTURBED / 2, 100, forwarded), Admission::Refused);
@@ -102,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_is_released_is_free() {
+    fn a_released_slot_is_free() {
         let mut unproven = full_of(&["10.0.0.1"]);
         unproven.release(7);
         assert_eq!(unproven.admit(AT, 100, address("10.0.0.1")), Admission::Admitted);
@@ -110,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn all_addresses_of_an_ipv6_network_are_one_and_a_mapped_address_is_that_of_ipv4() {
+    fn an_ipv6_network_counts_as_one_address_and_a_mapped_address_as_its_ipv4_address() {
         let mut unproven = full_of(&["2001:db8::1", "2001:db8::2"]);
         assert_eq!(unproven.admit(AT, 100, address("2001:db8::3")), Admission::Refused);
         assert_eq!(unproven.admit(AT, 101, address("2001:db8:0:1::3")), Admission::InPlaceOf(0));

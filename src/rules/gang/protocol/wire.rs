@@ -8,16 +8,16 @@ use serde::de::DeserializeOwned;
 
 use crate::text::safe_text::printable;
 
-/// Longest frame of a member, bytes.
+/// The longest frame from a member, in bytes.
 pub const MEMBER_LIMIT: usize = 64 << 10;
-/// Longest frame of the leader, bytes.
+/// The longest frame from the leader, in bytes.
 pub const LEADER_LIMIT: usize = 1 << 20;
-/// Longest part of an error about a frame that is logged, characters.
+/// The longest logged part of an error about a frame, in characters.
 const LONGEST_QUOTE: usize = 200;
 const LENGTH: usize = 4;
 const TAG: usize = 16;
 
-/// Which way a frame goes.
+/// The direction of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// From a member to the leader.
@@ -26,7 +26,7 @@ pub enum Direction {
     ToMember,
 }
 
-/// One direction of one connection: writes or reads frames in their order.
+/// One direction of one connection: writes or reads its frames in order.
 #[derive(Debug, Clone)]
 pub struct Channel {
     key: [u8; 32],
@@ -46,13 +46,13 @@ pub enum WireError {
     /// The tag is wrong.
     #[error("a frame's tag is wrong: another key, or a frame was altered, lost or repeated")]
     Tag,
-    /// The JSON is none of ours.
+    /// The JSON is not a message of this protocol.
     #[error("a frame's content is not understood: {0}")]
     Content(String),
 }
 
 impl Channel {
-    /// The start of a connection's direction. `key` is the session key that the handshake made.
+    /// A new connection's direction. `key` is the session key of the handshake.
     pub fn new(key: [u8; 32], direction: Direction) -> Channel {
         Channel { key, direction, counter: 0 }
     }
@@ -73,7 +73,7 @@ impl Channel {
         }
     }
 
-    /// The bytes of a message. Errors: it is too long.
+    /// Encodes a message. Errors: it is too long.
     pub fn frame(&mut self, message: &impl Serialize) -> Result<Vec<u8>, WireError> {
         let json = serde_json::to_vec(message).map_err(|error| WireError::Content(error.to_string()))?;
         let length = json.len() + TAG;
@@ -87,8 +87,8 @@ impl Channel {
         Ok(bytes)
     }
 
-    /// Takes one message off the front of what was received; `None`: it is not all there yet. A caller reads on only while
-    /// it holds less than a frame, so what it holds stays below the limit. Errors: the connection must be closed.
+    /// Takes one message from the front of the received bytes; `None`: it is incomplete. A caller reads more only while it
+    /// holds less than a frame, so its buffer stays below the limit. Errors: the connection must be closed.
     pub fn take<T: DeserializeOwned>(&mut self, received: &mut Vec<u8>) -> Result<Option<T>, WireError> {
         let Some(length) = received.first_chunk::<LENGTH>().map(|bytes| u32::from_be_bytes(*bytes) as usize) else {
             return Ok(None);
@@ -103,8 +103,8 @@ impl Channel {
             return Ok(None);
         }
         let (json, tag) = received[LENGTH..LENGTH + length].split_at(length - TAG);
-        let ours = self.tag(json);
-        if !equal(&ours, tag) {
+        let expected = self.tag(json);
+        if !equal(&expected, tag) {
             return Err(WireError::Tag);
         }
         let message = serde_json::from_slice(json).map_err(|error| not_understood(&error))?;
@@ -113,12 +113,12 @@ impl Channel {
     }
 }
 
-/// serde's message quotes the peer's words, which may be long or contain line breaks.
+/// The error of serde quotes the peer's JSON, which may be long or contain line breaks.
 fn not_understood(error: &serde_json::Error) -> WireError {
     WireError::Content(printable(&error.to_string().chars().take(LONGEST_QUOTE).collect::<String>()))
 }
 
-/// Compares in a time that does not depend on where they differ.
+/// Compares in a time that does not depend on the content.
 pub(super) fn equal(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }
@@ -138,14 +138,14 @@ mod tests {
         let (mut from, mut to) = channels(Direction::ToLeader);
         for foreign in ["\nkind".to_owned(), "x".repeat(10_000)] {
             let mut received = from.frame(&foreign).unwrap();
-            let error = to.take::<ToLeader>(&mut received).expect_err("no message of ours").to_string();
+            let error = to.take::<ToLeader>(&mut received).expect_err("not a message").to_string();
             assert!(!error.contains('\n') && error.len() < 300, "{error}");
             (from, to) = channels(Direction::ToLeader);
         }
     }
 
     #[test]
-    fn messages_come_out_in_order_however_the_bytes_are_cut() {
+    fn messages_are_decoded_in_order_however_the_bytes_are_split() {
         let (mut from, mut to) = channels(Direction::ToLeader);
         let beat = |clock| ToLeader::Beat { clock, step: Some(clock), restoring: None, committed: Vec::new() };
         let bytes: Vec<u8> = (0..3).flat_map(|clock| from.frame(&beat(clock)).unwrap()).collect();
