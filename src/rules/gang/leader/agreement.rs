@@ -13,7 +13,7 @@ use super::{Action, Holder, Leader, Phase, State};
 impl Leader {
     pub(super) fn try_to_agree(&mut self, now: Duration, actions: &mut Vec<Action>) {
         let has_offered = |holder: &Holder| {
-            // One whose machine goes is waited for: its replacement comes.
+            // A member with a notice does not count; its replacement does.
             matches!(holder, Holder { state: State::Offered(_), link: Some(_), notice: None, .. })
         };
         if self.any_required(|holder| !holder.is_some_and(has_offered)) {
@@ -42,21 +42,21 @@ impl Leader {
         self.agree(now, generation, actions);
     }
 
-    /// What the offers of all members come to, and in which mode.
+    /// The mode, and the agreement that results from the offers.
     pub(super) fn agreement(&self) -> (Mode, Agreement) {
         let offer_of = |seat: Seat| match &self.holders.get(&seat)?.state {
             State::Offered(offer) => Some((seat, offer.clone())),
             _ => None,
         };
         let offers: BTreeMap<Seat, Offer> = self.required().filter(|seat| seat.trains()).filter_map(offer_of).collect();
-        // Without a store a member that has come since may have lost a step that was common.
-        let were_there =
+        // Without a store, a member that joined later may have lost a common step.
+        let was_started =
             |seat: &Seat| self.holders.get(seat).is_some_and(|holder| self.last_started.contains(&holder.incarnation));
-        let are_the_same = || offers.keys().all(were_there);
-        let is_asked = self.config.from_scratch && self.record.generation == 0;
-        let from_scratch = if is_asked && !self.has_started_over {
+        let are_the_same = || offers.keys().all(was_started);
+        let is_requested = self.config.from_scratch && self.record.generation == 0;
+        let from_scratch = if is_requested && !self.has_started_over {
             FromScratch::Requested
-        } else if is_asked || self.record.from_nothing && (self.config.has_store || are_the_same()) {
+        } else if is_requested || self.record.from_nothing && (self.config.has_store || are_the_same()) {
             FromScratch::WithoutCommonStep
         } else {
             FromScratch::Never
@@ -68,11 +68,11 @@ impl Leader {
         (mode, agreement::agree(mode, from_scratch, &offers))
     }
 
-    /// Agrees on what all members have offered.
+    /// Agrees on a checkpoint, or requests new surveys or gives up.
     fn agree(&mut self, now: Duration, generation: Generation, actions: &mut Vec<Action>) {
         let (mode, agreement) = self.agreement();
         self.record.each_has_own |= mode == Mode::Each;
-        // An offer that waited long may lack what another agent of its seat has committed since.
+        // An old offer may lack a step that another agent of its seat has committed since.
         let lacks_a_step = match &agreement {
             Agreement::NoCommonStep(_) => true,
             Agreement::On(choice) => choice.step() < self.record.kept,
@@ -98,13 +98,13 @@ impl Leader {
         }
     }
 
-    /// Tells these members what to restore.
+    /// Sends the agreement to these members.
     pub(super) fn send_agreement(&mut self, to: impl Fn(Seat) -> bool, actions: &mut Vec<Action>) {
         let (Some(choice), generation) = (self.choice, self.generation) else { return };
         for (seat, holder) in &mut self.holders {
             if seat.is_required() && to(*seat) && matches!(holder.state, State::Offered(_)) {
                 (holder.state, holder.agreed) = (State::Restoring, generation);
-                // What was committed after the agreed step is passed over.
+                // Newer commits are poisoned.
                 holder.committed.retain(|step| Some(*step) <= choice.step());
                 let agreed = ToMember::Agreed { generation, choice };
                 actions.extend(holder.link.map(|link| Action::Send(link, agreed)));
@@ -112,14 +112,14 @@ impl Leader {
         }
     }
 
-    /// Whether all see one directory, and the chief has not restored it yet.
+    /// Whether the directory is shared and the chief has not restored it yet.
     pub(super) fn awaits_chief(&self) -> bool {
         let chief = self.chief().and_then(|chief| self.holders.get(&chief));
         matches!(self.choice, Some(Choice::Shared(_))) && chief.is_none_or(|chief| chief.state != State::Armed)
     }
 
-    /// Agents that were not in the newest generation survey anew, now that all trainers of earlier leaders are gone. They are
-    /// told so by a generation that starts nothing.
+    /// Requests new surveys from agents that were not in the newest generation, now that all trainers of earlier leaders are
+    /// gone. The claimed number is used for the request, and starts nothing.
     fn survey_newcomers(&mut self, generation: Generation, actions: &mut Vec<Action>) -> bool {
         let newest = self.generation;
         let is_newcomer =
@@ -131,11 +131,11 @@ impl Leader {
         self.request_surveys(is_newcomer, actions)
     }
 
-    /// These members survey anew: they offer what there is now.
-    pub(super) fn request_surveys(&mut self, is_asked: impl Fn(&Holder) -> bool, actions: &mut Vec<Action>) -> bool {
+    /// Requests new surveys from these members. Returns whether there are any.
+    pub(super) fn request_surveys(&mut self, selects: impl Fn(&Holder) -> bool, actions: &mut Vec<Action>) -> bool {
         let mut asked = false;
         for (seat, holder) in &mut self.holders {
-            if !seat.is_required() || !matches!(holder.state, State::Joined | State::Offered(_)) || !is_asked(holder) {
+            if !seat.is_required() || !matches!(holder.state, State::Joined | State::Offered(_)) || !selects(holder) {
                 continue;
             }
             (holder.state, holder.agreed, asked) = (State::Joined, self.generation, true);
@@ -149,7 +149,7 @@ impl Leader {
         self.fenced_until().max(empty_since + self.pause)
     }
 
-    /// Until then a trainer of another agent may live, and commit.
+    /// Until this time, a trainer of an earlier agent may run and commit.
     fn fenced_until(&self) -> Duration {
         let fenced = self.fences.values().copied().max().unwrap_or_default();
         let own = self.config.own;
@@ -163,25 +163,25 @@ impl Leader {
 mod tests {
     use super::super::super::claim::{Claim, JobState};
     use super::super::super::message::ToLeader;
-    use super::super::tests::{at, claim_of, join, leader, says};
+    use super::super::tests::{at, claim_of, join, leader, receive};
     use super::*;
 
     #[test]
-    fn a_member_that_waits_for_the_chief_is_ready_again_only_once_it_has_offered_after_a_halt() {
+    fn after_a_halt_a_member_that_waited_for_the_chief_must_offer_again() {
         let mut leader = leader(|config| config.mode = Mode::Shared);
         join(&mut leader, 0);
         assert_eq!(leader.state(), "arming");
         let mut actions = Vec::new();
         leader.halt(at(100), false, &mut actions);
         let offer = || ToLeader::Offer { after: 1, offer: Offer::default() };
-        says(&mut leader, 200, 0, offer());
+        receive(&mut leader, 200, 0, offer());
         assert_eq!(leader.state(), "collecting", "the worker surveys");
-        says(&mut leader, 300, 1, offer());
+        receive(&mut leader, 300, 1, offer());
         assert_eq!(leader.state(), "arming");
     }
 
     #[test]
-    fn a_job_begins_from_the_beginning_once_as_it_was_asked_to() {
+    fn a_job_starts_from_the_beginning_once_if_requested() {
         let begins = |job: JobState| {
             let mut leader = leader(|config| {
                 config.from_scratch = true;
@@ -191,7 +191,7 @@ mod tests {
             leader.choice == Some(Choice::Start)
         };
         let asked = JobState { from_scratch: true, ..JobState::default() };
-        assert!(begins(JobState::default()), "the run before was not asked to");
+        assert!(begins(JobState::default()), "the earlier run had no such request");
         assert!(!begins(asked), "all agents were replaced");
         assert!(begins(JobState { from_nothing: true, ..asked }), "no step is common since");
         assert!(begins(JobState { has_finished: true, ..asked }), "another run");

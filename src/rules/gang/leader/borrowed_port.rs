@@ -1,9 +1,9 @@
-//! When the leader may have the port of its own replica's trainer.
+//! When the leader may listen at the port of its own replica's trainer.
 
 use super::{Leader, State};
 
 impl Leader {
-    /// Whether no trainer of the leader's node runs or is about to. The caller lets go of the port before it carries out the
+    /// Whether no trainer of the leader's node runs or is about to start. The caller closes the port before it performs the
     /// actions after which this is false: one of them starts the trainer.
     pub fn may_borrow_port(&self) -> bool {
         self.holders.get(&self.config.own).is_some_and(|own| match own.state {

@@ -1,4 +1,4 @@
-//! What a leader is told, what happens to it, and what it asks of its caller.
+//! The configuration, the events and the actions of a leader.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,19 +10,19 @@ use super::super::message::{ToLeader, ToMember};
 use super::super::seat::{Incarnation, Seat};
 use super::super::{Generation, Timing};
 
-/// A link's number, as the caller counts them.
+/// The caller's number of a link.
 pub type Link = u64;
 
-/// What the other members do after a notice to one of them.
+/// The reaction of the other members to a notice to one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OnNotice {
     /// They save and wait for the replacement.
     Hold,
-    /// They save and leave with 143: the platform restarts all of them.
+    /// They save and exit with 143: the platform restarts all of them.
     Leave,
 }
 
-/// What the leader is told once.
+/// The configuration of a leader.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Config {
     /// Every seat of the job.
@@ -35,73 +35,74 @@ pub struct Config {
     pub timing: Timing,
     /// How the nodes keep their checkpoints.
     pub mode: Mode,
-    /// Whether the job begins anew although there are steps.
+    /// Whether the job starts from the beginning although checkpoints exist.
     pub from_scratch: bool,
-    /// Whether what a member has committed outlives its machine.
+    /// Whether a member's commits outlive its machine.
     pub has_store: bool,
-    /// After a notice.
+    /// The reaction to a notice.
     pub on_notice: OnNotice,
     /// The restart budget.
     pub limits: Limits,
-    /// A hang: no member's step moves for this long.
+    /// The gang hangs if no member's step advances for this long.
     pub hang: Option<Duration>,
-    /// The newest claim in the store; `None`: there is none, or no store, or it was not read.
+    /// The newest claim in the store; `None`: there is no claim or no store, or it was not read.
     pub newest_claim: Option<Claim>,
-    /// Whether it was read.
+    /// Whether the newest claim was read.
     pub has_read_claims: bool,
-    /// Whether the gang of that claim has ended: none of its trainers runs.
+    /// Whether the gang of the newest claim has ended: none of its trainers runs.
     pub former_has_ended: bool,
 }
 
-/// What happened.
+/// An event for the leader.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[allow(clippy::large_enum_variant, reason = "one at a time, and most of them are messages")]
 pub enum Event {
-    /// A message came over a proven link; the first is its `Hello`.
+    /// A message on a proven link; the first is its `Hello`.
     Received(Link, ToLeader),
-    /// A link is gone.
+    /// A link was closed.
     Closed(Link),
     /// The store has this leader's claim on this generation.
     Claimed(Generation),
-    /// The newest claim in the store is this one, of another leader.
+    /// The newest claim in the store belongs to another leader.
     ClaimedByOther(Claim),
     /// Time has passed.
     Tick,
 }
 
-/// What the caller must do.
+/// An action for the caller.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Send this over the link.
     Send(Link, ToMember),
-    /// Close the link once all is sent.
+    /// Close the link after everything is sent.
     Close(Link),
-    /// Claim a generation: put the object [`claim::name`](super::super::claim::name) only where there is none, and try until
-    /// the store has answered. Answer with [`Event::Claimed`] where it is put, or where it is there and names this leader:
-    /// an earlier try has put it. Where it names another leader, read on from number to number, and answer with
-    /// [`Event::ClaimedByOther`] and the newest. Without a store answer with `Claimed` at once. A new request replaces the one before.
+    /// Claim a generation: create the object [`claim::name`](super::super::claim::name) if it does not exist, and retry until
+    /// the store has answered. If the object was created, or exists with this leader's name because of an earlier try, answer
+    /// with [`Event::Claimed`]. If it has another leader's name, read the following numbers, and answer with
+    /// [`Event::ClaimedByOther`] and the newest claim. Without a store, answer with `Claimed` at once. A new request replaces
+    /// the one before.
     Claim {
         /// The number.
         generation: Generation,
-        /// What the claim says of the job.
+        /// The state of the job for the claim.
         job: JobState,
     },
-    /// Put the object [`claim::common_name`](super::super::claim::common_name) of this generation, and try until the store has
-    /// answered. Without a store do nothing.
+    /// Create the object [`claim::common_name`](super::super::claim::common_name) of this generation, and retry until the store
+    /// has answered. Without a store, do nothing.
     MarkCommon(Generation),
-    /// Read the claim on this generation. Where there is one of another leader, read on as for [`Action::Claim`] and answer
-    /// with [`Event::ClaimedByOther`]. Where there is none, or no store, do nothing; a read that fails is not tried again. A new
-    /// request replaces the one before; no look is asked for while a claim has no answer.
+    /// Read the claim on this generation. If it belongs to another leader, read the following numbers as for
+    /// [`Action::Claim`], and answer with [`Event::ClaimedByOther`]. If there is no claim or no store, do nothing. A failed read
+    /// is not retried. A new request replaces the one before; no check is requested while a claim is pending.
     CheckForNewerClaim(Generation),
-    /// The trainers of this generation start: for the log and the status.
+    /// The trainers of this generation start; for the log and the status.
     Started(Generation),
     /// Log this line.
     Log(String),
-    /// The gang hangs: log these lines, which say what the trainers of the members do.
+    /// Log these lines about a hang: the activity of the members' trainers.
     LogHang(Vec<String>),
-    /// Every member is gone, or had its time, or belongs to another leader: the leader's agent ends once its own member has
-    /// left.
+    /// Every other member has left, has used up its time, or belongs to another leader: the leader's agent exits after its own
+    /// member has left.
     Done,
-    /// Call with `Tick` at this time, or earlier.
+    /// Call with `Tick` at this time or earlier.
     Wake(Duration),
 }

@@ -9,22 +9,22 @@ use super::super::message::{Class, Failure, ToMember};
 use super::super::seat::Seat;
 use super::{Action, Holder, Leader, State};
 
-/// The answers are waited for so long.
+/// The limit for the answers of the members.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What is known of a hang while the members are asked.
+/// A running inquiry into a hang.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Inquiry {
     pub(super) until: Duration,
     /// Members that have not answered.
     pub(super) awaited: BTreeSet<Seat>,
-    /// Members that said so themselves; none where no step moves.
+    /// Hangs that members have reported; empty if the leader detected that no step advances.
     reported: Vec<FailureReport>,
     began: Duration,
 }
 
 impl Leader {
-    /// No training seat's step moves, or a hang was looked at for long enough.
+    /// Starts an inquiry if no training seat's step advances, and ends one that is complete or overdue.
     pub(super) fn detect_hang(&mut self, now: Duration, actions: &mut Vec<Action>) {
         if let Some(inquiry) = &self.inquiry {
             if inquiry.awaited.is_empty() || now >= inquiry.until {
@@ -35,14 +35,14 @@ impl Leader {
         }
         let Some(limit) = self.config.hang else { return };
         let all = || self.holders.iter().filter(|(seat, holder)| seat.trains() && holder.state == State::Training);
-        // A trainer that names no step may be at work all the same.
-        let moves = |holder: &Holder| holder.step.is_none() || now < holder.progressed + limit;
-        if all().next().is_some() && !all().any(|(_, holder)| moves(holder)) {
+        // A trainer that reports no step may still be working.
+        let advances = |holder: &Holder| holder.step.is_none() || now < holder.progressed + limit;
+        if all().next().is_some() && !all().any(|(_, holder)| advances(holder)) {
             self.start_inquiry(now, None, actions);
         }
     }
 
-    /// Asks all members that train, once; a second member that hangs is added.
+    /// Requests the activity of all members that train, once. A second report of a hang is added.
     pub(super) fn start_inquiry(&mut self, now: Duration, report: Option<FailureReport>, actions: &mut Vec<Action>) {
         if let Some(inquiry) = &mut self.inquiry {
             inquiry.awaited.retain(|seat| report.as_ref().is_none_or(|report| report.first.seat != *seat));
@@ -102,7 +102,7 @@ mod tests {
     use super::super::super::hang::TreeState;
     use super::super::super::message::ToLeader;
     use super::super::Event;
-    use super::super::tests::{failed, says, seat, sent, step, training};
+    use super::super::tests::{failed, receive, seat, sent, step, training};
     use super::*;
 
     const ASKED: ToMember = ToMember::ReportTree { generation: 1 };
@@ -125,8 +125,8 @@ mod tests {
         let mut leader = training();
         leader.config.hang = Some(Duration::from_secs(10));
         let beat = |step| ToLeader::Beat { clock: 0, step: Some(step), restoring: None, committed: Vec::new() };
-        says(&mut leader, 9_000, 0, beat(5));
-        says(&mut leader, 12_000, 1, beat(4));
+        receive(&mut leader, 9_000, 0, beat(5));
+        receive(&mut leader, 12_000, 1, beat(4));
         assert!(sent(&step(&mut leader, 21_999, Event::Tick), 0).is_empty(), "one has moved");
         let actions = step(&mut leader, 22_000, Event::Tick);
         assert_eq!((sent(&actions, 0), sent(&actions, 1)), (vec![&ASKED], vec![&ASKED]));
@@ -137,9 +137,9 @@ mod tests {
     #[test]
     fn where_no_step_moves_all_are_asked_and_halt_once_the_last_has_answered() {
         let mut leader = asked();
-        assert!(sent(&says(&mut leader, 22_001, 0, tree(5)), 0).is_empty());
-        assert!(sent(&says(&mut leader, 22_002, 0, tree(5)), 0).is_empty(), "an answer that comes twice");
-        let actions = says(&mut leader, 22_003, 1, tree(4));
+        assert!(sent(&receive(&mut leader, 22_001, 0, tree(5)), 0).is_empty());
+        assert!(sent(&receive(&mut leader, 22_002, 0, tree(5)), 0).is_empty(), "an answer that comes twice");
+        let actions = receive(&mut leader, 22_003, 1, tree(4));
         assert_eq!((sent(&actions, 0), sent(&actions, 1)), (vec![&HALT], vec![&HALT]));
         let lines = lines(&actions);
         let head =
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn a_member_that_does_not_answer_in_time_is_suspicious() {
         let mut leader = asked();
-        says(&mut leader, 22_001, 1, tree(4));
+        receive(&mut leader, 22_001, 1, tree(4));
         assert_eq!(leader.state(), "training");
         let actions = step(&mut leader, 24_000, Event::Tick);
         assert_eq!(sent(&actions, 0), [&HALT]);
@@ -165,10 +165,10 @@ mod tests {
     #[test]
     fn a_members_own_hang_is_looked_at_by_all_and_stays_its_own() {
         let mut leader = training();
-        says(&mut leader, 5_000, 1, tree(7));
-        let actions = says(&mut leader, 5_000, 1, failed(Class::Hung, Some(7)));
+        receive(&mut leader, 5_000, 1, tree(7));
+        let actions = receive(&mut leader, 5_000, 1, failed(Class::Hung, Some(7)));
         assert_eq!((sent(&actions, 0), sent(&actions, 1)), (vec![&ASKED], vec![]));
-        let actions = says(&mut leader, 5_001, 0, tree(6));
+        let actions = receive(&mut leader, 5_001, 0, tree(6));
         assert_eq!(sent(&actions, 0), [&HALT]);
         step(&mut leader, 5_501, Event::Tick);
         let first = leader.first().unwrap();
@@ -180,8 +180,8 @@ mod tests {
     #[test]
     fn a_second_hang_is_part_of_the_first_and_a_death_halts_all_at_once() {
         let mut leader = asked();
-        assert!(sent(&says(&mut leader, 22_100, 1, failed(Class::Hung, Some(4))), 0).is_empty());
-        let actions = says(&mut leader, 22_200, 0, failed(Class::Code, Some(5)));
+        assert!(sent(&receive(&mut leader, 22_100, 1, failed(Class::Hung, Some(4))), 0).is_empty());
+        let actions = receive(&mut leader, 22_200, 0, failed(Class::Code, Some(5)));
         assert_eq!(sent(&actions, 1), [&HALT]);
         step(&mut leader, 22_700, Event::Tick);
         assert_eq!(leader.first().unwrap().failure.class, Class::Hung);

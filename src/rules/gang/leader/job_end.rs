@@ -21,17 +21,17 @@ impl Leader {
         self.send_final(ToMember::GiveUp { why, no_common_step, first }, actions);
     }
 
-    /// To all but the leader's own replica, which leaves last.
-    pub(super) fn send_final(&mut self, word: ToMember, actions: &mut Vec<Action>) {
+    /// Sends the final message to all members except the leader's own, which leaves last.
+    pub(super) fn send_final(&mut self, message: ToMember, actions: &mut Vec<Action>) {
         let others = self.holders.iter().filter(|(seat, _)| **seat != self.config.own);
         let links: Vec<Link> = others.filter_map(|(_, holder)| holder.link).collect();
-        actions.extend(links.into_iter().map(|link| Action::Send(link, word.clone())));
-        self.final_message = Some(word);
+        actions.extend(links.into_iter().map(|link| Action::Send(link, message.clone())));
+        self.final_message = Some(message);
     }
 
     pub(super) fn try_to_end(&mut self, now: Duration, grace: Duration, actions: &mut Vec<Action>) {
         let timing = self.config.timing;
-        // One that is cut off for a moment comes back for the last word; others are gone.
+        // A member without a connection may reconnect and get the final message.
         let until = |leader: &Leader, seat: Seat| match (leader.holders.contains_key(&seat), seat.is_required()) {
             (true, true) => grace + timing.stop_grace + MARGIN,
             (true, false) => timing.evaluator_grace.max(LATE_EVALUATORS),
@@ -45,16 +45,16 @@ impl Leader {
             return;
         }
         self.phase = Phase::Done;
-        if let (Some(word), Some(link)) =
+        if let (Some(message), Some(link)) =
             (&self.final_message, self.holders.get(&self.config.own).and_then(|own| own.link))
         {
-            actions.push(Action::Send(link, word.clone()));
+            actions.push(Action::Send(link, message.clone()));
         }
         actions.push(Action::Done);
     }
 
-    /// Puts the end of the job after the newest claim, for the other agents of this leader's seat. The claim before is answered
-    /// first, so that no number is left out.
+    /// Claims the number after the newest claim as the end of the job, for other agents of this leader's seat. A pending claim
+    /// is answered first, so that no number is skipped.
     pub(super) fn claim_job_end(&mut self, actions: &mut Vec<Action>) {
         if matches!(self.claims.next, NextClaim::Unclaimed | NextClaim::Held(_)) {
             self.request_end_claim(self.newest_claim() + 1, actions);
@@ -67,14 +67,14 @@ impl Leader {
         actions.push(Action::Claim { generation, job });
     }
 
-    /// The number of this leader's last claim is taken. The end of the job comes after the newest claim.
+    /// Handles another leader's claim on the number that this leader requested: requests the next number as the end of the job.
     pub(super) fn on_other_claim_at_end(&mut self, claim: Claim, actions: &mut Vec<Action>) {
-        let is_asked = match self.claims.next {
+        let is_end_pending = match self.claims.next {
             NextClaim::Requested(_) => self.phase == Phase::Ending,
             NextClaim::EndRequested(_) => true,
             NextClaim::Unclaimed | NextClaim::Held(_) | NextClaim::Ended(_) => false,
         };
-        if !is_asked {
+        if !is_end_pending {
             return;
         }
         if claim.job.has_finished {
@@ -85,10 +85,10 @@ impl Leader {
         self.claims.former = Some(claim);
     }
 
-    /// The job has finished under another leader while this one waited for its members, or trained with others.
+    /// Ends, because the job has finished under another leader.
     pub(super) fn end_with_other_leader(&mut self, now: Duration, claim: Claim, actions: &mut Vec<Action>) {
         actions.push(Action::Log(format!(
-            "the job has finished: the gang's leader on {} has said so in the store",
+            "the job has finished: the gang's leader on {} has written the end to the store",
             claim.host
         )));
         self.halt(now, false, actions);
@@ -96,18 +96,18 @@ impl Leader {
         self.end(now, actions);
     }
 
-    /// Whether all members are about to leave and some have not, or the store does not know yet that the job has finished.
+    /// Whether all members are about to leave and some have not left, or the end of the job is not in the store yet.
     pub fn is_waiting_to_end(&self) -> bool {
         let leaves = |seat: Seat| self.holders.get(&seat).is_none_or(|holder| holder.notice.is_some());
         let all_leave = self.is_over() || self.required().all(|seat| seat == self.config.own || leaves(seat));
-        let is_one_here = self.holders.iter().any(|(seat, holder)| {
+        let is_connected = self.holders.iter().any(|(seat, holder)| {
             *seat != self.config.own && seat.is_required() && holder.link.is_some() && !self.left.contains(seat)
         });
-        self.claims.has_claimed && all_leave && (is_one_here || matches!(self.claims.next, NextClaim::EndRequested(_)))
+        self.claims.has_claimed && all_leave && (is_connected || matches!(self.claims.next, NextClaim::EndRequested(_)))
     }
 
-    /// The newest generation that this leader has claimed, where every other required member has left: with this agent's end no
-    /// trainer of the gang is left.
+    /// The newest generation that this leader has claimed, if every other required member has left: when this agent exits, no
+    /// trainer of the gang runs.
     pub fn ended_generation(&self) -> Option<Generation> {
         let has_left = |seat: Seat| seat == self.config.own || self.left.contains(&seat);
         let is_last = self.claims.has_claimed && self.phase != Phase::Yielded && self.required().all(has_left);
@@ -121,7 +121,7 @@ impl Leader {
 mod tests {
     use super::super::super::message::{Class, Offer, ToLeader};
     use super::super::Event;
-    use super::super::tests::{NOTHING, at, claim_of, failed, hello, join, leader, says, sent, training};
+    use super::super::tests::{NOTHING, at, claim_of, failed, hello, join, leader, receive, sent, training};
     use super::*;
 
     fn asked(actions: &[Action]) -> Vec<(Generation, JobState)> {
@@ -140,22 +140,22 @@ mod tests {
         assert_eq!(asked(&actions), [(2, END)]);
         assert!(leader.is_waiting_to_end());
         let actions = leader.step(at(5_100), Event::ClaimedByOther(claim_of(3)));
-        assert_eq!(asked(&actions), [(4, END)], "another leader has taken the number");
+        assert_eq!(asked(&actions), [(4, END)], "another leader has claimed the number");
         assert_eq!(asked(&leader.step(at(5_200), Event::Claimed(4))), []);
-        says(&mut leader, 6_000, 1, ToLeader::Leaving);
+        receive(&mut leader, 6_000, 1, ToLeader::Leaving);
         assert!(!leader.is_waiting_to_end());
         assert_eq!(leader.ended_generation(), None, "the other leader's gang may train");
     }
 
     #[test]
-    fn a_claim_that_has_no_answer_is_answered_before_the_end_is_claimed() {
+    fn a_pending_claim_is_answered_before_the_end_is_claimed() {
         let mut leader = training();
-        says(&mut leader, 5_000, 1, failed(Class::Code, None));
+        receive(&mut leader, 5_000, 1, failed(Class::Code, None));
         let offer = || ToLeader::Offer { after: 1, offer: Offer::default() };
         leader.step(at(5_100), Event::Received(1, offer()));
         let mut asking = leader.clone();
         assert_eq!(asked(&asking.step(at(5_100), Event::Received(0, offer()))).len(), 1);
-        // The chief's trainer ended with 0 before it was told to stop.
+        // The chief's trainer ended with 0 before the halt reached it.
         let actions = leader.step(at(5_200), Event::Received(0, ToLeader::Finished { generation: 1 }));
         assert_eq!((leader.state(), asked(&actions)), ("ending", vec![(2, END)]));
         asking.phase = Phase::Ending;
@@ -164,12 +164,12 @@ mod tests {
         assert_eq!(asked(&asking.step(at(5_400), Event::Claimed(3))), []);
     }
 
-    /// Both have offered; what the leader says when it finds the end of the job.
+    /// A leader with two offers, and its actions when it finds the end of the job.
     fn finds_the_end(has_read_claims: bool) -> (Leader, Vec<Action>) {
         let mut leader = leader(|config| config.has_read_claims = has_read_claims);
         let offer = |number| Event::Received(number, ToLeader::Offer { after: 0, offer: Offer::default() });
         for number in [0, 1] {
-            says(&mut leader, 0, number, ToLeader::Hello(hello(number)));
+            receive(&mut leader, 0, number, ToLeader::Hello(hello(number)));
         }
         leader.step(at(0), offer(0));
         assert_eq!(asked(&leader.step(at(0), offer(1))), [(1, NOTHING)]);
@@ -178,12 +178,12 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_that_finds_an_end_which_was_not_there_at_its_start_ends_with_its_members() {
+    fn a_leader_that_finds_an_end_newer_than_its_start_ends_with_its_members() {
         let (mut leader, actions) = finds_the_end(true);
         assert!(sent(&actions, 1).contains(&&ToMember::Finish) && asked(&actions).is_empty(), "{actions:?}");
-        let actions = says(&mut leader, 200, 1, ToLeader::Leaving);
+        let actions = receive(&mut leader, 200, 1, ToLeader::Leaving);
         assert!(sent(&actions, 0).contains(&&ToMember::Finish), "{actions:?}");
-        assert_eq!(leader.ended_generation(), None, "the other leader's agent may still be there");
+        assert_eq!(leader.ended_generation(), None, "the other leader's agent may still run");
     }
 
     #[test]
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_that_has_started_before_the_end_was_in_the_store_stops_its_trainers() {
+    fn a_leader_that_started_trainers_before_the_end_was_in_the_store_stops_them() {
         let mut leader = training();
         let actions = leader.step(at(5_000), Event::ClaimedByOther(Claim { job: END, ..claim_of(2) }));
         assert_eq!(sent(&actions, 1), [&ToMember::Halt { generation: 1, hung: false }, &ToMember::Finish]);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_that_was_there_at_the_start_is_that_of_another_run() {
+    fn an_end_that_is_older_than_the_leaders_start_belongs_to_another_run() {
         let mut leader = leader(|config| config.newest_claim = Some(Claim { job: END, ..claim_of(4) }));
         join(&mut leader, 0);
         assert_eq!((leader.state(), leader.generation()), ("collecting", 4));

@@ -1,4 +1,4 @@
-//! The newest step that all members have committed: no member deletes it, or what is newer.
+//! The newest step that all members have committed: no member deletes this step or newer ones.
 
 use super::super::agreement::Mode;
 use super::super::message::{Choice, ToMember};
@@ -6,7 +6,7 @@ use super::super::seat::Seat;
 use super::{Action, Leader};
 
 impl Leader {
-    /// One of these steps, which a member has committed, may be the newest that every member with checkpoints has.
+    /// Updates the kept step after a member has committed these steps.
     pub(super) fn keep(&mut self, new: &[u64], actions: &mut Vec<Action>) {
         let chief = self.chief();
         let has_any = |seat: &Seat| self.holders.get(seat).is_some_and(|holder| !holder.committed.is_empty());
@@ -20,7 +20,7 @@ impl Leader {
                 (self.record.each_has_own && !is_shared, self.record.each_has_own || is_shared)
             }
         };
-        // The others may keep checkpoints of their own, and be slower: a step of the chief counts once it has a newer one.
+        // Other nodes may keep checkpoints and be slower, so a step of the chief counts only when the chief has a newer one.
         let before_newest = chief.and_then(|chief| self.holders.get(&chief)?.committed.iter().rev().nth(1));
         let new = if is_known { new } else { before_newest.map_or(&[][..], std::slice::from_ref) };
         let lacks = |leader: &Leader, seat: Seat, step: u64| {
@@ -45,31 +45,31 @@ mod tests {
     use super::super::super::message::{Former, Hello, Offer, Record, Step, ToLeader};
     use super::super::super::seat::Incarnation;
     use super::super::Event;
-    use super::super::tests::{hello, leader, says, sent, step, training};
+    use super::super::tests::{hello, leader, receive, sent, step, training};
     use super::*;
 
     #[test]
-    fn offers_without_the_kept_step_are_made_again_once_no_other_trainer_can_commit() {
+    fn offers_without_the_kept_step_are_requested_again_when_no_other_trainer_can_commit() {
         let mut leader = leader(|_| {});
         let former = Some(Former { leader: Incarnation(99), silent_for: Some(0) });
         let record = Record { generation: 1, kept: Some(150), each_has_own: true, ..Record::default() };
-        says(&mut leader, 0, 0, ToLeader::Hello(Hello { newest: 1, former, record, ..hello(0) }));
-        says(&mut leader, 0, 1, ToLeader::Hello(Hello { newest: 1, former, ..hello(1) }));
+        receive(&mut leader, 0, 0, ToLeader::Hello(Hello { newest: 1, former, record, ..hello(0) }));
+        receive(&mut leader, 0, 1, ToLeader::Hello(Hello { newest: 1, former, ..hello(1) }));
         let offer = |steps: &[u64]| {
             let steps = steps.iter().map(|step| Step { step: Some(*step), hash: *step, is_stored: true }).collect();
             ToLeader::Offer { after: u64::MAX, offer: Offer { steps, ..Offer::default() } }
         };
-        says(&mut leader, 15_000, 0, offer(&[150, 100]));
-        says(&mut leader, 15_000, 1, offer(&[100]));
+        receive(&mut leader, 15_000, 0, offer(&[150, 100]));
+        receive(&mut leader, 15_000, 1, offer(&[100]));
         let actions = step(&mut leader, 34_000, Event::Tick);
         assert!(matches!(sent(&actions, 1)[..], [ToMember::Halt { .. }]), "{actions:?}");
-        says(&mut leader, 34_001, 0, offer(&[150, 100]));
-        let actions = says(&mut leader, 34_002, 1, offer(&[150, 100]));
+        receive(&mut leader, 34_001, 0, offer(&[150, 100]));
+        let actions = receive(&mut leader, 34_002, 1, offer(&[150, 100]));
         assert!(matches!(sent(&actions, 1)[..], [ToMember::Agreed { choice: Choice::Own(150), .. }]), "{actions:?}");
     }
 
     #[test]
-    fn while_it_is_not_known_whether_other_nodes_keep_checkpoints_a_step_of_the_chief_counts_once_it_has_a_newer_one() {
+    fn while_the_mode_is_unknown_a_step_of_the_chief_counts_when_it_has_a_newer_one() {
         let mut leader = training();
         (leader.config.mode, leader.record.each_has_own) = (Mode::Auto, false);
         let beat = |committed| ToLeader::Beat { clock: 0, step: None, restoring: None, committed };
@@ -77,28 +77,28 @@ mod tests {
             let step = |message: &&ToMember| if let ToMember::Kept { step } = message { Some(*step) } else { None };
             sent(actions, 0).iter().filter_map(step).collect()
         };
-        assert_eq!(kept(&says(&mut leader, 3, 0, beat(vec![30]))), [0; 0], "the other may be slower");
+        assert_eq!(kept(&receive(&mut leader, 3, 0, beat(vec![30]))), [0; 0], "the worker may be slower");
         let mut chief_alone = leader.clone();
-        assert_eq!(kept(&says(&mut chief_alone, 4, 0, beat(vec![30, 40]))), [30]);
-        assert_eq!(kept(&says(&mut leader, 4, 1, beat(vec![30]))), [30]);
-        assert_eq!(kept(&says(&mut leader, 5, 0, beat(vec![30, 40, 50]))), [0; 0], "the other has none of them");
+        assert_eq!(kept(&receive(&mut chief_alone, 4, 0, beat(vec![30, 40]))), [30]);
+        assert_eq!(kept(&receive(&mut leader, 4, 1, beat(vec![30]))), [30]);
+        assert_eq!(kept(&receive(&mut leader, 5, 0, beat(vec![30, 40, 50]))), [0; 0], "the worker has none of them");
     }
 
     #[test]
-    fn the_first_step_that_all_have_is_marked_in_the_store_where_the_claim_says_that_there_was_none() {
+    fn the_first_common_step_is_marked_in_the_store_if_the_job_started_without_checkpoints() {
         let mut leader = leader(|_| {});
         for number in [0, 1] {
-            says(&mut leader, 0, number, ToLeader::Hello(hello(number)));
-            says(&mut leader, 0, number, ToLeader::Offer { after: 0, offer: Offer::default() });
+            receive(&mut leader, 0, number, ToLeader::Hello(hello(number)));
+            receive(&mut leader, 0, number, ToLeader::Offer { after: 0, offer: Offer::default() });
         }
         for number in [0, 1] {
-            says(&mut leader, 1, number, ToLeader::Armed { generation: 1 });
+            receive(&mut leader, 1, number, ToLeader::Armed { generation: 1 });
         }
         let beat = |step| ToLeader::Beat { clock: 0, step: None, restoring: None, committed: vec![step] };
         let mark = Action::MarkCommon(1);
-        assert!(!says(&mut leader, 2, 0, beat(10)).contains(&mark), "the other has not committed it");
-        assert!(says(&mut leader, 3, 1, beat(10)).contains(&mark));
-        says(&mut leader, 4, 0, beat(20));
-        assert!(!says(&mut leader, 5, 1, beat(20)).contains(&mark), "once is enough");
+        assert!(!receive(&mut leader, 2, 0, beat(10)).contains(&mark), "the worker has not committed it");
+        assert!(receive(&mut leader, 3, 1, beat(10)).contains(&mark));
+        receive(&mut leader, 4, 0, beat(20));
+        assert!(!receive(&mut leader, 5, 1, beat(20)).contains(&mark), "once is enough");
     }
 }

@@ -1,4 +1,4 @@
-//! What the leader does when a member speaks.
+//! The leader's reactions to the messages of members.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{Action, Leader, Link, MOST_FAILED_RESTORES, Phase, State};
 impl Leader {
     pub(super) fn on_message(&mut self, now: Duration, link: Link, message: ToLeader, actions: &mut Vec<Action>) {
         let (generation, phase, chief) = (self.generation, self.phase, self.chief());
-        // A link that was replaced, or never had a seat.
+        // None for a link that was replaced or never had a seat.
         let Some((seat, holder)) = self.holder_of(link) else { return };
         holder.last_received = now;
         match message {
@@ -30,21 +30,21 @@ impl Leader {
                 }
             }
             ToLeader::Offer { after, offer } => {
-                // One that was sent before the member heard of the last agreement is no proof of an empty tree.
+                // An offer from before the last agreement does not prove an empty tree.
                 if after < holder.agreed {
                     return;
                 }
-                let gave_back = matches!(holder.state, State::Restoring | State::Armed | State::Training);
+                let was_active = matches!(holder.state, State::Restoring | State::Armed | State::Training);
                 (holder.state, holder.offered) = (State::Offered(offer), now);
-                // A member that offers after the agreement missed it: its connection was away, or it is another agent.
-                if gave_back || phase == Phase::Arming {
+                // A member that offers after the agreement has missed it: its connection was lost, or it is another agent.
+                if was_active || phase == Phase::Arming {
                     self.halt(now, false, actions);
                 }
             }
             ToLeader::Armed { generation: of } => {
                 if of == generation && holder.state == State::Restoring {
                     holder.state = State::Armed;
-                    // Where all see one directory, the others come after the chief.
+                    // With a shared directory, the other members restore after the chief.
                     if Some(seat) == chief {
                         self.send_agreement(|_| true, actions);
                     }
@@ -53,7 +53,7 @@ impl Leader {
             ToLeader::CannotRestore { generation: of, why } => {
                 if of == generation && phase == Phase::Arming {
                     holder.state = State::Stopping;
-                    // It does not offer that one again.
+                    // The member does not offer that step again.
                     self.failed_restores += 1;
                     if self.failed_restores < MOST_FAILED_RESTORES {
                         return self.halt(now, false, actions);
@@ -82,7 +82,7 @@ impl Leader {
                 }
             }
             ToLeader::Finished { generation: of } => {
-                // The chief's end is the job's, even if its agent was lost before it could say so.
+                // The chief's end is the end of the job, even if its agent was lost before it could report it.
                 let is_chief = Some(seat) == chief;
                 match phase {
                     Phase::Training | Phase::Collecting if of == generation && is_chief => self.end(now, actions),
@@ -100,7 +100,7 @@ impl Leader {
                     code: None,
                     signal: None,
                     step: holder.step,
-                    detail: "its machine was announced to go".to_owned(),
+                    detail: "a notice announced the end of its machine".to_owned(),
                 };
                 let report = FailureReport::new(now, 0, seat, &holder.host, failure);
                 self.on_notice(now, seat, lead, report, actions);
@@ -113,7 +113,7 @@ impl Leader {
                     self.holders.remove(&seat);
                 } else {
                     self.remove_holder(now, seat, false, &host, "it left", actions);
-                    // It said so itself, with an empty tree.
+                    // It left with an empty tree.
                     self.fences.remove(&seat);
                 }
                 actions.push(Action::Close(link));

@@ -1,9 +1,9 @@
-//! The leader's side: collects offers, agrees, starts, halts, and ends with the chief.
+//! The leader: collects offers, agrees, starts, halts, and ends with the chief.
 //!
-//! The caller hands in what came over each link, in order, and sends what it is told. The leader's own replica is a member
-//! on a link inside the process. A link is proven before the leader hears of it (`handshake`).
+//! The caller passes the messages of each link in order, and performs the actions. The leader's own replica is a member on a
+//! link inside the process. Every link is proven before its first message (`handshake`).
 //!
-//! No member hears of a generation whose number is not claimed (`claim`): the order is offers, claim, agreement, arming, go.
+//! No message has a generation whose number is not claimed (`claim`). The order is offers, claim, agreement, arming, go.
 
 mod agreement;
 mod borrowed_port;
@@ -39,7 +39,7 @@ enum State {
     Restoring,
     Armed,
     Training,
-    /// Told to halt, and not offered since.
+    /// The halt was sent, and no offer has arrived since.
     Stopping,
     Finished,
 }
@@ -50,37 +50,37 @@ struct Holder {
     host: String,
     /// The generation of the last agreement that was sent to it.
     agreed: Generation,
-    /// When its last offer came.
+    /// The time of its last offer.
     offered: Duration,
     link: Option<Link>,
     last_received: Duration,
-    /// When the link was closed, where it is.
+    /// The time at which its link was closed.
     closed: Option<Duration>,
     state: State,
     step: Option<u64>,
     progressed: Duration,
     /// Steps that it has committed.
     committed: BTreeSet<u64>,
-    /// The earlier leader that it was a member of, and the newest generation that it had seen when it came.
+    /// Its earlier leader, and the newest generation that it had seen when it joined.
     former_leader: Option<(Incarnation, Generation)>,
-    /// Its machine goes then.
+    /// The time at which its machine will be taken away.
     notice: Option<Duration>,
     restoring: Option<(u64, u64)>,
-    /// What its trainer's processes do, where it was asked in this generation.
+    /// The activity of its trainer, as reported in this generation.
     tree: Option<TreeState>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Phase {
-    /// Waits for every required seat to offer.
+    /// Waits until every required seat has offered.
     Collecting,
-    /// A step is agreed on; waits for every required seat to arm.
+    /// A step is agreed on; waits until every required seat is armed.
     Arming,
     Training,
     /// The chief has finished.
     Ending,
     GivenUp,
-    /// A replica's machine goes, and the platform restarts all: every member saves and leaves.
+    /// A replica has a notice, and the platform restarts all: every member saves and exits.
     Parting,
     /// Another leader has a newer claim.
     Yielded,
@@ -93,67 +93,67 @@ pub struct Leader {
     config: Config,
     phase: Phase,
     since: Duration,
-    /// The newest generation: agreed on by this leader, or known from a member or the store.
+    /// The newest generation of which this leader has information, from itself, a member or the store.
     generation: Generation,
     claims: Claims,
     holders: BTreeMap<Seat, Holder>,
-    /// Until when an earlier holder of a seat may still train.
+    /// The time until which an earlier holder of a seat may still train.
     fences: BTreeMap<Seat, Duration>,
     record: Record,
-    /// An earlier leader of the job has begun from the beginning as this one is asked to.
+    /// An earlier leader has already started from the beginning as `from_scratch` requires.
     has_started_over: bool,
-    /// What the generation that comes, or runs, starts from.
+    /// The checkpoint of the next or running generation.
     choice: Option<Choice>,
     /// The agents whose trainers started last.
     last_started: BTreeSet<Incarnation>,
-    /// Members have failed to put an agreed checkpoint in place so often since the last start.
+    /// The number of failed restores since the last start.
     failed_restores: u32,
-    /// Which seat each link holds.
+    /// The seat of each link.
     links: BTreeMap<Link, Seat>,
-    /// When a holder may be lost next, at the earliest.
+    /// The earliest time at which a holder may be lost.
     next_loss: Duration,
-    /// Seats whose agents saw an earlier leader close its connection: it is dead.
+    /// Seats whose agents saw the earlier leader close the connection: that leader is dead.
     saw_former_close: BTreeSet<Seat>,
-    /// Until when an earlier leader may train, where a generation has started before this leader.
+    /// The time until which trainers of an earlier leader may run.
     former_lease_end: Option<Duration>,
-    /// A generation of an earlier leader is known of: agents that were not in it may have surveyed before it ended.
+    /// An earlier leader had a generation: agents that were not in it may have surveyed before it ended.
     has_former_generation: bool,
-    /// Seats that have said that they leave.
+    /// Seats whose agents have sent `Leaving`.
     left: BTreeSet<Seat>,
     failures: Vec<FailureReport>,
-    /// The gang seems to hang: the members are asked what their trainers do.
+    /// The gang may hang: the activity of the members is requested.
     inquiry: Option<Inquiry>,
-    /// When the first failure of the last halt is named.
+    /// The time at which the first failure of the last halt is named.
     name_at: Option<Duration>,
-    /// No generation starts before: an old leader's trainer may live, or the pause after a crash lasts.
+    /// No generation starts before this time, because a trainer of an earlier leader may run.
     not_before: Duration,
-    /// How long the generation that ended had lasted.
+    /// The duration of the last generation.
     lasted: Duration,
-    /// The pause before the next one, from when the last tree is empty.
+    /// The pause before the next generation, after the last tree is empty.
     pause: Duration,
-    /// Since when every required seat has offered.
+    /// The time at which the last required seat offered.
     empty_since: Option<Duration>,
     last_waiting_report: Duration,
-    /// How long members may take to leave after a notice.
+    /// The time that members have to leave after a notice.
     parting: Duration,
-    /// What every member is told that joins after the end.
+    /// The message to every member that joins after the end.
     final_message: Option<ToMember>,
-    /// The last wake-up that was asked for.
+    /// The last requested wake-up.
     wake: Duration,
     search: SearchStart,
 }
 
-/// Pause between two log lines that name the missing seats.
+/// The interval between two log lines about missing seats.
 const WAITING_REPORT_INTERVAL: Duration = Duration::from_secs(30);
-/// Evaluators join within this time of the end.
+/// Evaluators that join within this time after the end get the final message.
 const LATE_EVALUATORS: Duration = Duration::from_secs(10);
-/// So often in a row an agreed checkpoint may not be put in place.
+/// After this many failed restores in a row the gang gives up.
 const MOST_FAILED_RESTORES: u32 = 3;
-/// What a kill and a message may take beyond their time.
+/// The allowance for the delay of a kill and a message.
 const MARGIN: Duration = Duration::from_millis(500);
 
 impl Leader {
-    /// A leader that has heard of no member.
+    /// A leader without members.
     pub fn new(now: Duration, config: Config) -> Leader {
         let Timing { lease, .. } = config.timing;
         let floor = config.newest_claim.as_ref().map_or(0, |claim| claim.generation);
@@ -200,7 +200,7 @@ impl Leader {
         self.generation
     }
 
-    /// For the status: what it does, in one word.
+    /// The state in one word, for the status.
     pub fn state(&self) -> &'static str {
         match self.phase {
             Phase::Collecting => "collecting",
@@ -214,14 +214,14 @@ impl Leader {
         }
     }
 
-    /// Required seats that are waited for: those without an agent, or where all have one, those that are not ready.
+    /// The required seats without an agent; if there are none, the required seats that are not ready.
     pub fn missing(&self) -> Vec<Seat> {
-        let is_there = |seat: &Seat| self.holders.get(seat).is_some_and(|holder| holder.link.is_some());
-        let absent: Vec<Seat> = self.required().filter(|seat| !is_there(seat)).collect();
+        let is_connected = |seat: &Seat| self.holders.get(seat).is_some_and(|holder| holder.link.is_some());
+        let absent: Vec<Seat> = self.required().filter(|seat| !is_connected(seat)).collect();
         if !absent.is_empty() {
             return absent;
         }
-        // Where all see one directory, the others come after the chief.
+        // With a shared directory, the other members restore after the chief.
         let arming = self.phase == Phase::Arming && !self.awaits_chief();
         let is_ready = |seat: &Seat| match self.holders.get(seat).map(|holder| &holder.state) {
             Some(State::Offered(_)) => !arming && self.holders[seat].notice.is_none(),
@@ -231,7 +231,7 @@ impl Leader {
         self.required().filter(|seat| !is_ready(seat)).collect()
     }
 
-    /// The agreed steps, charges and failures so far.
+    /// The record of the generations so far.
     pub fn record(&self) -> &Record {
         &self.record
     }
@@ -245,21 +245,21 @@ impl Leader {
         self.config.roster.iter().copied().find(|seat| seat.trains())
     }
 
-    /// How long a member that is silent may still train after it was last heard, by this clock: clocks differ by half a per
-    /// cent, and a kill takes a moment.
-    fn lease_end(&self, heard: Duration) -> Duration {
-        heard + self.config.timing.lease + self.config.timing.lease / 50 + MARGIN
+    /// The time until which a silent member may train, by this clock. Clocks differ by half a per cent, and a kill takes a
+    /// moment.
+    fn lease_end(&self, last_received: Duration) -> Duration {
+        last_received + self.config.timing.lease + self.config.timing.lease / 50 + MARGIN
     }
 
-    /// How long a member whose link was closed may still train.
+    /// The time until which a member with a closed link may train.
     fn lease_end_after_close(&self, closed: Duration) -> Duration {
         closed + self.config.timing.return_grace + self.config.timing.stop_grace + MARGIN
     }
 
-    /// Takes one event.
+    /// Handles one event.
     pub fn step(&mut self, now: Duration, event: Event) -> Vec<Action> {
         let mut actions = Vec::new();
-        // Of ten thousand members come five thousand beats a second, and a beat changes nothing that is judged below.
+        // Ten thousand members send five thousand beats a second, and a beat does not change the results of the checks below.
         let is_beat = matches!(event, Event::Received(_, ToLeader::Beat { .. }));
         match event {
             Event::Received(link, ToLeader::Hello(hello)) => self.on_hello(now, link, hello, &mut actions),

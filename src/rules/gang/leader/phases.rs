@@ -1,4 +1,4 @@
-//! What moves all members at once: agreement, start, halt, the end.
+//! The phases that all members enter together: halt, start, and the waits between them.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ impl Leader {
         matches!(self.phase, Phase::Ending | Phase::GivenUp | Phase::Parting | Phase::Yielded | Phase::Done)
     }
 
-    /// All stop because of these failures. The first is named later.
+    /// Halts the generation because of these failures. The first failure is named later.
     pub(super) fn end_generation(&mut self, now: Duration, reports: Vec<FailureReport>, actions: &mut Vec<Action>) {
         let is_training = self.phase == Phase::Training;
         self.lasted = if is_training { now.saturating_sub(self.since) } else { Duration::ZERO };
@@ -45,7 +45,7 @@ impl Leader {
 
     pub(super) fn halt(&mut self, now: Duration, hung: bool, actions: &mut Vec<Action>) {
         self.collect(now);
-        // A member that waits for its agreement surveys anew, or offers again: it is not ready before.
+        // A member that waited for its agreement must offer again.
         for holder in self.holders.values_mut() {
             if matches!(holder.state, State::Offered(_)) && holder.agreed < self.generation {
                 (holder.state, holder.agreed) = (State::Joined, self.generation);
@@ -63,7 +63,7 @@ impl Leader {
         }
     }
 
-    /// One replica's machine goes: the others save, and hold or leave.
+    /// Handles a notice to one replica: the others save, and hold or leave.
     pub(super) fn on_notice(
         &mut self,
         now: Duration,
@@ -77,10 +77,10 @@ impl Leader {
         }
         let leave = self.config.on_notice == OnNotice::Leave;
         if self.phase == Phase::Arming && !leave {
-            // Nothing is lost: no trainer runs.
+            // No trainer runs, so nothing has to be saved.
             return self.on_failure(now, report, actions);
         }
-        // While the trainers stop, an earlier deadline is passed on.
+        // Trainers that are stopping get an earlier deadline.
         let saves = |holder: &Holder| match self.phase {
             Phase::Collecting => leave || holder.state == State::Stopping,
             _ => true,
@@ -101,7 +101,7 @@ impl Leader {
         }
     }
 
-    /// Names the first failure once the deaths that may be earlier had their time, and charges it.
+    /// Names the first failure after the time for reports of earlier ones, and charges it.
     pub(super) fn name_first_failure(&mut self, now: Duration, actions: &mut Vec<Action>) {
         let Some(at) = self.name_at else { return };
         let may_fail = |holder: Option<&Holder>| {
@@ -172,7 +172,7 @@ impl Leader {
         }
     }
 
-    /// The member whose restore is the least far, of those that say how far it is.
+    /// The member with the least progress in its restore, of those that report it.
     fn slowest(&self, now: Duration) -> Option<String> {
         let restores = |(seat, holder): (&Seat, &Holder)| {
             let (done, all) = holder.restoring.filter(|_| holder.state == State::Restoring)?;
@@ -193,24 +193,24 @@ impl Leader {
 mod tests {
     use super::super::super::message::ToLeader;
     use super::super::Event;
-    use super::super::tests::{failed, join, leader, says, sent, step, training};
+    use super::super::tests::{failed, join, leader, receive, sent, step, training};
     use super::*;
 
     #[test]
-    fn a_halt_is_no_reason_to_name_the_members_at_once() {
+    fn after_a_halt_the_missing_members_are_not_reported_at_once() {
         let mut leader = training();
         let waiting = |actions: &[Action]| !sent(actions, 0).is_empty();
         for ms in (1_000..=40_000).step_by(1_000) {
             let beat = || ToLeader::Beat { clock: 0, step: None, restoring: None, committed: Vec::new() };
-            says(&mut leader, ms, 0, beat());
-            says(&mut leader, ms, 1, beat());
+            receive(&mut leader, ms, 0, beat());
+            receive(&mut leader, ms, 1, beat());
         }
-        says(&mut leader, 40_000, 1, failed(Class::Code, None));
+        receive(&mut leader, 40_000, 1, failed(Class::Code, None));
         assert!(!waiting(&step(&mut leader, 40_001, Event::Tick)), "the trainers are about to stop");
     }
 
     #[test]
-    fn the_member_that_is_the_least_far_in_its_restore_is_named_now_and_then() {
+    fn the_member_with_the_slowest_restore_is_logged_periodically() {
         let mut leader = leader(|_| {});
         join(&mut leader, 0);
         let beat =
@@ -219,8 +219,8 @@ mod tests {
             actions.into_iter().find_map(|action| if let Action::Log(line) = action { Some(line) } else { None })
         };
         for (ms, at) in [(15_000, 1), (29_000, 2)] {
-            says(&mut leader, ms, 0, beat(at << 31));
-            says(&mut leader, ms, 1, beat(at << 30));
+            receive(&mut leader, ms, 0, beat(at << 31));
+            receive(&mut leader, ms, 1, beat(at << 30));
         }
         let line = named(step(&mut leader, 30_000, Event::Tick));
         assert!(

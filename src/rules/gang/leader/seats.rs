@@ -1,4 +1,4 @@
-//! The holder of each seat, until when an earlier holder may still train, and when a holder is lost.
+//! The holders of the seats: joining, loss, and the time until which an earlier holder may train.
 
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
@@ -8,8 +8,8 @@ use super::super::message::{Class, Failure, Former, Hello, Record, ToMember, bou
 use super::super::seat::{Incarnation, Seat};
 use super::{Action, Holder, Leader, Link, Phase, State};
 
-/// Where a search through the seats begins: at the seat that was found last, so that a question that each of ten thousand
-/// events asks is answered at once. It is no part of what a leader knows.
+/// The start of a search through the seats: the seat that was found last, so that the search after each of ten thousand events
+/// usually succeeds at once. It is a cache and not part of the leader's state.
 #[derive(Debug, Clone)]
 pub(super) struct SearchStart(pub(super) Seat);
 
@@ -26,7 +26,7 @@ impl Hash for SearchStart {
 }
 
 impl Leader {
-    /// Whether this holds of any seat.
+    /// Whether this is true for any seat.
     pub(super) fn any_seat(&mut self, holds: impl Fn(&Leader, Seat) -> bool) -> bool {
         let (start, roster) = (self.search.0, &self.config.roster);
         let found = roster.range(start..).chain(roster.range(..start)).find(|seat| holds(self, **seat)).copied();
@@ -34,7 +34,7 @@ impl Leader {
         found.is_some()
     }
 
-    /// Whether this holds of the holder of any required seat.
+    /// Whether this is true for the holder of any required seat.
     pub(super) fn any_required(&mut self, holds: impl Fn(Option<&Holder>) -> bool) -> bool {
         self.any_seat(|leader, seat| seat.is_required() && holds(leader.holders.get(&seat)))
     }
@@ -43,7 +43,7 @@ impl Leader {
         let refuse = |why: String| [Action::Send(link, ToMember::Refused { why }), Action::Close(link)];
         let seat = hello.seat;
         if !seat.is_required() {
-            // Platforms start evaluators that stand in no list of replicas.
+            // Platforms start evaluators that are not in the list of replicas.
             self.config.roster.insert(seat);
         }
         if !self.config.roster.contains(&seat) {
@@ -52,7 +52,7 @@ impl Leader {
         if self.phase == Phase::Yielded {
             return actions.extend(refuse("another agent leads this job".to_owned()));
         }
-        // An agent that is refused the seat below may be the one that knows.
+        // The record counts even if the seat is refused below.
         self.merge_record(&hello.record);
         let two_beats = self.config.timing.beat * 2;
         if let Some(holder) = self.holders.get(&seat).filter(|holder| holder.incarnation != hello.incarnation) {
@@ -98,7 +98,7 @@ impl Leader {
         self.left.remove(&seat);
         (holder.last_received, holder.closed) = (now, None);
         let continues = resumes && matches!(holder.state, State::Restoring | State::Armed | State::Training);
-        let gave_back = !continues && matches!(holder.state, State::Restoring | State::Armed | State::Training);
+        let has_lost_trainer = !continues && matches!(holder.state, State::Restoring | State::Armed | State::Training);
         if !continues && holder.state != State::Finished {
             holder.state = if hello.busy.is_some() { State::Stopping } else { State::Joined };
         }
@@ -116,16 +116,15 @@ impl Leader {
         if let Some(word) = &self.final_message {
             actions.push(Action::Send(link, word.clone()));
         }
-        if gave_back && matches!(self.phase, Phase::Arming | Phase::Training) {
-            // What it said of its trainer's end may have been lost with the connection. It says so again.
-            let detail = "its agent came back without its trainer".to_owned();
+        if has_lost_trainer && matches!(self.phase, Phase::Arming | Phase::Training) {
+            // The report of its trainer's end may have been lost with the connection. The member repeats it.
+            let detail = "its agent reconnected without its trainer".to_owned();
             let failure = Failure { class: Class::Lost, code: None, signal: None, step: None, detail };
             self.on_failure(now, FailureReport::new(now, 0, seat, &hello.host, failure), actions);
         }
     }
 
-    /// The earlier leader that a member comes from. That leader's trainer may live: until its lease has ended where its
-    /// connection was silent.
+    /// Returns the earlier leader of a member, and records until when trainers of that leader may run.
     fn check_former_leader(&mut self, now: Duration, seat: Seat, former: Option<Former>) -> Option<Incarnation> {
         let former = former.filter(|former| former.leader != self.config.incarnation);
         match former {
@@ -144,7 +143,7 @@ impl Leader {
         former.map(|former| former.leader)
     }
 
-    /// What an earlier leader knew.
+    /// Merges the record of an earlier leader.
     fn merge_record(&mut self, record: &Record) {
         let each_has_own = self.record.each_has_own || record.each_has_own;
         let kept = self.record.kept.max(record.kept);
@@ -155,7 +154,7 @@ impl Leader {
         kept.into_iter().for_each(|step| self.record.keep(step));
     }
 
-    /// A seat's agent is gone.
+    /// Removes the holder of a seat whose agent is gone.
     pub(super) fn remove_holder(
         &mut self,
         now: Duration,
@@ -189,7 +188,7 @@ impl Leader {
         }
     }
 
-    /// Seats that were closed and did not come back, or that are silent for the lease.
+    /// Removes holders that have not reconnected in time, or were silent for the lease.
     pub(super) fn remove_lost_holders(&mut self, now: Duration, actions: &mut Vec<Action>) {
         if now < self.next_loss {
             return;
@@ -198,10 +197,10 @@ impl Leader {
         let ends = |holder: &Holder| {
             holder.closed.map_or(holder.last_received + timing.lease, |closed| closed + timing.return_grace)
         };
-        let is_gone = |holder: &Holder| now >= ends(holder);
-        let gone: Vec<Seat> =
-            self.holders.iter().filter(|(_, holder)| is_gone(holder)).map(|(seat, _)| *seat).collect();
-        for seat in gone {
+        let is_lost = |holder: &Holder| now >= ends(holder);
+        let lost: Vec<Seat> =
+            self.holders.iter().filter(|(_, holder)| is_lost(holder)).map(|(seat, _)| *seat).collect();
+        for seat in lost {
             let Some(holder) = self.holders.get(&seat) else { continue };
             let (silent, host) = (holder.closed.is_none(), holder.host.clone());
             let why = if silent { "its agent has not answered" } else { "its agent's connection was closed" };
@@ -216,38 +215,38 @@ impl Leader {
 mod tests {
     use super::super::super::message::ToLeader;
     use super::super::Event;
-    use super::super::tests::{claim_of, failed, hello, leader, says, sent, step, training};
+    use super::super::tests::{claim_of, failed, hello, leader, receive, sent, step, training};
     use super::*;
 
     #[test]
-    fn what_a_replica_knows_that_is_refused_its_seat_is_learnt_by_a_leader_that_knows_nothing() {
+    fn a_new_leader_takes_the_record_of_a_replica_that_it_refuses() {
         let mut leader = leader(|config| config.newest_claim = Some(claim_of(4)));
-        says(&mut leader, 0, 1, ToLeader::Hello(hello(1)));
+        receive(&mut leader, 0, 1, ToLeader::Hello(hello(1)));
         let record = Record { generation: 4, from_nothing: true, ..Record::default() };
         let second = Hello { incarnation: Incarnation(50), newest: 4, record: record.clone(), ..hello(1) };
-        let actions = says(&mut leader, 1, 5, ToLeader::Hello(second));
+        let actions = receive(&mut leader, 1, 5, ToLeader::Hello(second));
         assert!(matches!(sent(&actions, 5)[..], [ToMember::Refused { .. }]), "{actions:?}");
         assert_eq!(leader.record(), &record);
     }
 
     #[test]
-    fn a_member_that_comes_back_without_its_trainer_halts_all_and_what_it_says_then_is_the_first_failure() {
+    fn a_member_that_reconnects_without_its_trainer_halts_all_and_its_report_is_the_first_failure() {
         let mut leader = training();
-        says(&mut leader, 5_000, 7, ToLeader::Hello(Hello { newest: 1, ..hello(1) }));
+        receive(&mut leader, 5_000, 7, ToLeader::Hello(Hello { newest: 1, ..hello(1) }));
         assert_eq!(leader.state(), "collecting");
-        says(&mut leader, 5_010, 7, failed(Class::Code, Some(7)));
+        receive(&mut leader, 5_010, 7, failed(Class::Code, Some(7)));
         step(&mut leader, 5_500, Event::Tick);
         assert_eq!(leader.first().map(|first| first.failure.class), Some(Class::Code));
         assert_eq!(leader.record().charged, 1);
     }
 
     #[test]
-    fn the_record_of_the_later_generation_holds_whatever_number_its_member_has_seen() {
+    fn the_record_of_the_later_generation_is_used_whatever_generation_its_member_has_seen() {
         let mut leader = leader(|_| {});
         let record = Record { generation: 1, from_nothing: true, charged: 2, ..Record::default() };
-        says(&mut leader, 0, 1, ToLeader::Hello(Hello { newest: 1, record: record.clone(), ..hello(1) }));
-        // An earlier leader has told this member the newest number, and has started no trainer of it.
-        says(&mut leader, 1, 0, ToLeader::Hello(Hello { newest: 2, ..hello(0) }));
+        receive(&mut leader, 0, 1, ToLeader::Hello(Hello { newest: 1, record: record.clone(), ..hello(1) }));
+        // An earlier leader has sent this member the newest number, and has started no trainer in it.
+        receive(&mut leader, 1, 0, ToLeader::Hello(Hello { newest: 2, ..hello(0) }));
         assert_eq!((leader.generation(), leader.record()), (2, &record));
     }
 }

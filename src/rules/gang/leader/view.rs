@@ -1,10 +1,10 @@
-//! The leader's knowledge of its members, for the status.
+//! The members and missing seats, for the status.
 
 use super::super::view::{LeaderView, MOST_MEMBERS, MemberView};
 use super::{Leader, Phase, State};
 
 impl Leader {
-    /// The members that have come, and the seats that are waited for.
+    /// The members that have joined, and the missing seats.
     pub fn view(&self) -> LeaderView {
         let members = self.holders.iter().take(MOST_MEMBERS).map(|(seat, holder)| MemberView {
             seat: *seat,
