@@ -95,7 +95,7 @@ async fn find(
                     Route::Published | Route::Stored => dial(host, port, false, key, silence).await,
                 };
                 match &dialled {
-                    Ok(_) => routes.arrived(),
+                    Ok(_) => routes.succeeded(),
                     Err(_) => routes.failed(clock.now()),
                 }
                 return dialled;

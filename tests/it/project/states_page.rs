@@ -177,7 +177,9 @@ fn name(action: &Action) -> String {
         Action::Arm(timer, _) => format!("Arm({timer:?})"),
         Action::Disarm(timer) => format!("Disarm({timer:?})"),
         Action::Signal { target, signal } => format!("Signal({target:?}, {signal})"),
-        Action::ReportToGang(word) => format!("ReportToGang({})", format!("{word:?}").split([' ', '(']).next().unwrap()),
+        Action::ReportToGang(word) => {
+            format!("ReportToGang({})", format!("{word:?}").split([' ', '(']).next().unwrap())
+        }
         Action::Exit(outcome) => format!("Exit({})", outcome.exit_code),
         other => format!("{other:?}").split([' ', '(', '{']).next().unwrap().to_owned(),
     }

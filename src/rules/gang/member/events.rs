@@ -1,4 +1,4 @@
-//! What happens to a member, and what it asks of its caller.
+//! The events and the actions of a member.
 
 use std::time::Duration;
 
@@ -7,40 +7,40 @@ use super::super::hang::TreeState;
 use super::super::message::{Choice, Failure, FirstFailure, Offer, ToLeader, ToMember};
 use super::super::seat::Seat;
 
-/// What happened to this replica.
+/// An event for the member.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// The process tree is empty and this can be restored: at the start, and after each `Stop`, `Kill`, `End`, `Survey` and
-    /// `Save`. A survey that runs when another is asked for begins anew.
+    /// The process tree is empty: at the start, and after each `Stop`, `Kill`, `End`, `Survey` and `Save`, with the checkpoints
+    /// that can be restored. A new request for a survey restarts a running one.
     TreeEmpty(Offer),
     /// A connection to the leader is proven.
     Linked,
-    /// The connection is gone: closed or reset by the other side, or `silent`.
+    /// The connection is closed.
     Unlinked {
-        /// No byte came for too long.
+        /// Closed because no byte arrived for too long, not by the other side.
         silent: bool,
     },
     /// A message of the leader.
     Received(ToMember),
-    /// The agreed step is in place.
+    /// The agreed step is restored.
     Restored,
-    /// It cannot be put in place, and why.
+    /// The agreed step cannot be restored, with the reason.
     NotRestored(String),
-    /// The main child of the running generation died, or must not go on.
+    /// The main child of the running generation died, or has to be stopped.
     Failed(Failure),
-    /// It ended with 0, and what it left is committed.
+    /// The main child ended with 0, and its last files are committed.
     Finished,
-    /// The trainer named this step.
+    /// The trainer has reported this step.
     Stepped(u64),
     /// This member has committed this step.
     Committed(u64),
-    /// So many bytes of so many are restored.
+    /// The restored bytes and their total.
     Restoring(u64, u64),
-    /// This replica's machine goes in so long. What it asks of the trainer is the caller's.
+    /// This replica's machine will be taken away after this time. The caller stops the trainer.
     Noticed(Duration),
-    /// This agent ends for a reason of its own, after its last commit.
+    /// This agent exits for a reason of its own, after its last commit.
     Leaves,
-    /// What the trainer's processes do: the answer to [`Action::ReportTree`], and before a `Failed` of a hang.
+    /// The activity of the trainer's processes: the answer to [`Action::ReportTree`], and before the `Failed` of a hang.
     TreeReported(TreeState),
     /// Time has passed.
     Tick,
@@ -49,59 +49,59 @@ pub enum Event {
 /// Why a member leaves.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Leave {
-    /// The job has finished: 0.
+    /// The job has finished: exit with 0.
     Finished,
     /// The gang gave up.
     GaveUp {
         /// Why.
         why: String,
-        /// 204 rather than 203.
+        /// Exit with 204, not with 203.
         no_common_step: bool,
         /// The first failure.
         first: Option<FirstFailure>,
     },
 }
 
-/// What the caller must do.
+/// An action for the caller.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Connect to the leader, and try until it works.
+    /// Connect to the leader, and retry until it succeeds.
     Dial,
     /// Close the connection, or stop trying.
     Hangup,
     /// Send this on the connection.
     Send(ToLeader),
-    /// Report with `TreeEmpty` what can be restored.
+    /// List the checkpoints that can be restored; answer with `TreeEmpty`.
     Survey,
-    /// Put this in place, exactly; answer with `Restored` or `NotRestored`.
+    /// Restore exactly this; answer with `Restored` or `NotRestored`.
     Restore(Choice),
     /// Start the trainer.
     Launch(Generation),
-    /// Stop the trainer, or the restore: SIGTERM, after this time SIGKILL. Then report `TreeEmpty`.
+    /// Stop the trainer or the restore: SIGTERM, after this time SIGKILL. Then report `TreeEmpty`.
     Stop(Duration),
-    /// Let the trainer end by itself for so long, then stop it. Then report `TreeEmpty`.
+    /// Wait this long for the trainer to end, then stop it. Then report `TreeEmpty`.
     End(Duration),
-    /// SIGKILL at once. Then report `TreeEmpty`.
+    /// Send SIGKILL at once. Then report `TreeEmpty`.
     Kill,
-    /// End the trainer as at a hang of its own: its stacks, SIGABRT, later SIGKILL. Then report `TreeEmpty`.
+    /// End the trainer as after its own hang: log its stacks, SIGABRT, later SIGKILL. Then report `TreeEmpty`.
     Abort,
-    /// Say with `TreeReported` what the trainer's processes do.
+    /// Report the activity of the trainer's processes with `TreeReported`.
     ReportTree,
-    /// Do what is done for a notice of one's own, with so much time; with `leave`, leave with 143 after the commit.
+    /// Save as after a notice to this replica.
     Save {
-        /// Until the deadline.
+        /// The time until the deadline.
         lead: Duration,
-        /// Whether to leave.
+        /// Whether to exit with 143 after the commit.
         leave: bool,
     },
-    /// Delete nothing at or above this step.
+    /// Do not delete this step or newer ones.
     Keep(u64),
-    /// The last generation ended because of this.
+    /// Log the first failure of the last generation.
     FirstFailure(FirstFailure),
     /// The leader waits for these seats, or this member waits for the leader.
     Waiting(Vec<Seat>),
-    /// Leave, once the tree is empty.
+    /// Exit when the tree is empty.
     Leave(Leave),
-    /// Call with `Tick` at this time, or earlier.
+    /// Call with `Tick` at this time or earlier.
     Wake(Duration),
 }

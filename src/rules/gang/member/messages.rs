@@ -1,4 +1,4 @@
-//! What a member does when the leader speaks.
+//! The member's reactions to the messages of the leader.
 
 use std::time::Duration;
 
@@ -11,20 +11,20 @@ use crate::cluster::spec::Role;
 impl Member {
     pub(super) fn on_message(&mut self, now: Duration, message: ToMember, actions: &mut Vec<Action>) {
         match message {
-            ToMember::Welcome { leader, lease, newest } => self.welcomed(now, leader, lease, newest, actions),
+            ToMember::Welcome { leader, lease, newest } => self.on_welcome(now, leader, lease, newest, actions),
             ToMember::Refused { .. } => self.link = Link::Up,
-            // The edge follows a referral by itself.
+            // The connection follows a referral itself.
             ToMember::Refer(_) => {}
             ToMember::Echo { clock } => {
                 let until = Duration::from_millis(clock).saturating_add(self.timing.lease);
-                // An echo of a time that has not come is none of ours.
+                // A clock in the future was not sent by this member.
                 if clock <= millis(now) {
                     self.lease = self.lease.max(Some(until));
                 }
             }
-            ToMember::Agreed { generation, choice } => self.agreed(generation, choice, actions),
-            ToMember::Go { generation, record } => self.go(now, generation, record, actions),
-            ToMember::Halt { generation, hung } => self.halt(generation, hung, actions),
+            ToMember::Agreed { generation, choice } => self.on_agreed(generation, choice, actions),
+            ToMember::Go { generation, record } => self.on_go(now, generation, record, actions),
+            ToMember::Halt { generation, hung } => self.on_halt(generation, hung, actions),
             ToMember::ReportTree { generation } => {
                 if self.phase == Phase::Training(generation) {
                     actions.push(Action::ReportTree);
@@ -38,7 +38,7 @@ impl Member {
                 if matches!(self.phase, Phase::Training(_)) {
                     self.phase = Phase::Stopping;
                 }
-                // An evaluator saves nothing: it goes only where all go.
+                // An evaluator does not save; it leaves only if all leave.
                 if leave || self.phase != Phase::Beside {
                     actions.push(Action::Save { lead: Duration::from_millis(lead), leave });
                 }
@@ -49,7 +49,7 @@ impl Member {
                     actions.push(Action::Keep(step));
                 }
             }
-            ToMember::Finish => self.finish(actions),
+            ToMember::Finish => self.on_finish(actions),
             ToMember::GiveUp { why, no_common_step, first } => {
                 let leave = Leave::GaveUp { why: one_line(&why, MOST_REASON), no_common_step, first };
                 match self.phase {
@@ -71,7 +71,7 @@ impl Member {
         }
     }
 
-    fn welcomed(
+    fn on_welcome(
         &mut self,
         now: Duration,
         leader: Incarnation,
@@ -84,21 +84,21 @@ impl Member {
         }
         self.link = Link::Welcomed;
         self.timing.lease = Duration::from_millis(lease);
-        // A stray agent without a seat claims nothing in the store, so the first survey begins here.
-        let is_first = self.surveyed.is_none() && self.phase == Phase::Surveying;
-        let since = *self.surveyed.get_or_insert(now);
-        // What was surveyed before may be out of date: another agent may have had the seat since, and committed.
+        // The first survey begins here, so that an agent without a seat does not claim the store.
+        let is_first = self.last_survey.is_none() && self.phase == Phase::Surveying;
+        let since = *self.last_survey.get_or_insert(now);
+        // An earlier survey may be outdated, because another agent may have had the seat since, and committed.
         let is_long_ago = now >= since + self.timing.lease && matches!(self.phase, Phase::Ready(_));
         let is_old = is_long_ago || newest > self.newest && matches!(self.phase, Phase::Ready(_) | Phase::Surveying);
         self.newest = self.newest.max(newest);
         self.next_beat = now;
-        (self.leader, self.lost) = (Some(leader), None);
+        (self.leader, self.disconnected) = (Some(leader), None);
         if is_old || is_first {
             self.phase = Phase::Surveying;
             actions.push(Action::Survey);
         }
-        // Before the offer: what is heard last of a member is what it does now.
-        self.tell_fall(now, actions);
+        // Before the offer, because the last message determines the member's state at the leader.
+        self.send_failure(now, actions);
         match self.phase.clone() {
             Phase::Ready(offer) => actions.push(Action::Send(ToLeader::Offer { after: self.newest, offer })),
             Phase::Armed(generation) => actions.push(Action::Send(ToLeader::Armed { generation })),
@@ -113,7 +113,7 @@ impl Member {
         }
     }
 
-    fn agreed(&mut self, generation: Generation, choice: Choice, actions: &mut Vec<Action>) {
+    fn on_agreed(&mut self, generation: Generation, choice: Choice, actions: &mut Vec<Action>) {
         let Phase::Ready(offer) = &self.phase else { return };
         if generation <= self.newest {
             return;
@@ -121,7 +121,7 @@ impl Member {
         let is_offered = |step: u64| offer.steps.iter().any(|offered| offered.step == Some(step));
         self.newest = generation;
         match choice {
-            // A peer chooses among this node's own steps only.
+            // A peer can choose only a step that this node has offered.
             Choice::Own(step) if self.seat.trains() && !is_offered(step) => {
                 let why = format!("step {step} was not offered by this node");
                 self.send(ToLeader::CannotRestore { generation, why }, actions);
@@ -139,14 +139,14 @@ impl Member {
         }
     }
 
-    fn go(&mut self, now: Duration, generation: Generation, record: Record, actions: &mut Vec<Action>) {
+    fn on_go(&mut self, now: Duration, generation: Generation, record: Record, actions: &mut Vec<Action>) {
         if self.phase != Phase::Armed(generation) {
             return;
         }
         let kept = self.record.kept;
         self.record = record;
         kept.into_iter().for_each(|step| self.record.keep(step));
-        // Without a living lease the leader counts this member as gone already.
+        // After the end of the lease, the leader treats this member as lost.
         if self.lease.is_none_or(|until| now >= until) {
             self.phase = Phase::Surveying;
             actions.push(Action::Survey);
@@ -156,9 +156,9 @@ impl Member {
         actions.push(Action::Launch(generation));
     }
 
-    fn halt(&mut self, generation: Generation, hung: bool, actions: &mut Vec<Action>) {
+    fn on_halt(&mut self, generation: Generation, hung: bool, actions: &mut Vec<Action>) {
         let is_old = generation > self.newest;
-        self.fall = self.fall.take().filter(|(_, of, _)| *of > generation);
+        self.unconfirmed_failure = self.unconfirmed_failure.take().filter(|(_, of, _)| *of > generation);
         self.newest = self.newest.max(generation);
         match self.phase.clone() {
             Phase::Training(own) if hung && own <= generation => {
@@ -174,7 +174,7 @@ impl Member {
                 self.phase = Phase::Surveying;
                 actions.push(Action::Survey);
             }
-            // The leader has learnt of a generation that came after this survey.
+            // A later generation than that of this survey exists.
             Phase::Ready(_) if is_old => {
                 self.phase = Phase::Surveying;
                 actions.push(Action::Survey);
@@ -192,7 +192,7 @@ impl Member {
         }
     }
 
-    fn finish(&mut self, actions: &mut Vec<Action>) {
+    fn on_finish(&mut self, actions: &mut Vec<Action>) {
         match self.phase {
             Phase::Training(_) | Phase::Beside => {
                 self.phase = Phase::Ending(Leave::Finished);

@@ -1,8 +1,9 @@
-//! One replica's side: it stops its trainer when the leader says so, when it loses the leader, and when its lease ends.
+//! The member: stops its trainer when the leader requests it, when the connection to the leader is lost, and when its lease
+//! ends.
 //!
-//! The caller handles the events one by one, in the order in which they came, and carries out the actions in order. It
-//! calls with [`Event::Tick`] no later than the last [`Action::Wake`] said. After every wake-up the lease is judged before
-//! anything else, so a frozen agent trains no step after its lease has ended.
+//! The caller passes the events in the order of their arrival, and performs the actions in order. It calls with
+//! [`Event::Tick`] no later than the time of the last [`Action::Wake`]. Each call checks the lease before anything else, so
+//! the trainer of a frozen agent runs no step after the end of its lease.
 
 mod events;
 mod messages;
@@ -16,24 +17,23 @@ use super::{Generation, Timing};
 
 pub use events::{Action, Event, Leave};
 
-/// What this replica does.
+/// The state of this replica.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Phase {
-    /// The tree is busy, or what can be restored is not known yet.
+    /// The tree is not empty, or the survey is not complete.
     Surveying,
-    /// An evaluator or a reducer: it starts at once, outside the barrier, and its trainer is the caller's. Only the job's end
-    /// concerns it.
+    /// An evaluator or a reducer: it is not part of the barrier, and the caller starts its trainer. It only ends with the job.
     Beside,
     /// The tree is empty.
     Ready(Offer),
     Restoring(Generation),
     Armed(Generation),
     Training(Generation),
-    /// The trainer was told to stop, or died.
+    /// The trainer is stopping or dead.
     Stopping,
     /// The trainer of this generation ended with 0.
     Finished(Generation),
-    /// The job is over; this is left once the tree is empty.
+    /// The job is over; the member leaves when the tree is empty.
     Ending(Leave),
     Left,
 }
@@ -44,7 +44,7 @@ enum Link {
     Down,
     /// A connection without a seat yet.
     Up,
-    /// The seat is ours on this connection.
+    /// The member has its seat on this connection.
     Welcomed,
 }
 
@@ -58,38 +58,39 @@ pub struct Member {
     phase: Phase,
     link: Link,
     newest: Generation,
-    /// The trainer may run until then, by this clock.
+    /// The time until which the trainer may run, by this clock.
     lease: Option<Duration>,
     next_beat: Duration,
     /// The leader's seat, for people.
     leader_seat: Seat,
-    /// The leader that gave the seat, and since when it is gone and whether it was silent.
+    /// The leader of the last seat.
     leader: Option<Incarnation>,
-    lost: Option<(Duration, bool)>,
+    /// When the connection to that leader was lost, and whether it was silent.
+    disconnected: Option<(Duration, bool)>,
     record: Record,
     /// The generation whose trainer hangs and got SIGABRT. Until its tree is empty it may train.
     aborting: Option<Generation>,
-    /// A death that the leader may not have heard of: when, in which generation, how. It is said on each new connection
-    /// until the leader halts that generation.
-    fall: Option<(Duration, Generation, Failure)>,
-    /// When the last survey was done; `None`: none has been asked for.
-    surveyed: Option<Duration>,
+    /// A failure that the leader may not have received: its time, its generation and the failure. It is sent on each new
+    /// connection until the leader halts that generation.
+    unconfirmed_failure: Option<(Duration, Generation, Failure)>,
+    /// The time of the last survey; `None`: none was requested.
+    last_survey: Option<Duration>,
     step: Option<u64>,
-    /// Steps that were committed since the trainer's start, oldest first.
+    /// The steps that were committed since the trainer's start, oldest first.
     committed: Vec<u64>,
     restoring: Option<(u64, u64)>,
-    /// Since when it waits for the leader or for other seats.
+    /// The start of the wait for the leader or for other seats.
     waiting: Duration,
-    /// When it last named the missing members.
-    said_waiting: Duration,
+    /// The time of the last log line about missing members.
+    last_waiting_report: Duration,
     missing: Vec<Seat>,
 }
 
-/// Between two log lines about a leader that is not there.
-const SAY_WAITING: Duration = Duration::from_secs(30);
+/// The interval between two log lines about an absent leader.
+const WAITING_REPORT_INTERVAL: Duration = Duration::from_secs(30);
 
 impl Member {
-    /// A member that has not dialled yet. `leader` is the leader's seat.
+    /// A member without a connection. `leader` is the leader's seat.
     pub fn new(
         now: Duration,
         seat: Seat,
@@ -110,16 +111,16 @@ impl Member {
             next_beat: now,
             leader_seat: leader,
             leader: None,
-            lost: None,
+            disconnected: None,
             record: Record::default(),
             aborting: None,
-            fall: None,
-            surveyed: None,
+            unconfirmed_failure: None,
+            last_survey: None,
             step: None,
             committed: Vec::new(),
             restoring: None,
             waiting: now,
-            said_waiting: now,
+            last_waiting_report: now,
             missing: Vec::new(),
         };
         (member, vec![Action::Dial])
@@ -135,7 +136,7 @@ impl Member {
         self.newest
     }
 
-    /// For the status: what it does, in one word.
+    /// The state in one word, for the status.
     pub fn state(&self) -> &'static str {
         match self.phase {
             Phase::Surveying => "surveying",
@@ -164,10 +165,10 @@ impl Member {
         }
     }
 
-    /// Takes one event.
+    /// Handles one event.
     pub fn step(&mut self, now: Duration, event: Event) -> Vec<Action> {
         let mut actions = Vec::new();
-        self.judge_lease(now, &mut actions);
+        self.check_lease(now, &mut actions);
         match event {
             Event::TreeEmpty(offer) => self.tree_empty(now, offer, &mut actions),
             Event::Linked => self.linked(now, &mut actions),
@@ -192,8 +193,8 @@ impl Member {
                 if let Phase::Training(generation) = self.phase {
                     self.phase = Phase::Stopping;
                     self.aborting = Some(generation).filter(|_| failure.class == Class::Hung);
-                    self.fall = Some((now, generation, failure.bounded()));
-                    self.tell_fall(now, &mut actions);
+                    self.unconfirmed_failure = Some((now, generation, failure.bounded()));
+                    self.send_failure(now, &mut actions);
                 }
             }
             Event::Finished => {
@@ -225,40 +226,39 @@ impl Member {
             }
             Event::Tick => {}
         }
-        self.pass_time(now, &mut actions);
+        self.on_time(now, &mut actions);
         actions
     }
 
-    /// Whether processes of the trainer may train on, unless they are stopped in time.
+    /// Whether processes of the trainer may be training, so that they must be stopped in time.
     fn may_train(&self) -> bool {
         self.aborting.is_some() || matches!(self.phase, Phase::Training(_))
     }
 
-    /// The trainer gets SIGTERM or SIGKILL.
-    fn stops(&mut self) {
+    fn mark_stopping(&mut self) {
         self.aborting = None;
         if let Phase::Training(_) = self.phase {
             self.phase = Phase::Stopping;
         }
     }
 
-    /// FirstFailure of all: what the trainer may no longer do.
-    fn judge_lease(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        // Without a connection the leader counts on the trainer's end earlier, even if this agent stands still in between.
-        let closed = self.lost.map(|(since, _)| since + self.timing.return_grace + self.timing.stop_grace);
+    /// Kills the trainer if the lease has ended.
+    fn check_lease(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        // Without a connection, the leader expects the end of the trainer earlier, even if this agent was frozen meanwhile.
+        let closed = self.disconnected.map(|(since, _)| since + self.timing.return_grace + self.timing.stop_grace);
         if self.may_train() && (self.lease.is_none_or(|until| now >= until) || closed.is_some_and(|until| now >= until))
         {
-            self.stops();
+            self.mark_stopping();
             actions.push(Action::Kill);
         }
     }
 
-    fn pass_time(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        // Until the seat is ours again: a connection alone does not show that a leader counts on this member.
-        if let Some((since, _)) = self.lost.filter(|_| self.may_train())
+    fn on_time(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        // Only a new welcome prevents the stop: a connection alone does not mean that the leader has given the seat.
+        if let Some((since, _)) = self.disconnected.filter(|_| self.may_train())
             && now >= since + self.timing.return_grace
         {
-            self.stops();
+            self.mark_stopping();
             actions.push(Action::Stop(self.timing.stop_grace));
         }
         if self.link == Link::Welcomed && now >= self.next_beat && !matches!(self.phase, Phase::Left) {
@@ -271,14 +271,14 @@ impl Member {
             };
             actions.push(Action::Send(beat));
         }
-        // With a seat it is the leader's to give up, which knows the missing seats.
+        // With a seat, the leader gives up and names the missing seats.
         let is_idle = matches!(self.phase, Phase::Surveying | Phase::Ready(_) | Phase::Stopping);
         if !is_idle || self.link == Link::Welcomed {
-            (self.waiting, self.said_waiting) = (now, now);
+            (self.waiting, self.last_waiting_report) = (now, now);
         } else if now >= self.waiting + self.timing.wait {
             self.give_up(actions);
-        } else if now >= self.said_waiting + SAY_WAITING {
-            self.said_waiting = now;
+        } else if now >= self.last_waiting_report + WAITING_REPORT_INTERVAL {
+            self.last_waiting_report = now;
             actions.push(Action::Waiting(vec![self.leader_seat]));
         }
         actions.push(Action::Wake(self.next_wake(now)));
@@ -307,23 +307,23 @@ impl Member {
         }
         if self.may_train() {
             next = next.min(self.lease.unwrap_or(now));
-            if let Some((since, _)) = self.lost {
+            if let Some((since, _)) = self.disconnected {
                 next = next.min(since + self.timing.return_grace);
             }
         }
-        next.min(self.waiting + self.timing.wait).min(self.said_waiting + SAY_WAITING).max(now)
+        next.min(self.waiting + self.timing.wait).min(self.last_waiting_report + WAITING_REPORT_INTERVAL).max(now)
     }
 
-    /// Sends where the seat is ours; else the leader learns it from the `Hello` or the `Offer` that follows.
+    /// Sends a message if the member has its seat; otherwise a later `Hello` or `Offer` has the information.
     fn send(&self, message: ToLeader, actions: &mut Vec<Action>) {
         if self.link == Link::Welcomed {
             actions.push(Action::Send(message));
         }
     }
 
-    fn tell_fall(&mut self, now: Duration, actions: &mut Vec<Action>) {
+    fn send_failure(&mut self, now: Duration, actions: &mut Vec<Action>) {
         if self.link == Link::Welcomed
-            && let Some((died, generation, failure)) = self.fall.clone()
+            && let Some((died, generation, failure)) = self.unconfirmed_failure.clone()
         {
             let age = millis(now.saturating_sub(died));
             actions.push(Action::Send(ToLeader::Failed { generation, age, failure }));
@@ -331,7 +331,7 @@ impl Member {
     }
 
     fn tree_empty(&mut self, now: Duration, offer: Offer, actions: &mut Vec<Action>) {
-        (self.surveyed, self.aborting) = (Some(now), None);
+        (self.last_survey, self.aborting) = (Some(now), None);
         match self.phase.clone() {
             Phase::Surveying | Phase::Stopping | Phase::Ready(_) => {
                 self.step = None;
@@ -350,7 +350,8 @@ impl Member {
 
     fn linked(&mut self, now: Duration, actions: &mut Vec<Action>) {
         self.link = Link::Up;
-        let silent_for = self.lost.filter(|(_, silent)| *silent).map(|(since, _)| millis(now.saturating_sub(since)));
+        let silent_for =
+            self.disconnected.filter(|(_, silent)| *silent).map(|(since, _)| millis(now.saturating_sub(since)));
         actions.push(Action::Send(ToLeader::Hello(Hello {
             seat: self.seat,
             incarnation: self.incarnation,
@@ -363,13 +364,13 @@ impl Member {
     }
 
     fn unlinked(&mut self, now: Duration, silent: bool, actions: &mut Vec<Action>) {
-        // A connection without a seat says nothing of the leader that gave it.
+        // The end of a connection without a seat is not the end of the connection to the leader of the last seat.
         if self.link == Link::Welcomed {
-            self.lost = Some((now, silent));
+            self.disconnected = Some((now, silent));
         }
         self.link = Link::Down;
         match self.phase.clone() {
-            // The leader leaves last: where it is gone, the end is known.
+            // The leader leaves last, so the end of the job is already decided.
             Phase::Ending(Leave::Finished) | Phase::Left => {}
             _ => actions.push(Action::Dial),
         }

@@ -1,24 +1,24 @@
-//! Where a member dials next.
+//! The address to which a member connects next.
 //!
-//! Some platforms forward only the ports of the trainers to a replica's name. There the leader has the rendezvous port while
-//! no trainer of its node runs, and answers with a [`Referral`]: an address of its machine and a port that it keeps. Members
-//! reach that address without the platform's forwarding, as trainers do whose collectives choose their own ports.
+//! Some platforms forward only the ports of the trainers to a replica's name. There, the leader listens at the rendezvous port
+//! while no trainer of its node runs, and answers with a [`Referral`]: the address of its machine and a permanent port.
+//! Members reach that address without the platform's forwarding, like trainers whose collectives choose their own ports.
 
 use std::time::Duration;
 
 use super::super::message::Referral;
 
-/// The store is asked once the published port has not answered for so long.
-const TO_ASK_STORE: Duration = Duration::from_secs(5);
+/// The store is read after the published port has failed for this long.
+const STORE_AFTER: Duration = Duration::from_secs(5);
 
-/// What to dial.
+/// The next address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
     /// The leader's published name and port. A borrowed one answers with a referral.
     Published,
-    /// Where the leader itself listens.
+    /// The leader's own address.
     Own(Referral),
-    /// Nothing yet: the store says where the leader itself listens.
+    /// The leader's own address must be read from the store first.
     Stored,
 }
 
@@ -40,18 +40,18 @@ enum Turn {
 }
 
 impl Routes {
-    /// Routes of which none was tried. `is_borrowed`: the published port.
+    /// Untried routes. `is_borrowed`: the published port is borrowed.
     pub fn new(is_borrowed: bool, has_store: bool) -> Routes {
         Routes { is_borrowed, has_store, own: None, failing_since: None, last: Turn::Stored }
     }
 
-    /// The next one.
+    /// The next route.
     pub fn next(&mut self, now: Duration) -> Route {
-        let asks_store =
-            self.is_borrowed && self.has_store && self.failing_since.is_some_and(|since| now >= since + TO_ASK_STORE);
+        let uses_store =
+            self.is_borrowed && self.has_store && self.failing_since.is_some_and(|since| now >= since + STORE_AFTER);
         let (turn, route) = match (self.last, self.own) {
             (Turn::Stored, Some(own)) => (Turn::Own, Route::Own(own)),
-            (Turn::Published, _) if asks_store => (Turn::Stored, Route::Stored),
+            (Turn::Published, _) if uses_store => (Turn::Stored, Route::Stored),
             (Turn::Published, Some(own)) => (Turn::Own, Route::Own(own)),
             _ => (Turn::Published, Route::Published),
         };
@@ -59,18 +59,18 @@ impl Routes {
         route
     }
 
-    /// The leader, or the store, has said where it listens: this is the next route.
+    /// Sets the leader's own address, which becomes the next route.
     pub fn refer(&mut self, own: Referral) {
         (self.own, self.last) = (Some(own), Turn::Stored);
     }
 
-    /// The last route led nowhere.
+    /// The last route failed.
     pub fn failed(&mut self, now: Duration) {
         self.failing_since.get_or_insert(now);
     }
 
-    /// The last route led to the leader; after this connection the leader's own address is tried first.
-    pub fn arrived(&mut self) {
+    /// The last route succeeded; after this connection, the leader's own address is tried first.
+    pub fn succeeded(&mut self) {
         (self.failing_since, self.last) = (None, Turn::Stored);
     }
 }
@@ -92,23 +92,23 @@ mod tests {
     }
 
     #[test]
-    fn a_port_of_the_gangs_own_is_the_only_route() {
+    fn without_a_borrowed_port_the_published_address_is_the_only_route() {
         assert_eq!(failing(&mut Routes::new(false, true), 0..9), [Route::Published; 9]);
     }
 
     #[test]
-    fn the_leaders_own_address_is_tried_first_and_then_in_turn_with_the_published_one() {
+    fn the_leaders_own_address_is_tried_first_and_then_alternates_with_the_published_one() {
         let mut routes = Routes::new(true, false);
         assert_eq!(routes.next(Duration::ZERO), Route::Published);
         routes.refer(OWN);
         assert_eq!(routes.next(Duration::ZERO), Route::Own(OWN));
-        routes.arrived();
+        routes.succeeded();
         let tried = failing(&mut routes, 100..104);
         assert_eq!(tried, [Route::Own(OWN), Route::Published, Route::Own(OWN), Route::Published]);
     }
 
     #[test]
-    fn the_store_is_asked_when_the_published_port_has_failed_for_five_seconds() {
+    fn the_store_is_read_when_the_published_port_has_failed_for_five_seconds() {
         let mut routes = Routes::new(true, true);
         let tried = failing(&mut routes, [0, 4, 5, 6, 7]);
         let (published, stored) = (Route::Published, Route::Stored);
