@@ -356,6 +356,9 @@ class Accelerate(TorchFile):
 class AccelerateSame(Accelerate):
     """save_state over the same directory."""
 
+    # Without random states, the files of its first save are those of any directory with a number.
+    unproven = ("numbered",)
+
     def unit(self, step):
         return "checkpoint_1"
 
