@@ -34,10 +34,20 @@ pub(in crate::command) fn placed(settings: &GangSettings, resolved: &Resolved) -
             let message = format!("no gang can form: {why}; leave it out, or give auto");
             Err(ClusterError::new("gang", "--gang on", message))
         }
-        Err(why) => {
-            tracing::debug!("no gang forms: {why}");
-            Ok(None)
-        }
+        Err(_) => Ok(None),
+    }
+}
+
+/// Logs why no gang forms, where the user asked for one or may expect one.
+pub(in crate::command) fn report_none(settings: &GangSettings, resolved: &Resolved, restarts: u32) {
+    match place(&resolved.spec, settings.port) {
+        Err(why) if settings.wish == Wish::Auto => tracing::info!("no gang forms: {why}"),
+        Ok(place) if settings.wish == Wish::Off && restarts > 0 => tracing::info!(
+            "--gang is off, so each of the {} replicas restarts alone; with TRAINIT_GANG=auto on all of them they stop and start \
+             together",
+            place.roster.len()
+        ),
+        _ => {}
     }
 }
 

@@ -89,6 +89,9 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     settings.policy.processes = processes(&resolved.launches);
     let on_notice = on_notice(&resolved.spec);
     let places = (keeping.directory(), keeping.shared_store(&env));
+    if place.is_none() {
+        gang::report_none(&gang_settings, &resolved, settings.policy.max_restarts);
+    }
     let gang = place.map(|place| gang::gang(&gang_settings, place, &settings.policy, places, &env, host(), on_notice));
     let gang = match gang.transpose() {
         Ok(gang) => gang,

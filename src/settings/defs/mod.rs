@@ -179,7 +179,7 @@ mod tests {
             assert_ne!(setting.on, 0, "{}", setting.name);
             assert!(!setting.help.is_empty() && !setting.help.ends_with('.'), "{}", setting.name);
             assert!(
-                setting.needs.iter().all(|name| find(name).is_some_and(|s| s.default.is_empty())),
+                setting.needs.iter().all(|name| find(name).is_some_and(|s| matches!(s.default, "" | "off"))),
                 "{}",
                 setting.name
             );

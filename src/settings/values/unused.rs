@@ -8,7 +8,7 @@ use crate::settings::values::reader::{Reader, switch_value};
 pub fn unused(reader: &Reader<'_>) -> impl Iterator<Item = Complaint> {
     let is_given = |name: &str| {
         reader.values.get(name).is_some_and(|given| {
-            let is_off = given.values.last().and_then(|word| switch_value(word)) == Some(false);
+            let is_off = given.values.last().is_some_and(|word| word == "off" || switch_value(word) == Some(false));
             given.origin != Origin::Default && !is_off
         })
     };
@@ -39,6 +39,8 @@ mod tests {
     fn a_setting_without_effect_is_reported_with_the_missing_one() {
         let peers = "TRAINIT_PEERS: it has no effect without --wait-for-peers; give that too, or omit this";
         assert_eq!(warnings(&[("TRAINIT_PEERS", "all")]), [peers]);
+        let off = warnings(&[("TRAINIT_GANG_PORT", "5000"), ("TRAINIT_GANG", "off")]);
+        assert_eq!(off, ["TRAINIT_GANG_PORT: it has no effect without --gang; give that too, or omit this"]);
         let both = warnings(&[("TRAINIT_HANG_STARTUP", "5m"), ("TRAINIT_RESTART_BACKOFF", "1s")]);
         assert!(
             both.len() == 2 && both.iter().any(|line| line.contains("--max-restarts or --checkpoint-dir")),
@@ -52,5 +54,6 @@ mod tests {
         assert_eq!(warnings(&[("TRAINIT_PEERS", "all"), ("TRAINIT_WAIT_FOR_PEERS", "5m")]), [""; 0]);
         assert_eq!(warnings(&[("TRAINIT_RESTART_BACKOFF", "1s"), ("TRAINIT_CHECKPOINT_DIR", "/c")]), [""; 0]);
         assert_eq!(warnings(&[("TRAINIT_ALLOW_HTTP", "false")]), [""; 0]);
+        assert_eq!(warnings(&[("TRAINIT_GANG_PORT", "5000"), ("TRAINIT_GANG", "auto")]), [""; 0]);
     }
 }

@@ -206,3 +206,24 @@ fn inspect_says_whether_a_gang_forms_and_with_which_key() {
     assert_eq!(seen("auto", "")["gang"]["key"], "cluster");
     assert_eq!(seen("off", "")["gang"]["forms"], false);
 }
+
+#[test]
+fn a_replica_that_restarts_alone_logs_how_all_could_restart_together() {
+    let cluster = Cluster::of_workers(2);
+    let config = format!("{{\"cluster\":{},\"task\":{{\"type\":\"worker\",\"index\":1}}}}", cluster.json);
+    let log = |config: &str, gang: &str| {
+        Trainit::run(["true"])
+            .env("TF_CONFIG", config)
+            .env("TRAINIT_GANG", gang)
+            .env("TRAINIT_MAX_RESTARTS", "1")
+            .output()
+            .err()
+    };
+    assert!(
+        log(&config, "").contains("--gang is off, so each of the 2 replicas restarts alone"),
+        "{}",
+        log(&config, "")
+    );
+    assert!(log("", "auto").contains("no gang forms: there are no two training replicas"), "{}", log("", "auto"));
+    assert!(!log("", "").contains("gang"), "a lone replica's log does not mention it");
+}
