@@ -151,7 +151,6 @@ impl Bucket {
         self.run_on(key, |client, key| async move { client.put_multipart(&key).await }).await
     }
 
-    /// Completes an object of `size` bytes.
     pub(super) async fn finish(
         &self,
         key: &str,
@@ -187,7 +186,6 @@ impl Bucket {
         }
     }
 
-    /// An object, or its beginning.
     pub(super) async fn get(&self, key: &str, limit: u64) -> Result<Bytes, Failed> {
         self.run_on(key, |client, key| async move {
             let found = client.get(&key).await?;
@@ -216,7 +214,6 @@ impl Bucket {
         Ok((got.into_stream(), info))
     }
 
-    /// An object as listed; `None` if it does not exist.
     pub(super) async fn look(&self, key: &str) -> Result<Option<Object>, Failed> {
         match self.run_on(key, |client, key| async move { client.head(&key).await }).await {
             Err(failed) if failed.trouble == Trouble::Absent => Ok(None),
@@ -228,7 +225,6 @@ impl Bucket {
         self.run_on(key, |client, key| async move { client.delete(&key).await }).await
     }
 
-    /// Every object under a prefix that ends at a `/`.
     pub(super) async fn list(&self, prefix: &str) -> Result<Vec<Object>, Failed> {
         let under = format!("{}{prefix}", self.prefix);
         let key = self.key(prefix)?;

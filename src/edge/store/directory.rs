@@ -125,7 +125,6 @@ impl Directory {
         .await
     }
 
-    /// Flushes these files, and the directories that name them, to the device.
     pub(super) async fn make_durable(&self, keys: &[String], bytes: u64) -> Result<(), Failed> {
         let keys = keys.to_vec();
         self.run_for(self.timeout + Duration::from_secs(bytes / SLOWEST), move |root, progress| {
@@ -143,7 +142,6 @@ impl Directory {
         .await
     }
 
-    /// A file as listed; `None` if it does not exist. Errors: as stat(2).
     pub(super) async fn look(&self, key: &str) -> Result<Option<Object>, Failed> {
         let key = key.to_owned();
         self.run(move |root, _| match trusted_open::metadata(&root.join(&key)) {
@@ -188,7 +186,6 @@ impl Directory {
         .await
     }
 
-    /// Deletes temporary files (`NAME#k`) of keys that `is_own` accepts, unchanged since `before`; `dry` only counts them.
     pub(super) async fn sweep(&self, before: Duration, is_own: fn(&str) -> bool, dry: bool) -> Result<u64, Failed> {
         self.run(move |root, progress| {
             let mut count = 0;

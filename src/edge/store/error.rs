@@ -107,12 +107,10 @@ pub(super) struct NoAnswer(pub(super) String);
 #[error("{0}")]
 pub(super) struct NotTrusted(pub(super) String);
 
-/// The reason why an operation timed out.
 pub(super) fn silent(limit: Duration) -> String {
     format!("no byte has moved for {} s", limit.as_secs())
 }
 
-/// The same of a directory.
 pub(super) fn not_answered(limit: Duration) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("its file system has not answered for {} s", limit.as_secs()))
 }
@@ -189,7 +187,6 @@ pub(super) fn redirect_message(head: &Parts) -> Option<String> {
     ))
 }
 
-/// A body in one short line.
 pub(super) fn one_line(body: &str) -> String {
     Answer::read(body).one_line(body)
 }

@@ -85,7 +85,6 @@ impl Staged {
         Ok(Staged { file, directory, at, name, to: to.to_owned(), is_removed: AtomicBool::new(false) })
     }
 
-    /// Writes the blocks at an offset.
     pub(super) fn write(&self, mut from: u64, blocks: &[Bytes], progress: &Progress) -> io::Result<()> {
         for piece in blocks.iter().flat_map(|block| block.chunks(STEP)) {
             self.file.write_all_at(piece, from)?;

@@ -20,7 +20,6 @@ const POLL: Duration = Duration::from_millis(10);
 pub struct Upload {
     store: Arc<Store>,
     key: String,
-    /// Bytes of the parts so far.
     size: u64,
     /// `None` once finished.
     to: Option<Place>,

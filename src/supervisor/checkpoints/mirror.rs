@@ -168,8 +168,7 @@ impl Mirror {
         Ok(mirror)
     }
 
-    /// Opens both read-only: nothing is claimed or created, and an absent store counts as empty. Errors: as
-    /// [`Mirror::open`].
+    /// Opens both read-only: nothing is claimed or created, and an absent store counts as empty.
     pub async fn open_to_look(mut config: Config) -> Result<Mirror, Failure> {
         config.role = Role::Looks;
         if let Some(store) = &config.store {
@@ -256,8 +255,7 @@ impl Mirror {
         lines.into_iter().for_each(|line| self.note(line));
     }
 
-    /// Deletes what retention does not keep, and old orphans and temporary files; `dry` only lists them. Errors: the store
-    /// fails.
+    /// Deletes what retention does not keep, and old orphans and temporary files; `dry` only lists them.
     pub async fn prune(&self, dry: bool) -> Result<Pruned, StoreError> {
         match &self.remote {
             Some(remote) => self.retiring.prune(remote, dry).await,
@@ -292,7 +290,6 @@ impl Mirror {
         if self.in_gang.follows_chief { self.config.chiefs_store.clone() } else { self.config.store.clone() }
     }
 
-    /// The attempt that this run has claimed.
     pub(crate) fn attempt(&self) -> Option<&Attempt> {
         self.remote.as_ref().and_then(Remote::attempt)
     }
@@ -313,7 +310,6 @@ impl Mirror {
         self.history.known.iter().any(|stamp| *stamp < last.stamp && !self.history.bad.contains(stamp))
     }
 
-    /// A clause for log lines about the last commit.
     pub(crate) fn last_commit_clause(&self) -> String {
         match self.last.as_ref().map(|last| last.step) {
             Some(Some(step)) => format!("the last commit (step {step}) remains"),
@@ -322,7 +318,6 @@ impl Mirror {
         }
     }
 
-    /// Logs a line that is not part of an outcome.
     pub(crate) fn note(&self, line: String) {
         (self.config.note)(&line);
     }

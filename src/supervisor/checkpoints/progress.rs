@@ -74,14 +74,12 @@ impl Listeners {
         }
     }
 
-    /// A restore of `all` bytes begins.
     pub(crate) fn begin(&self, all: u64) {
         self.on_progress.replace(self.restore.as_ref().map(|begin| begin()));
         self.done.set(0);
         self.all.set(all);
     }
 
-    /// `more` bytes have been restored.
     pub(crate) fn moved(&self, more: u64) {
         self.done.set(self.done.get() + more);
         if let Some(on_progress) = &*self.on_progress.borrow() {
@@ -107,7 +105,6 @@ fn lines(what: &'static str, say: fn(String)) -> OnProgress {
     })
 }
 
-/// The same in the log.
 pub(crate) fn log_lines(what: &'static str) -> OnProgress {
     lines(what, |line| tracing::info!("{line}"))
 }

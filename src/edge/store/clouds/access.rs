@@ -42,13 +42,11 @@ impl fmt::Debug for Access {
 }
 
 impl Access {
-    /// For this environment. `allows_http`: plain http is allowed to every address. `timeout`: how long an operation may
-    /// move no byte.
+    /// `allows_http`: plain http is allowed to every address. `timeout`: how long an operation may move no byte.
     pub fn new(env: Env, allows_http: bool, timeout: Duration) -> Access {
         Access { env, meter: Meter::default(), allows_http, timeout }
     }
 
-    /// The counters of the store's operations.
     pub(in crate::edge::store) fn meter(&self) -> &Meter {
         &self.meter
     }

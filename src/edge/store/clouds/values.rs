@@ -15,7 +15,6 @@ use crate::edge::store::error::Failed;
 
 type Check = fn(&str, &str) -> Result<(), Failed>;
 
-/// What the values of some variables must be.
 const CHECKS: [(Check, &[&str]); 2] = [
     (
         address,
@@ -123,7 +122,6 @@ fn check_links(name: &str, path: &str) -> Result<(), Failed> {
         Err(error) if trusted_open::is_refused(&error) => {
             Err(Failed::of_credentials(format!("{name}={path} cannot be used: {error}")))
         }
-        // The crate reports other errors.
         _ => Ok(()),
     }
 }

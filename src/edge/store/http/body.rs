@@ -13,7 +13,6 @@ use crate::edge::store::http::progress::Progress;
 
 /// Limit for small responses and for the text of a refusal, bytes.
 pub(super) const ANSWER: usize = 64 << 10;
-/// Bytes passed to a connection at a time.
 const PIECE: usize = 64 << 10;
 
 /// The body of a request, passed to its connection in pieces.
@@ -69,7 +68,6 @@ pub(in crate::edge::store) struct ResponseBody {
     pub(super) host: String,
     /// Bytes until the limit.
     pub(super) left: usize,
-    /// Whether it is not a refusal.
     pub(super) is_good: bool,
     pub(super) progress: Progress,
 }

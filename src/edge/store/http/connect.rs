@@ -58,7 +58,6 @@ pub(in crate::edge::store) fn options() -> ClientOptions {
     ClientOptions::new().with_connect_timeout(CONNECT)
 }
 
-/// Makes clients for `object_store`.
 #[derive(Debug)]
 pub(in crate::edge::store) struct Connector(pub(in crate::edge::store) Access);
 
@@ -75,7 +74,6 @@ impl HttpConnector for Connector {
 struct Service {
     access: Access,
     connect: Duration,
-    /// Created on first use.
     client: OnceLock<Client<HttpsConnector<Tcp>, RequestBody>>,
 }
 
@@ -92,7 +90,6 @@ impl HttpService for Service {
         let is_get = *request.method() == Method::GET;
         let left = match &roots {
             Some(_) if is_get => LISTING,
-            // Data is read in pieces.
             None if is_get && !self.is_metadata() => usize::MAX,
             _ => ANSWER,
         };

@@ -16,7 +16,6 @@ task_local! {
     static CURRENT: Progress;
 }
 
-/// The operations of one store.
 #[derive(Debug, Clone, Default)]
 pub(in crate::edge::store) struct Meter(Arc<Counts>);
 

@@ -6,8 +6,7 @@ use crate::rules::checkpoint::Entry;
 use crate::rules::store::archive::{Load, loads};
 use crate::rules::store::names::{Stamp, data_key};
 
-/// The objects to upload, with their keys. `gathers`: whether small files may share one; `home`: the prefix in the store for
-/// a file's data.
+/// The objects to upload and their keys. `gathers`: small files may share one; `home`: the prefix for a file's data.
 pub(crate) fn outgoing<'a>(
     entries: &[&'a Entry],
     stamp: &Stamp,

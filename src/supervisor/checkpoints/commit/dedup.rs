@@ -1,5 +1,4 @@
-//! Files that are unchanged since the last commit are not uploaded again, even if they were renamed. The manifest names their
-//! old key.
+//! Files that are unchanged since the last commit, even if renamed, are not sent again. The manifest names their old key.
 
 use std::collections::HashMap;
 
@@ -40,7 +39,6 @@ pub(crate) struct Known {
     sent: Vec<Sent>,
     by_path: HashMap<String, usize>,
     by_file: HashMap<(u64, u64), usize>,
-    /// The store may have lost some.
     is_distrusted: bool,
 }
 

@@ -14,18 +14,15 @@ use crate::edge::transfer::buffer_pool::Pool;
 use crate::rules::store::archive::LONGEST;
 use crate::supervisor::checkpoints::directory::sums::Sums;
 
-/// The maximum in bytes: three of the largest whole objects, or six parts. With more, mapping fresh pages takes longer than
-/// the store.
+/// Three of the largest whole objects, or six parts. With more, mapping fresh pages takes longer than the store.
 const MOST: u64 = 192 << 20;
 /// One part; servers require at least 5 MiB.
 const LEAST: u64 = 8 << 20;
 /// A transfer uses this fraction (1/4) of the free memory: the trainer may need some, and the kernel buffers what is sent.
 const SHARE: u64 = 4;
-/// The unit of the limit.
 const UNIT: u64 = 1 << 20;
 /// Bytes of a large buffer; divides [`CHUNK`](crate::rules::store::manifest::CHUNK).
 const BLOCK: u64 = 4 << 20;
-/// Bytes of a small buffer.
 const SMALL: u64 = 256 << 10;
 /// An archive counts as this many, because more archives at once do not speed up a store.
 const ARCHIVE_WEIGHT: u64 = 3;
@@ -66,7 +63,6 @@ impl Memory {
         self.hold_units(units_of(length)).await
     }
 
-    /// Waits until an archive may be read and sent.
     pub(crate) async fn hold_archive(&self) -> Option<SemaphorePermit<'_>> {
         self.hold_units(ARCHIVE_WEIGHT * units_of(LONGEST)).await
     }

@@ -263,7 +263,6 @@ pub(crate) fn without_data(entries: &[&Entry]) -> Vec<Sent> {
     entries.iter().filter_map(sent).collect()
 }
 
-/// The directories with unusual modes.
 pub(crate) fn unusual_directories(entries: &[&Entry]) -> Vec<Sent> {
     let unusual = entries.iter().filter(|entry| entry.kind == Kind::Directory && entry.mode != ORDINARY);
     unusual.map(|entry| Sent::of(entry, ItemKind::Directory)).collect()

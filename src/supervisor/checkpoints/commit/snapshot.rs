@@ -31,8 +31,7 @@ const MEASURED_BYTES: u64 = 1 << 20;
 const TREE: &str = "tree";
 
 impl Mirror {
-    /// Commits what is new and ready. Calls `progress` with the bytes done and the bytes in all. [`Mirror::retire`] deletes
-    /// old commits.
+    /// Commits what is new and ready. Calls `progress` with the bytes done and the bytes in all.
     pub async fn commit(&mut self, ask: &Ask, progress: &dyn Fn(u64, u64)) -> Outcome {
         let done = match ask.limit {
             None => match self.try_commit(ask, progress).await {
@@ -324,8 +323,7 @@ impl Mirror {
         self.listeners.emit(Event::Mirrored(Mirrored::Behind(steps)));
     }
 
-    /// How far the store was behind the directory at the last look: steps, if both are known, and for how long. `None`: not
-    /// at all.
+    /// How far the store was behind the directory at the last look: steps, if known, and for how long. `None`: not at all.
     pub(crate) fn behind(&self) -> Option<(Option<u64>, Duration)> {
         let (step, since) = self.seen.waiting?;
         let committed = self.last.as_ref().and_then(|last| last.step);

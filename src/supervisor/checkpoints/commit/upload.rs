@@ -118,8 +118,7 @@ impl Mirror {
         carried.map(item).collect()
     }
 
-    /// Fails if a unit has files that were not copied. Deleted files are allowed. Returns the units' directories with unusual
-    /// modes.
+    /// Fails if a unit has files that were not copied. Returns the units' directories with unusual modes.
     async fn check_for_new_files(&self, plan: &Plan) -> Result<Vec<Sent>, Stop> {
         let listing = self.followed().await.map_err(|error| self.config.unreadable(&error))?;
         let mut units = Vec::new();

@@ -33,10 +33,8 @@ pub(crate) struct How {
 }
 
 impl How {
-    /// No process writes.
     pub(crate) const AT_REST: How = How { writer: Writer::Finished, settle: Duration::ZERO, died_ns: None };
 
-    /// Processes may write.
     pub(crate) fn running(settle: Duration) -> How {
         How { writer: Writer::Running, settle, died_ns: None }
     }
@@ -74,8 +72,7 @@ impl Watcher {
         }
     }
 
-    /// The state of the directory and the plan of a commit. Errors: the directory cannot be read. The same holds for the
-    /// methods below.
+    /// The state of the directory and the plan of a commit. Errors, here and below: the directory cannot be read.
     pub(crate) async fn look(&self, how: How) -> io::Result<Look> {
         self.with(how, |tracker, facts| tracker.look(facts)).await
     }
@@ -157,7 +154,6 @@ impl Watcher {
         known.beside = known.walked.clone();
     }
 
-    /// The files at the last commit or restore.
     pub(crate) fn beside(&self) -> Beside {
         self.lock().beside.clone()
     }
@@ -173,7 +169,6 @@ impl Watcher {
         .await
     }
 
-    /// The last commit of this directory.
     pub(crate) fn last(&self) -> Option<Committed> {
         self.lock().tracker.last().cloned()
     }

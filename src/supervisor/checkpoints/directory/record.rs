@@ -26,7 +26,6 @@ pub(crate) struct Record {
     pub(crate) attempt: Option<Attempt>,
     /// The commit; `None`: no commit.
     pub(crate) stamp: Option<Stamp>,
-    /// The hash in the commit's name.
     pub(crate) hash: Option<String>,
     /// Its parts, and its files with their entries in the directory.
     pub(crate) committed: Committed,

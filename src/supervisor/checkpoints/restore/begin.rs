@@ -158,7 +158,6 @@ impl Mirror {
         self.watcher.begin(last).await.map_err(|error| self.config.unusable(&error))
     }
 
-    /// The checkpoint to resume from in the present directory.
     pub(crate) async fn resume_here(&self) -> Result<Option<Resume>, Failure> {
         let found = self.watcher.resume().await.map_err(|error| self.config.unusable(&error))?;
         let Some(found) = found else { return Ok(None) };

@@ -39,7 +39,6 @@ enum Considered {
     Chosen,
     /// It has another step than requested.
     OfAnotherStep,
-    /// Why it cannot be restored.
     Rejected(String),
 }
 
@@ -173,7 +172,6 @@ impl Mirror {
         self.last = Some(LastCommit::of(name, manifest.step));
     }
 
-    /// Commits to choose from.
     pub(crate) async fn choices(&mut self, remote: &Remote, which: Which) -> Result<Vec<CommitName>, Failure> {
         let saw_commits = remote.claim.as_ref().is_some_and(|claim| claim.saw_commits);
         let listed = match which {

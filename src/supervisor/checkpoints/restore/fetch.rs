@@ -27,7 +27,6 @@ use crate::supervisor::checkpoints::failure::{Failure, Refusal};
 use crate::supervisor::checkpoints::progress::Listeners;
 use crate::supervisor::checkpoints::store::commits::{lack, sizes};
 
-/// Chunks of one file in transfer at once.
 const CHUNKS_AT_ONCE: usize = 8;
 
 /// The resources that the files of one commit share.
@@ -39,7 +38,6 @@ struct Resources {
     /// Permits for a run of an archive.
     turns_of_a_run: u32,
     pool: Pool,
-    /// For runs of archives.
     runs: Pool,
     /// For chunks of large files.
     lanes: Lanes,
@@ -220,7 +218,6 @@ fn is_whole(item: &Item, bytes: &[u8]) -> bool {
     sums.are_of(item)
 }
 
-/// Writes a file with its size, permission bits and modification time.
 fn write_small(dir: &Beneath, to: &str, bytes: &[u8], item: &Item) -> io::Result<()> {
     let file = dir.create_file(to)?;
     write_sparsely(&file, 0, bytes)?;

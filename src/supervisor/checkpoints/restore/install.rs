@@ -135,8 +135,7 @@ impl Mirror {
         blocking(move || walk::walk(&dir)).await
     }
 
-    /// The paths that a restore of this commit moves aside. If other nodes may use the directory, files outside this commit
-    /// stay.
+    /// The paths that a restore moves aside. In a directory of several nodes, files outside this commit stay.
     pub(crate) fn moves(&self, listing: &Listing, manifest: &Manifest, equal: &HashSet<String>) -> Vec<String> {
         to_move(listing, manifest, equal, &self.config.options.exclusions, !self.config.has_other_nodes)
     }
@@ -166,9 +165,8 @@ impl Mirror {
     }
 }
 
-/// The paths that a restore moves aside: files that differ from the commit, and, with `extras`, files that are not in it.
-/// Files that are excluded from commits stay, unless they are in the way. A directory of which everything is moved is moved
-/// as one.
+/// The paths that a restore moves aside: files that differ from the commit, and, with `extras`, files that are not in it and
+/// not excluded from commits. A directory of which everything is moved is moved as one.
 fn to_move(
     listing: &Listing,
     manifest: &Manifest,
@@ -219,12 +217,10 @@ fn whole_directories(listing: &Listing, moved: &[&str], parents: &HashSet<&str>)
     whole.into_iter().collect()
 }
 
-/// The installation of fetched files.
 struct Install {
     dir: Arc<Beneath>,
     node: u32,
     attempt: String,
-    /// The paths to move aside.
     moves: Vec<String>,
     /// The listing from before the fetch.
     before: Listing,

@@ -14,7 +14,6 @@ use crate::rules::store::manifest::{Item, ItemKind, Manifest};
 use crate::supervisor::checkpoints::directory::sums::Sums;
 use crate::supervisor::checkpoints::mirror::Mirror;
 
-/// Bytes read at a time.
 const PART: u64 = 8 << 20;
 
 /// Paths of the manifest's files and links that the directory has unchanged: with equal size and checksum, or equal target.
@@ -61,7 +60,6 @@ fn is_equal_link(item: &Item, listing: &Listing) -> bool {
     matches!((now, &item.target), (Some(Kind::Symlink(now)), Some(target)) if now == target)
 }
 
-/// Whether a file has the checksum of the manifest.
 fn is_equal(file: &File, item: &Item) -> io::Result<bool> {
     let (mut sums, mut at) = (Sums::default(), 0);
     while at < item.size {

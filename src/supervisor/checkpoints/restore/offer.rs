@@ -17,9 +17,7 @@ use crate::supervisor::checkpoints::restore::offered::Source;
 use crate::supervisor::checkpoints::store::claim::Remote;
 use crate::supervisor::checkpoints::store::commits::judge;
 
-/// Commits that are checked at once.
 const AT_ONCE: usize = 4;
-/// The maximum of commits to check.
 const MOST_COMMITS: usize = 32;
 
 /// The prefix of the file in the leader's checkpoint directory that shows the other nodes whether they share it.
@@ -132,7 +130,6 @@ impl Mirror {
         !self.is_chief() && (self.in_gang.follows_chief || matches!(mode, Some(Mode::Chief | Mode::Shared)))
     }
 
-    /// Whether this node commits the directory.
     pub(crate) fn may_commit(&self) -> bool {
         let of_gang = || self.in_gang.directory_counts && !self.leaves_commits_to_chief();
         self.config.role != Role::Watches && (self.config.gang.is_none() || of_gang())

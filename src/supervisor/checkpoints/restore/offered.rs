@@ -12,7 +12,6 @@ pub(crate) enum Source {
     Directory,
     /// An older checkpoint in the directory.
     Unit(String),
-    /// A commit.
     Store(CommitName),
 }
 

@@ -120,7 +120,6 @@ impl Mirror {
 struct RollingBack {
     dir: Arc<Beneath>,
     rollback: Rollback,
-    /// The items to put back.
     items: Vec<Item>,
     attempt: String,
 }

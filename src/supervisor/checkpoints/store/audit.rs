@@ -13,7 +13,6 @@ use crate::supervisor::checkpoints::directory::sums::Sums;
 use crate::supervisor::checkpoints::mirror::Mirror;
 use crate::supervisor::checkpoints::store::commits::{commits, lack, read, sizes};
 
-/// The maximum of objects that are read at once.
 const AT_ONCE: usize = 8;
 
 /// The audit of one commit.
@@ -123,7 +122,6 @@ async fn leave_out_gone(store: &Store, all: &mut Vec<Audited>) -> Result<(), Sto
     Ok(())
 }
 
-/// The problem of a file whose object was read.
 fn differs(item: &Item, read: &Result<Sums, String>) -> Option<String> {
     let path = &item.path;
     let (now, then) = match read {

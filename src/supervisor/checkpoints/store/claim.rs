@@ -30,7 +30,6 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
-    /// This run's attempt; `None` if it does not commit.
     pub(crate) fn attempt(&self) -> Option<&Attempt> {
         self.claim.as_ref().map(|claim| &claim.attempt)
     }
@@ -68,7 +67,6 @@ pub(crate) struct Claim {
     pub(crate) body: Vec<u8>,
     /// Whether put-if-absent works, so that two runs never claim the same number.
     pub(crate) honest: bool,
-    /// Whether the store had commits.
     pub(crate) saw_commits: bool,
 }
 

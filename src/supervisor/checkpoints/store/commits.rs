@@ -10,7 +10,6 @@ use crate::rules::store::manifest::{Item, LIMIT, Manifest};
 use crate::rules::store::names::{ATTEMPTS, Attempt, COMMITS, CommitName, prefix_of_data};
 use crate::supervisor::checkpoints::failure::Stop;
 
-/// Every claimed attempt.
 pub(crate) async fn attempts(store: &Store) -> Result<Vec<Attempt>, StoreError> {
     let objects = store.list(ATTEMPTS).await?;
     Ok(objects.iter().filter_map(|o| Attempt::from_key(&o.key)).collect())

@@ -18,7 +18,6 @@ pub(crate) const SOON: Duration = Duration::from_secs(5);
 pub(crate) const AT_ONCE: Duration = Duration::from_secs(1);
 
 impl Remote {
-    /// Whether the store answers soon.
     pub(crate) async fn answers(&self) -> bool {
         match tokio::time::timeout(SOON, attempts(&self.store)).await {
             Err(_) => false,
@@ -35,8 +34,7 @@ impl Remote {
         }
     }
 
-    /// Fails if a newer run has taken over. Nothing is being sent, so a slow store is not waited for; `left` is the time
-    /// that is left.
+    /// Fails if a newer run has taken over. A slow store is not waited for; `left` is the time that is left.
     pub(crate) async fn give_way(&self, left: Option<Duration>) -> Result<(), Stop> {
         let time_limit = left.map_or(AT_ONCE, |left| AT_ONCE.min(left / 4));
         match tokio::time::timeout(time_limit, self.overtaken()).await {

@@ -220,7 +220,6 @@ impl Retiring {
         Ok(Going { commits: going, left })
     }
 
-    /// Deletes a commit and these keys of its data.
     pub(crate) async fn delete(&self, store: &Store, name: &CommitName, keys: Vec<String>) -> Result<(), StoreError> {
         // After an interruption the next turn deletes the rest.
         self.left_over.borrow_mut().insert(name.clone(), keys.clone());
@@ -237,7 +236,6 @@ impl Retiring {
 pub(crate) fn data_of(name: &CommitName, manifest: Option<&Manifest>, stays: impl Fn(&str) -> bool) -> Vec<String> {
     let is_its = |key: &str| stamp_of_data(key).is_some_and(|stamp| stamp <= name.stamp);
     let files = manifest.into_iter().flat_map(Manifest::regular);
-    // An object may hold many files.
     let keys: BTreeSet<&String> = files.map(|i| &i.key).filter(|key| is_its(key) && !stays(key)).collect();
     keys.into_iter().cloned().collect()
 }
