@@ -1,5 +1,5 @@
-//! A port that the gang's leader has while no trainer wants it. No connection there outlives the listener, and no caller says
-//! anything before the leader has, because a trainer may have the port by then.
+//! A port that the gang's leader borrows while no trainer uses it. No connection outlives the listener. A caller sends nothing
+//! before it has received the leader's banner, because a trainer may have the port.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -15,51 +15,52 @@ use super::tcp_connect::addresses;
 use crate::rules::gang::handshake::GangKey;
 use crate::rules::gang::wire::{Channel, Direction};
 
-/// The leader's first word.
-const GREETING: &[u8] = b"trainit gang\n";
-/// It comes within this time.
-const TO_GREET: Duration = Duration::from_secs(2);
+/// The leader's first bytes.
+const BANNER: &[u8] = b"trainit gang\n";
+/// The limit for receiving the banner.
+const BANNER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A connection that is reset when it is dropped: nothing of it is left at the port. Errors: as accept(2), setsockopt(2).
+/// Accepts a connection that is reset when it is dropped, so that it does not occupy the port. Errors: as accept(2),
+/// setsockopt(2).
 pub async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
     let (stream, from) = listener.accept().await?;
     stream.set_zero_linger()?;
     Ok((stream, from))
 }
 
-/// A caller that has proven itself.
+/// A caller that has proven the key.
 #[derive(Debug)]
 pub struct Proven {
     stream: TcpStream,
     channel: Channel,
 }
 
-/// The leader's side: lets a caller prove itself. Errors: why the caller is no member.
-pub async fn greet(mut stream: TcpStream, key: &GangKey, silence: Duration) -> Result<Proven, NoLink> {
-    stream.write_all(GREETING).await.map_err(|error| NoLink::Stranger(error.to_string()))?;
+/// The leader's side of the handshake, after the banner. Errors: why the caller is not a member.
+pub async fn authenticate(mut stream: TcpStream, key: &GangKey, silence: Duration) -> Result<Proven, NoLink> {
+    stream.write_all(BANNER).await.map_err(|error| NoLink::NotAgent(error.to_string()))?;
     let session = session(&mut stream, key, silence).await?;
     Ok(Proven { stream, channel: Channel::new(session, Direction::ToMember) })
 }
 
 impl Proven {
-    /// This one message. Errors: the caller is gone.
-    pub async fn tell(mut self, message: &impl Serialize) -> Result<(), NoLink> {
-        let frame = self.channel.frame(message).map_err(|error| NoLink::Stranger(error.to_string()))?;
-        self.stream.write_all(&frame).await.map_err(|error| NoLink::Stranger(error.to_string()))?;
-        // The reset comes after the message: through a forwarder it may overtake it.
+    /// Sends one message and closes the connection. Errors: the caller is gone.
+    pub async fn send(mut self, message: &impl Serialize) -> Result<(), NoLink> {
+        let frame = self.channel.frame(message).map_err(|error| NoLink::NotAgent(error.to_string()))?;
+        self.stream.write_all(&frame).await.map_err(|error| NoLink::NotAgent(error.to_string()))?;
+        // Wait before the reset, because it may overtake the message in a forwarder.
         let _ = timeout(LINGER, self.stream.read(&mut [0])).await;
         Ok(())
     }
 }
 
-/// Whether the leader answers there.
-pub(super) async fn is_greeted(stream: &mut TcpStream) -> bool {
-    let mut first = [0; GREETING.len()];
-    matches!(timeout(TO_GREET, stream.read_exact(&mut first)).await, Ok(Ok(_))) && first == GREETING
+/// Whether the leader's banner is received.
+pub(super) async fn receives_banner(stream: &mut TcpStream) -> bool {
+    let mut first = [0; BANNER.len()];
+    matches!(timeout(BANNER_TIMEOUT, stream.read_exact(&mut first)).await, Ok(Ok(_))) && first == BANNER
 }
 
-/// The address of this machine from which it would reach the host; nothing is sent. The address that a caller has come to may
-/// be that of a forwarder inside the container. Errors: as getaddrinfo(3), socket(2) and connect(2).
+/// The address of this machine on its route to the host; nothing is sent. The local address of an accepted connection may be
+/// that of a forwarder inside the container. Errors: as getaddrinfo(3), socket(2) and connect(2).
 pub async fn own_address(host: &str, port: u16) -> io::Result<IpAddr> {
     let route = |to: SocketAddr| {
         let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
@@ -98,48 +99,48 @@ mod tests {
     }
 
     #[test]
-    fn a_member_hears_the_message_and_a_trainer_can_bind_the_port_as_soon_as_the_leader_lets_go_of_it() {
+    fn a_member_receives_the_message_and_a_trainer_can_bind_the_port_as_soon_as_the_leader_closes_it() {
         block_on(async {
             let ((listener, address), key) = (listener().await, GangKey::derive("token", b"k"));
             let answered = async {
                 let (stream, _) = accept(&listener).await.expect("a connection");
-                greet(stream, &key, SILENCE).await?.tell(&ToMember::Finish).await
+                authenticate(stream, &key, SILENCE).await?.send(&ToMember::Finish).await
             };
-            let hears = async {
+            let receiving = async {
                 let mut link = dial("127.0.0.1", address.port(), true, &key, SILENCE).await?;
                 Ok::<_, NoLink>(link.reader.next::<ToMember>().await)
             };
-            let (answered, heard) = tokio::join!(answered, hears);
-            assert_eq!((answered, heard), (Ok(()), Ok(Ok(ToMember::Finish))));
-            let stranger = TcpStream::connect(address).await.expect("a connection");
+            let (answered, received) = tokio::join!(answered, receiving);
+            assert_eq!((answered, received), (Ok(()), Ok(Ok(ToMember::Finish))));
+            let foreign = TcpStream::connect(address).await.expect("a connection");
             let accepted = accept(&listener).await.expect("a connection");
             let waiting = TcpStream::connect(address).await.expect("a connection that is not accepted");
             drop((accepted, listener));
             // Unlike a listener of the runtime, this one has no SO_REUSEADDR.
             let trainer = TcpSocket::new_v4().expect("a socket");
             trainer.bind(address).expect("no connection is left at the port");
-            drop((stranger, waiting));
+            drop((foreign, waiting));
         });
     }
 
     #[test]
-    fn a_trainer_at_the_port_hears_nothing() {
+    fn a_trainer_at_the_port_receives_nothing() {
         block_on(async {
             let ((trainer, address), key) = (listener().await, GangKey::derive("token", b"k"));
-            let heard = async {
+            let receiving = async {
                 let (mut caller, _) = trainer.accept().await.expect("a connection");
-                caller.write_all(&[b'?'; GREETING.len()]).await.expect("sent");
-                let mut heard = Vec::new();
-                caller.read_to_end(&mut heard).await.map(|_| heard)
+                caller.write_all(&[b'?'; BANNER.len()]).await.expect("sent");
+                let mut received = Vec::new();
+                caller.read_to_end(&mut received).await.map(|_| received)
             };
-            let (heard, refused) = tokio::join!(heard, dial("127.0.0.1", address.port(), true, &key, SILENCE));
-            assert!(heard.is_ok_and(|heard| heard.is_empty()));
+            let (received, refused) = tokio::join!(receiving, dial("127.0.0.1", address.port(), true, &key, SILENCE));
+            assert!(received.is_ok_and(|received| received.is_empty()));
             assert!(matches!(refused, Err(NoLink::Unreachable(_))));
         });
     }
 
     #[test]
-    fn the_own_address_is_the_one_of_the_route_to_the_host() {
+    fn the_own_address_is_that_of_the_route_to_the_host() {
         assert!(block_on(own_address("127.0.0.2", 1)).expect("an address").is_loopback());
     }
 }

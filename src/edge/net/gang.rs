@@ -1,7 +1,7 @@
 //! The gang's connections: TCP, the proof of a common key, then frames in both directions.
 //!
-//! What the frames and the proof are made of is `rules/gang`'s. Deliberately absent: what the messages mean, and when to
-//! dial again.
+//! `rules/gang` defines the frames and the proof. Deliberately absent: the meaning of the messages, and when to connect
+//! again.
 
 #![expect(unsafe_code, reason = "setsockopt and getrandom")]
 
@@ -17,31 +17,31 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-use super::borrowed_port::is_greeted;
+use super::borrowed_port::receives_banner;
 use super::tcp_connect::addresses;
 use crate::rules::gang::handshake::{Challenge, GangKey, Nonce, Open, Proof, VERSION};
 use crate::rules::gang::wire::{Channel, Direction};
 
-/// An unproven connection has this long to prove itself.
-pub const TO_PROVE: Duration = Duration::from_secs(5);
-/// Names and machines that have not answered within this time are tried again later.
-const TO_CONNECT: Duration = Duration::from_secs(5);
-/// Longest message of the handshake, bytes.
+/// The limit for the handshake.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The limit for a name lookup, and for a connect.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest message of the handshake, in bytes.
 const HANDSHAKE_LIMIT: usize = 1024;
-/// What is read at once.
+/// The capacity reserved for one read.
 const CHUNK: usize = 16 << 10;
-/// What a peer may still send while its connection is closed.
+/// The limit for the wait until the other side has closed, too.
 pub(super) const LINGER: Duration = Duration::from_millis(300);
 
-/// Why a connection came to nothing.
+/// Why there is no proven connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoLink {
-    /// No connection, as a clause.
+    /// There is no connection, for the reason in this clause.
     Unreachable(String),
     /// The other side has another key.
     OtherKey,
-    /// The other side is no agent of a gang, as a clause.
-    Stranger(String),
+    /// The other side is not an agent of a gang, for the reason in this clause.
+    NotAgent(String),
 }
 
 /// How a proven connection ended.
@@ -51,20 +51,20 @@ pub enum Cut {
     Closed,
     /// The other side has not acknowledged anything for the time-out.
     Silent,
-    /// It sent what is no frame of this connection.
+    /// An invalid frame was received.
     Broken,
 }
 
 /// A proven connection.
 #[derive(Debug)]
 pub struct Link {
-    /// What comes.
+    /// Receives messages.
     pub reader: Reader,
-    /// What goes.
+    /// Sends messages.
     pub writer: Writer,
 }
 
-/// Frames that come in.
+/// The receiving half of a connection.
 #[derive(Debug)]
 pub struct Reader {
     half: OwnedReadHalf,
@@ -72,7 +72,7 @@ pub struct Reader {
     received: Vec<u8>,
 }
 
-/// Frames that go out.
+/// The sending half of a connection.
 #[derive(Debug)]
 pub struct Writer {
     half: OwnedWriteHalf,
@@ -95,32 +95,32 @@ pub async fn listen(host: &str, port: u16) -> io::Result<TcpListener> {
 /// 16 or 32 random bytes of the kernel. Errors: as getrandom(2).
 pub fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
-    // SAFETY: the buffer is alive for the call and of the length that is told.
+    // SAFETY: the buffer is alive during the call and has the given length.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), N, 0) };
     if usize::try_from(got) == Ok(N) { Ok(bytes) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Connects to a member's leader and proves itself. The name is looked up anew, and each of its addresses is tried. At a
-/// borrowed port it says nothing before the leader has spoken, because a trainer may have the port.
+/// Connects to the leader and proves the key. The name is looked up again, and each of its addresses is tried. At a borrowed
+/// port, nothing is sent before the leader's banner is received, because a trainer may have the port.
 pub async fn dial(host: &str, port: u16, is_borrowed: bool, key: &GangKey, silence: Duration) -> Result<Link, NoLink> {
     let unreachable = |what: String| NoLink::Unreachable(what);
-    let addresses = match timeout(TO_CONNECT, addresses(host, port)).await {
+    let addresses = match timeout(CONNECT_TIMEOUT, addresses(host, port)).await {
         Err(_) => return Err(unreachable("the name servers do not answer".to_owned())),
         Ok(Err(error)) => return Err(unreachable(format!("the name does not resolve ({error})"))),
         Ok(Ok(addresses)) => addresses,
     };
     let mut last = unreachable("the name has no address".to_owned());
     for address in addresses {
-        let failed = match timeout(TO_CONNECT, TcpStream::connect(address)).await {
+        let failed = match timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
             Err(_) => unreachable(format!("{address} does not answer")),
             Ok(Err(error)) => unreachable(format!("{address}: {error}")),
-            Ok(Ok(stream)) => match timeout(TO_PROVE, introduce(stream, is_borrowed, key, silence)).await {
-                Err(_) => NoLink::Stranger(format!("{address} does not answer as an agent does")),
+            Ok(Ok(stream)) => match timeout(HANDSHAKE_TIMEOUT, prove_key(stream, is_borrowed, key, silence)).await {
+                Err(_) => NoLink::NotAgent(format!("{address} does not answer as an agent does")),
                 Ok(Err(failed)) => failed,
                 Ok(Ok(link)) => return Ok(link),
             },
         };
-        // That an agent has another key says more than that another address is dead.
+        // Another key is a more useful reason than a failure at another address.
         if last != NoLink::OtherKey {
             last = failed;
         }
@@ -129,48 +129,48 @@ pub async fn dial(host: &str, port: u16, is_borrowed: bool, key: &GangKey, silen
 }
 
 /// The member's side of the handshake.
-async fn introduce(mut stream: TcpStream, is_borrowed: bool, key: &GangKey, silence: Duration) -> Result<Link, NoLink> {
-    if is_borrowed && !is_greeted(&mut stream).await {
+async fn prove_key(mut stream: TcpStream, is_borrowed: bool, key: &GangKey, silence: Duration) -> Result<Link, NoLink> {
+    if is_borrowed && !receives_banner(&mut stream).await {
         return Err(NoLink::Unreachable("no agent answers there; a trainer may have the port".to_owned()));
     }
-    prepare(&stream, silence);
-    let lost = |error: io::Error| NoLink::Stranger(format!("it ends the connection ({error})"));
+    set_options(&stream, silence);
+    let lost = |error: io::Error| NoLink::NotAgent(format!("it ends the connection ({error})"));
     let open = Open { version: VERSION, nonce: nonce().map_err(lost)? };
-    tell(&mut stream, &open).await.map_err(lost)?;
+    send(&mut stream, &open).await.map_err(lost)?;
     let challenge: Challenge = receive(&mut stream).await.map_err(lost)?;
     let Some(proof) = key.prove(&open, &challenge) else {
-        // The leader is to hear of it as well: no key makes this proof.
-        let _ = tell(&mut stream, &Proof { mac: [0; 32] }).await;
+        // This invalid proof lets the leader report the other key, too.
+        let _ = send(&mut stream, &Proof { mac: [0; 32] }).await;
         return Err(NoLink::OtherKey);
     };
-    tell(&mut stream, &proof).await.map_err(lost)?;
+    send(&mut stream, &proof).await.map_err(lost)?;
     let session = key.session(&open, &challenge);
     Ok(Link::new(stream, session, Direction::ToMember, Direction::ToLeader))
 }
 
 /// The leader's side of the handshake, with a time limit.
-pub async fn greet(mut stream: TcpStream, key: &GangKey, silence: Duration) -> Result<Link, NoLink> {
+pub async fn authenticate(mut stream: TcpStream, key: &GangKey, silence: Duration) -> Result<Link, NoLink> {
     let session = session(&mut stream, key, silence).await?;
     Ok(Link::new(stream, session, Direction::ToLeader, Direction::ToMember))
 }
 
-/// The session key, once the caller has proven itself.
+/// The session key, after the caller has proven the key.
 pub(super) async fn session(stream: &mut TcpStream, key: &GangKey, silence: Duration) -> Result<[u8; 32], NoLink> {
-    match timeout(TO_PROVE, examine(stream, key, silence)).await {
-        Ok(examined) => examined,
-        Err(_) => Err(NoLink::Stranger("it says nothing".to_owned())),
+    match timeout(HANDSHAKE_TIMEOUT, check_key(stream, key, silence)).await {
+        Ok(session) => session,
+        Err(_) => Err(NoLink::NotAgent("it has not completed the handshake in time".to_owned())),
     }
 }
 
-async fn examine(stream: &mut TcpStream, key: &GangKey, silence: Duration) -> Result<[u8; 32], NoLink> {
-    prepare(stream, silence);
-    let lost = |error: io::Error| NoLink::Stranger(error.to_string());
+async fn check_key(stream: &mut TcpStream, key: &GangKey, silence: Duration) -> Result<[u8; 32], NoLink> {
+    set_options(stream, silence);
+    let lost = |error: io::Error| NoLink::NotAgent(error.to_string());
     let open: Open = receive(stream).await.map_err(lost)?;
     if open.version != VERSION {
-        return Err(NoLink::Stranger(format!("it speaks version {} of the protocol, not {VERSION}", open.version)));
+        return Err(NoLink::NotAgent(format!("it uses version {} of the protocol, not {VERSION}", open.version)));
     }
     let challenge = key.challenge(&open, nonce().map_err(lost)?);
-    tell(stream, &challenge).await.map_err(lost)?;
+    send(stream, &challenge).await.map_err(lost)?;
     let proof: Proof = receive(stream).await.map_err(lost)?;
     if !key.accepts(&open, &challenge, &proof) {
         return Err(NoLink::OtherKey);
@@ -182,8 +182,8 @@ fn nonce() -> io::Result<Nonce> {
     random()
 }
 
-/// A message of the handshake: its length in four bytes, then JSON.
-async fn tell(stream: &mut TcpStream, message: &impl Serialize) -> io::Result<()> {
+/// Sends a message of the handshake: its length in four bytes, then JSON.
+async fn send(stream: &mut TcpStream, message: &impl Serialize) -> io::Result<()> {
     let json = serde_json::to_vec(message)?;
     let length = u32::try_from(json.len()).map_err(io::Error::other)?;
     stream.write_all(&[&length.to_be_bytes()[..], &json].concat()).await
@@ -192,19 +192,20 @@ async fn tell(stream: &mut TcpStream, message: &impl Serialize) -> io::Result<()
 async fn receive<T: DeserializeOwned>(stream: &mut TcpStream) -> io::Result<T> {
     let length = stream.read_u32().await? as usize;
     if length > HANDSHAKE_LIMIT {
-        return Err(io::Error::new(ErrorKind::InvalidData, "what it says is no handshake"));
+        return Err(io::Error::new(ErrorKind::InvalidData, "it does not send a handshake message"));
     }
     let mut json = vec![0; length];
     stream.read_exact(&mut json).await?;
-    serde_json::from_slice(&json).map_err(|_| io::Error::new(ErrorKind::InvalidData, "what it says is no handshake"))
+    serde_json::from_slice(&json)
+        .map_err(|_| io::Error::new(ErrorKind::InvalidData, "it does not send a handshake message"))
 }
 
-/// Small messages go at once, and a peer that acknowledges nothing for so long is given up. Where the kernel refuses
-/// either, beats and leases do the same, later.
-fn prepare(stream: &TcpStream, silence: Duration) {
+/// Disables the delay of small messages, and sets the time-out for a peer that acknowledges nothing. If the kernel refuses
+/// either, beats and leases detect the loss, later.
+fn set_options(stream: &TcpStream, silence: Duration) {
     let _ = stream.set_nodelay(true);
     let millis = libc::c_uint::try_from(silence.as_millis()).unwrap_or(libc::c_uint::MAX);
-    // SAFETY: the value is alive for the call and of the length that is told; the descriptor is open.
+    // SAFETY: the value is alive during the call and has the given length; the descriptor is open.
     unsafe {
         libc::setsockopt(
             stream.as_raw_fd(),
@@ -217,17 +218,17 @@ fn prepare(stream: &TcpStream, silence: Duration) {
 }
 
 impl Link {
-    fn new(stream: TcpStream, session: [u8; 32], comes: Direction, goes: Direction) -> Link {
+    fn new(stream: TcpStream, session: [u8; 32], received: Direction, sent: Direction) -> Link {
         let (read, write) = stream.into_split();
         Link {
-            reader: Reader { half: read, channel: Channel::new(session, comes), received: Vec::new() },
-            writer: Writer { half: write, channel: Channel::new(session, goes) },
+            reader: Reader { half: read, channel: Channel::new(session, received), received: Vec::new() },
+            writer: Writer { half: write, channel: Channel::new(session, sent) },
         }
     }
 }
 
 impl Reader {
-    /// The next message. Dropped before its end, it loses nothing.
+    /// The next message. Cancel safe.
     pub async fn next<T: DeserializeOwned>(&mut self) -> Result<T, Cut> {
         loop {
             match self.channel.take(&mut self.received) {
@@ -245,7 +246,7 @@ impl Reader {
         }
     }
 
-    /// Waits until the other side has closed as well, for a moment: closed at once, what was sent last might be lost.
+    /// Waits until the other side has closed, too, within a limit: an immediate close could lose the last message.
     pub async fn drain(mut self) {
         let rest = async {
             loop {
@@ -261,7 +262,7 @@ impl Reader {
 }
 
 impl Writer {
-    /// Sends messages in one go. Errors: how the connection ended.
+    /// Sends messages in one write. Errors: how the connection ended.
     pub async fn send(&mut self, messages: &[impl Serialize]) -> Result<(), Cut> {
         let mut bytes = Vec::new();
         for message in messages {
@@ -273,7 +274,7 @@ impl Writer {
         })
     }
 
-    /// Says that nothing more comes.
+    /// Closes the sending half.
     pub async fn close(mut self) {
         let _ = self.half.shutdown().await;
     }
@@ -290,19 +291,19 @@ mod tests {
         crate::edge::transfer::blocking::runtime(false).expect("a runtime").block_on(future)
     }
 
-    async fn both(ours: &str, theirs: &str) -> (Result<Link, NoLink>, Result<Link, NoLink>) {
-        let (ours, theirs) = (GangKey::derive("token", ours.as_bytes()), GangKey::derive("token", theirs.as_bytes()));
+    async fn both(leader: &str, member: &str) -> (Result<Link, NoLink>, Result<Link, NoLink>) {
+        let [leader, member] = [leader, member].map(|key| GangKey::derive("token", key.as_bytes()));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("an address").port();
-        let greeted = async {
+        let accepted = async {
             let (stream, _) = listener.accept().await.expect("a connection");
-            greet(stream, &ours, SILENCE).await
+            authenticate(stream, &leader, SILENCE).await
         };
-        tokio::join!(greeted, dial("127.0.0.1", port, false, &theirs, SILENCE))
+        tokio::join!(accepted, dial("127.0.0.1", port, false, &member, SILENCE))
     }
 
     #[test]
-    fn agents_with_one_key_hear_each_other_and_see_the_end() {
+    fn agents_with_one_key_exchange_messages_and_detect_the_close() {
         block_on(async {
             let (leader, member) = both("k", "k").await;
             let (mut leader, mut member) = (leader.expect("a link"), member.expect("a link"));
@@ -317,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_that_is_published_on_loopback_listens_there_only() {
+    fn a_leader_with_a_loopback_name_listens_on_loopback_only() {
         let bound = |host| {
             let listener = block_on(async { listen(host, 0).await.map(|listener| listener.local_addr()) });
             listener.expect("a port").expect("an address").ip()
@@ -333,15 +334,15 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_is_no_agent_is_a_stranger() {
+    fn a_caller_that_is_not_an_agent_is_refused() {
         block_on(async {
             let key = GangKey::derive("token", b"k");
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
             let address = listener.local_addr().expect("an address");
-            let mut stranger = TcpStream::connect(address).await.expect("a connection");
-            stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").await.expect("sent");
+            let mut caller = TcpStream::connect(address).await.expect("a connection");
+            caller.write_all(b"GET / HTTP/1.1\r\n\r\n").await.expect("sent");
             let (stream, _) = listener.accept().await.expect("a connection");
-            assert!(matches!(greet(stream, &key, SILENCE).await, Err(NoLink::Stranger(_))));
+            assert!(matches!(authenticate(stream, &key, SILENCE).await, Err(NoLink::NotAgent(_))));
         });
     }
 }

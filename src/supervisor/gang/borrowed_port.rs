@@ -1,4 +1,4 @@
-//! The rendezvous port while the leader has it: a caller that proves itself there learns where the leader itself listens.
+//! The rendezvous port while the leader borrows it: a caller that proves the key there gets the leader's own address.
 
 use std::future::pending;
 use std::io;
@@ -12,31 +12,31 @@ use futures_util::stream::FuturesUnordered;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep_until};
 
-use super::listener::{Places, Unproven};
+use super::listener::{Slots, Unproven};
 use crate::edge::clock::Clock;
-use crate::edge::net::borrowed_port::{accept, greet, own_address};
+use crate::edge::net::borrowed_port::{accept, authenticate, own_address};
 use crate::edge::net::gang::{NoLink, listen};
 use crate::rules::gang::handshake::GangKey;
 use crate::rules::gang::message::{Referral, ToMember};
 use crate::rules::gang::place::Place;
 
-/// Before the next try where a trainer still has the port, or no connection can be taken.
+/// The pause before a retry if a trainer still has the port, or accept fails.
 const PAUSE: Duration = Duration::from_millis(200);
-/// A port that cannot be had for so long is told of.
-const TO_TELL: Duration = Duration::from_secs(5);
+/// A port that cannot be bound for this long is logged.
+const WARN_AFTER: Duration = Duration::from_secs(5);
 
-/// The gang's own port, and where it is reached if it is not the published one.
+/// Opens the gang's own port. Returns its address, too, if it is not the published one.
 pub(super) async fn open(place: &Place) -> io::Result<(TcpListener, Option<Referral>)> {
     if !place.is_borrowed {
         return Ok((listen(&place.host, place.port).await?, None));
     }
     let ip = own_address(&place.host, place.port).await?;
-    let door = listen(&ip.to_string(), 0).await?;
-    let port = door.local_addr()?.port();
-    Ok((door, Some(Referral { ip, port })))
+    let listener = listen(&ip.to_string(), 0).await?;
+    let port = listener.local_addr()?.port();
+    Ok((listener, Some(Referral { ip, port })))
 }
 
-/// A caller at the borrowed port that is no member; none comes where no port is borrowed.
+/// The next caller at the borrowed port that is not a member. Without a borrowed port, it never returns.
 pub(super) async fn next_refused(borrowed: &mut Option<BorrowedPort>) -> (SocketAddr, NoLink) {
     match borrowed {
         Some(port) => port.next_refused().await,
@@ -44,33 +44,33 @@ pub(super) async fn next_refused(borrowed: &mut Option<BorrowedPort>) -> (Socket
     }
 }
 
-/// The port, and what the leader says there.
+/// The borrowed port and the referral that it serves.
 pub(super) struct BorrowedPort {
     port: u16,
     own: Referral,
     key: Arc<GangKey>,
     silence: Duration,
     clock: Clock,
-    places: Places,
+    slots: Slots,
     is_wanted: bool,
     open: Option<Open>,
     next_try: Instant,
     wanted_since: Instant,
-    is_told: bool,
+    is_logged: bool,
 }
 
-/// A caller, and whether it is a member.
+/// The address of a caller, and whether it is a member.
 type Answered = (SocketAddr, Result<(), NoLink>);
 
-/// Sends a caller that proves itself where the leader listens. Errors: why it is no member.
+/// Sends the leader's own address to a caller that proves the key. Errors: why it is not a member.
 async fn refer(unproven: Unproven, key: Arc<GangKey>, silence: Duration, own: Referral) -> Result<(), NoLink> {
-    match unproven.greeted(|stream| greet(stream, &key, silence)).await {
-        Some(greeted) => greeted?.tell(&ToMember::Refer(own)).await,
+    match unproven.authenticated(|stream| authenticate(stream, &key, silence)).await {
+        Some(proven) => proven?.send(&ToMember::Refer(own)).await,
         None => Ok(()),
     }
 }
 
-/// While this lives, the port is the leader's.
+/// The open port. Dropping this closes it.
 struct Open {
     listener: TcpListener,
     callers: FuturesUnordered<Pin<Box<dyn Future<Output = Answered>>>>,
@@ -78,24 +78,24 @@ struct Open {
 
 impl BorrowedPort {
     pub(super) fn new(port: u16, own: Referral, key: Arc<GangKey>, silence: Duration, clock: Clock) -> BorrowedPort {
-        let (now, places) = (Instant::now(), Places::default());
-        let (is_wanted, open, is_told) = (false, None, false);
+        let (now, slots) = (Instant::now(), Slots::default());
+        let (is_wanted, open, is_logged) = (false, None, false);
         BorrowedPort {
             port,
             own,
             key,
             silence,
             clock,
-            places,
+            slots,
             is_wanted,
             open,
             next_try: now,
             wanted_since: now,
-            is_told,
+            is_logged,
         }
     }
 
-    /// Takes the port as soon as no trainer has it any more, or lets go of it: when this returns, a trainer can bind it.
+    /// Opens the port as soon as it is free, or closes it: when this returns, a trainer can bind it.
     pub(super) fn want(&mut self, is_wanted: bool) {
         if is_wanted == self.is_wanted {
             return;
@@ -104,7 +104,7 @@ impl BorrowedPort {
         (self.is_wanted, self.open, self.next_try, self.wanted_since) = (is_wanted, None, now, now);
     }
 
-    /// Serves the callers, and returns one that is no member. Dropped before its end, it loses nothing.
+    /// Serves the callers, and returns the next one that is not a member. Cancel safe.
     pub(super) async fn next_refused(&mut self) -> (SocketAddr, NoLink) {
         loop {
             if !self.is_wanted {
@@ -120,12 +120,12 @@ impl BorrowedPort {
                 },
                 accepted = accept(&open.listener) => match accepted {
                     Ok((stream, from)) => {
-                        if let Some(unproven) = self.places.admit(self.clock.now(), stream, from) {
+                        if let Some(unproven) = self.slots.admit(self.clock.now(), stream, from) {
                             let refer = refer(unproven, Arc::clone(&self.key), self.silence, self.own);
                             open.callers.push(Box::pin(async move { (from, refer.await) }));
                         }
                     }
-                    // As on a port that cannot be had: it is tried anew.
+                    // The port is opened again, as after a failed bind.
                     Err(_) => (self.open, self.next_try) = (None, Instant::now() + PAUSE),
                 },
             }
@@ -139,10 +139,10 @@ impl BorrowedPort {
             Err(error) => {
                 let now = Instant::now();
                 self.next_try = now + PAUSE;
-                if now >= self.wanted_since + TO_TELL && !std::mem::replace(&mut self.is_told, true) {
+                if now >= self.wanted_since + WARN_AFTER && !std::mem::replace(&mut self.is_logged, true) {
                     tracing::warn!(
                         code = "gang",
-                        "the gang's leader cannot listen at the rendezvous port {}: {error}; replicas that come now do not find \
+                        "the gang's leader cannot listen at the rendezvous port {}: {error}; replicas that start now do not find \
                          it there; it is tried again; see what listens there",
                         self.port
                     );
@@ -164,7 +164,7 @@ mod tests {
     use crate::rules::gang::unproven::MOST;
 
     #[test]
-    fn silent_callers_of_another_address_keep_no_member_out() {
+    fn silent_callers_at_another_address_do_not_keep_a_member_out() {
         blocking::runtime(false).expect("a runtime").block_on(async {
             let any = TcpListener::bind("127.0.0.1:0").await.expect("a port");
             let port = any.local_addr().expect("an address").port();
@@ -179,17 +179,17 @@ mod tests {
                 }
             };
             let member = async {
-                let mut strangers = Vec::new();
-                while strangers.len() < MOST {
+                let mut silent = Vec::new();
+                while silent.len() < MOST {
                     let socket = TcpSocket::new_v4().expect("a socket");
                     socket.bind((Ipv4Addr::new(127, 0, 0, 2), 0).into()).expect("another address");
-                    strangers.extend(socket.connect((Ipv4Addr::LOCALHOST, port).into()).await.ok());
+                    silent.extend(socket.connect((Ipv4Addr::LOCALHOST, port).into()).await.ok());
                 }
                 let mut link = dial("127.0.0.1", port, true, &key, silence).await?;
                 Ok::<_, NoLink>(link.reader.next::<ToMember>().await)
             };
             tokio::select! {
-                heard = member => assert_eq!(heard, Ok(Ok(ToMember::Refer(own)))),
+                received = member => assert_eq!(received, Ok(Ok(ToMember::Refer(own)))),
                 () = serves => {}
             }
         });

@@ -12,31 +12,30 @@ use crate::rules::gang::claim::{Claim, FOLDER, JobState, LIMIT, common_name, end
 use crate::rules::gang::leader::Event;
 use crate::rules::gang::seat::Incarnation;
 
-/// Between two tries at a store that does not answer.
+/// The pause before a retry if the store does not answer.
 const PAUSE: Duration = Duration::from_secs(2);
-/// A new leader waits so long for what an earlier one has claimed.
-const TO_LOOK_BACK: Duration = Duration::from_secs(10);
+/// The limit for reading the newest claim when a leader starts.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the leader asks of the store.
+/// A request of the leader to the store.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Ask {
-    /// Claim a generation, however long the store takes.
+pub(super) enum Request {
+    /// Claim a generation; retried until the store answers.
     Claim { generation: Generation, job: JobState },
-    /// Look whether another leader has claimed it.
-    Look(Generation),
+    /// Check whether another leader has claimed the generation.
+    Check(Generation),
 }
 
-/// The leader as its claims name it.
+/// The leader's identity in its claims.
 #[derive(Debug, Clone)]
 pub(super) struct Claimant {
     pub(super) leader: Incarnation,
     pub(super) host: String,
 }
 
-/// The newest claim in the store, where there is one, and whether its gang has ended. `None`: the store does not answer in
-/// time.
+/// The newest claim in the store, if there is one, and whether its gang has ended. `None`: the store did not answer in time.
 pub(super) async fn newest(shared: &SharedStore) -> Option<Option<(Claim, bool)>> {
-    let looked = timeout(TO_LOOK_BACK, async {
+    let read = timeout(READ_TIMEOUT, async {
         let store = shared.open().await?;
         let objects = store.list(FOLDER).await?;
         let names: Vec<&str> = objects.iter().filter_map(|object| object.key.rsplit('/').next()).collect();
@@ -48,36 +47,36 @@ pub(super) async fn newest(shared: &SharedStore) -> Option<Option<(Claim, bool)>
         let claim = read_claim(&store, generation).await?;
         Ok(claim.map(|claim| (with_common(claim, is_common), has_ended)))
     });
-    match looked.await {
+    match read.await {
         Ok(Ok(found)) => Some(found),
         Ok(Err(error)) => {
-            tracing::warn!(code = "gang", "earlier generations are not known: {error}");
+            tracing::warn!(code = "gang", "earlier generations cannot be read: {error}");
             None
         }
         Err(_) => None,
     }
 }
 
-/// The claim of a generation, where all members may have committed a step of it.
+/// The claim, without `from_nothing` if a step of its generation is common.
 fn with_common(claim: Claim, is_common: bool) -> Claim {
     let from_nothing = claim.job.from_nothing && !is_common;
     Claim { job: JobState { from_nothing, ..claim.job }, ..claim }
 }
 
-/// Says that the gang of this generation has ended, so that the next leader need not wait for it. A store that does not take it
-/// makes the next start slower.
+/// Marks the end of this generation's gang, so that the next leader does not wait for it. Without the mark, the next start is
+/// slower.
 pub(super) async fn end(shared: &SharedStore, generation: Generation) {
     if let Err(error) = put_mark(shared, &end_name(generation)).await {
         tracing::debug!("the end of generation {generation} is not in the store: {error}");
     }
 }
 
-/// Says that all members have committed a step of this generation, however long the store takes.
+/// Marks that all members have committed a step of this generation; retried until the store answers.
 pub(super) fn mark_common(shared: Option<SharedStore>, generation: Generation) {
     let Some(shared) = shared else { return };
     tokio::spawn(async move {
         while let Err(error) = put_mark(&shared, &common_name(generation)).await {
-            tracing::debug!("the store does not know yet that generation {generation} has a common step: {error}");
+            tracing::debug!("the common step of generation {generation} is not marked in the store yet: {error}");
             sleep(PAUSE).await;
         }
     });
@@ -87,50 +86,50 @@ async fn put_mark(shared: &SharedStore, name: &str) -> Result<Created, StoreErro
     shared.open().await?.create(&format!("{FOLDER}{name}"), b"{}".to_vec()).await
 }
 
-/// Answers what is asked until the asking end is gone; a newer question replaces the one before.
+/// Answers requests until their sender is dropped. A newer request replaces the one before.
 pub(super) fn start(
     shared: Option<SharedStore>,
     claimant: Claimant,
-) -> (UnboundedSender<Ask>, UnboundedReceiver<Event>) {
-    let (asks, mut asked) = unbounded_channel();
-    let (answers, answered) = unbounded_channel();
+) -> (UnboundedSender<Request>, UnboundedReceiver<Event>) {
+    let (request_sender, mut requests) = unbounded_channel();
+    let (answer_sender, answers) = unbounded_channel();
     tokio::spawn(async move {
-        let mut next = asked.recv().await;
-        while let Some(ask) = next {
+        let mut next = requests.recv().await;
+        while let Some(request) = next {
             let answer = tokio::select! {
                 biased;
-                newer = asked.recv() => {
+                newer = requests.recv() => {
                     next = newer;
                     continue;
                 }
-                answer = answer(shared.as_ref(), &claimant, ask) => answer,
+                answer = answer(shared.as_ref(), &claimant, request) => answer,
             };
             if let Some(event) = answer
-                && answers.send(event).is_err()
+                && answer_sender.send(event).is_err()
             {
                 return;
             }
-            next = asked.recv().await;
+            next = requests.recv().await;
         }
     });
-    (asks, answered)
+    (request_sender, answers)
 }
 
-async fn answer(shared: Option<&SharedStore>, claimant: &Claimant, ask: Ask) -> Option<Event> {
+async fn answer(shared: Option<&SharedStore>, claimant: &Claimant, request: Request) -> Option<Event> {
     let Some(shared) = shared else {
-        return match ask {
-            Ask::Claim { generation, .. } => Some(Event::Claimed(generation)),
-            Ask::Look(_) => None,
+        return match request {
+            Request::Claim { generation, .. } => Some(Event::Claimed(generation)),
+            Request::Check(_) => None,
         };
     };
-    match ask {
-        Ask::Look(generation) => look(shared, claimant, generation).await.ok().flatten(),
-        Ask::Claim { generation, job } => {
-            let mut is_told = false;
+    match request {
+        Request::Check(generation) => newer_claim(shared, claimant, generation).await.ok().flatten(),
+        Request::Claim { generation, job } => {
+            let mut is_logged = false;
             loop {
                 match claim(shared, claimant, generation, job).await {
                     Ok(event) => return Some(event),
-                    Err(error) if !std::mem::replace(&mut is_told, true) => tracing::warn!(
+                    Err(error) if !std::mem::replace(&mut is_logged, true) => tracing::warn!(
                         code = "gang",
                         "generation {generation} of the gang cannot be claimed: {error}; it is tried again, and nothing starts \
                          before"
@@ -155,11 +154,15 @@ async fn claim(
     if store.create(&key(generation), body).await? == Created::Own {
         return Ok(Event::Claimed(generation));
     }
-    Ok(look(shared, claimant, generation).await?.unwrap_or(Event::Claimed(generation)))
+    Ok(newer_claim(shared, claimant, generation).await?.unwrap_or(Event::Claimed(generation)))
 }
 
-/// The newest claim from this number on, where that is another leader's.
-async fn look(shared: &SharedStore, claimant: &Claimant, generation: Generation) -> Result<Option<Event>, StoreError> {
+/// The newest claim from this number on, if it belongs to another leader.
+async fn newer_claim(
+    shared: &SharedStore,
+    claimant: &Claimant,
+    generation: Generation,
+) -> Result<Option<Event>, StoreError> {
     let store = shared.open().await?;
     let (mut newest, mut next): (Option<Claim>, _) = (None, generation);
     while let Some(found) = read_claim(&store, next).await? {
@@ -206,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_generation_has_one_leader_and_a_later_one_finds_the_newest() {
+    fn a_generation_has_one_leader_and_a_later_leader_finds_the_newest_claim() {
         let place = tempfile::tempdir().expect("a directory");
         let address = Address::Directory(place.path().join("store"));
         let shared = SharedStore { address, access: Access::default() };
@@ -217,11 +220,11 @@ mod tests {
             for generation in [1, 2] {
                 assert_eq!(claim(&shared, &old, generation, job).await.ok(), Some(Event::Claimed(generation)));
             }
-            assert_eq!(claim(&shared, &old, 2, job).await.ok(), Some(Event::Claimed(2)), "its own, of an earlier try");
+            assert_eq!(claim(&shared, &old, 2, job).await.ok(), Some(Event::Claimed(2)), "claimed by an earlier try");
             let Ok(Event::ClaimedByOther(found)) = claim(&shared, &new, 1, job).await else { panic!("it is taken") };
             assert_eq!((found.generation, found.leader), (2, old.leader));
             assert_eq!(claim(&shared, &new, 3, job).await.ok(), Some(Event::Claimed(3)));
-            let seen = look(&shared, &old, 2).await.ok().flatten();
+            let seen = newer_claim(&shared, &old, 2).await.ok().flatten();
             assert!(matches!(seen, Some(Event::ClaimedByOther(claim)) if claim.leader == new.leader));
             let seen = async || newest(&shared).await.flatten().map(|(claim, has_ended)| (claim.generation, has_ended));
             assert_eq!(seen().await, Some((3, false)));
@@ -231,13 +234,13 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_says_that_the_job_began_with_nothing_until_a_step_is_common() {
+    fn a_claim_has_from_nothing_until_a_step_is_common() {
         let place = tempfile::tempdir().expect("a directory");
         let address = Address::Directory(place.path().join("store"));
         let shared = SharedStore { address, access: Access::default() };
         block_on(async {
             let found = async || {
-                let Ok(Some(Event::ClaimedByOther(found))) = look(&shared, &claimant(2), 1).await else {
+                let Ok(Some(Event::ClaimedByOther(found))) = newer_claim(&shared, &claimant(2), 1).await else {
                     panic!("it is there")
                 };
                 let newest = newest(&shared).await.flatten().map(|(claim, _)| claim.job.from_nothing);
@@ -256,9 +259,9 @@ mod tests {
     #[test]
     fn without_a_store_each_claim_is_granted() {
         block_on(async {
-            let (asks, mut answers) = start(None, claimant(1));
-            asks.send(Ask::Look(4)).expect("asked");
-            asks.send(Ask::Claim { generation: 5, job: JobState::default() }).expect("asked");
+            let (requests, mut answers) = start(None, claimant(1));
+            requests.send(Request::Check(4)).expect("requested");
+            requests.send(Request::Claim { generation: 5, job: JobState::default() }).expect("requested");
             assert_eq!(answers.recv().await, Some(Event::Claimed(5)));
         });
     }

@@ -6,32 +6,31 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::sleep;
 
 use super::SharedStore;
-use super::thread::{News, Order, Outbox};
+use super::thread::{News, NewsSender, Order};
 use crate::edge::net::gang::random;
 use crate::edge::store::StoreError;
 use crate::rules::gang::handshake::GangKey;
 
-/// Where it lies in a store.
 const OBJECT: &str = ".trainit/gang/key";
 const BYTES: usize = 32;
-/// Between two tries at a store that does not answer.
+/// The pause before a retry if the store does not answer.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// Where the key comes from.
+/// The source of the key.
 #[derive(Debug)]
 pub enum KeySource {
-    /// A token, or what the cluster says of itself.
+    /// A token, or the description of the cluster.
     Known(GangKey),
-    /// The job's store: the first agent puts it there.
+    /// The job's store, in which the first agent creates it.
     InStore,
 }
 
 impl KeySource {
-    /// The key, however long the store takes. `None`: it is not wanted any more.
+    /// The key; retried until the store answers. `None`: the agent exits.
     pub(super) async fn find(
         &self,
         store: Option<&SharedStore>,
-        outbox: &Outbox,
+        news: &NewsSender,
         orders: &UnboundedReceiver<Order>,
     ) -> Option<GangKey> {
         if let KeySource::Known(key) = self {
@@ -39,19 +38,19 @@ impl KeySource {
         }
         let store = store?;
         let address = &store.address;
-        let mut is_told = false;
+        let mut is_logged = false;
         while !orders.is_closed() {
             match of_store(store).await.map(|kept| GangKey::derive("store", &kept)) {
                 Ok(key) => return Some(key),
                 Err(error) => {
-                    if !std::mem::replace(&mut is_told, true) {
+                    if !std::mem::replace(&mut is_logged, true) {
                         tracing::warn!(
                             code = "gang",
                             "the gang's key cannot be read from {address}: {error}; it is tried again; nothing starts before, \
                              see that the store is well, or give all replicas the same TRAINIT_GANG_TOKEN"
                         );
                     }
-                    outbox.tell(News::Trouble(format!("the gang's key cannot be read from {address}: {error}")));
+                    news.send(News::Unreachable(format!("the gang's key cannot be read from {address}: {error}")));
                 }
             }
             sleep(PAUSE).await;
@@ -60,7 +59,7 @@ impl KeySource {
     }
 }
 
-/// The bytes that the store keeps; the first agent puts them there.
+/// The bytes in the store, which the first agent creates.
 async fn of_store(shared: &SharedStore) -> Result<[u8; BYTES], StoreError> {
     let store = shared.open().await?;
     let fresh: [u8; BYTES] = random().map_err(|error| store.useless("make", OBJECT, &error.to_string()))?;
@@ -78,7 +77,7 @@ mod tests {
     use crate::rules::store::address::Address;
 
     #[test]
-    fn all_agents_find_the_key_that_the_first_has_put_and_a_spoilt_one_is_refused() {
+    fn all_agents_read_the_key_of_the_first_and_refuse_a_damaged_one() {
         let place = tempfile::tempdir().expect("a directory");
         let address = Address::Directory(place.path().join("store"));
         let shared = SharedStore { address, access: Access::default() };

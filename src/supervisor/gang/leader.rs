@@ -1,5 +1,5 @@
-//! The leader: holds a connection to each member and steps the leader's machine. This replica's own member is
-//! a link inside the process.
+//! The leader: holds a connection to each member and steps the leader's state machine. This replica's own member is a link
+//! inside the process.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -12,9 +12,9 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use super::borrowed_port::{BorrowedPort, next_refused};
-use super::claims::{self, Ask, Claimant};
-use super::listener::{Arrival, Door, listening};
-use super::thread::{News, Order, Outbox};
+use super::claims::{self, Claimant, Request};
+use super::listener::{ConnectionEvent, Connections, listen_and_accept};
+use super::thread::{News, NewsSender, Order};
 use super::{Gang, SharedStore, referral};
 use crate::edge::clock::Clock;
 use crate::edge::fs::rooted_dir::Beneath;
@@ -27,16 +27,16 @@ use crate::rules::gang::seat::Incarnation;
 use crate::rules::store::names::OWN;
 use crate::supervisor::checkpoints::restore::offer::{LEADERS_FILE, leaders_file};
 
-/// Messages on their way from all members to the leader's machine.
-const ARRIVALS: usize = 1024;
-/// A checkpoint directory that answers later than this is taken for one that is not shared.
-const TO_MARK: Duration = Duration::from_secs(5);
-/// Where all leave, the last members and the store are waited for so long: the store is told of the gang's end then.
+/// The maximum number of queued events of the connections.
+const CONNECTION_EVENTS: usize = 1024;
+/// The limit for writing the leader's file. A slower checkpoint directory counts as not shared.
+const MARK_TIMEOUT: Duration = Duration::from_secs(5);
+/// The limit for the wait for the last members and the store, before the end of the gang is marked in the store.
 const LAST_MEMBERS: Duration = Duration::from_secs(1);
-/// What the last words may take.
-const LAST_WORDS: Duration = Duration::from_millis(700);
-/// Of so many callers that are no members it is remembered that they were told of.
-const STRANGERS: usize = 16;
+/// The limit for sending the last messages.
+const LAST_MESSAGES: Duration = Duration::from_millis(700);
+/// The maximum number of logged callers that are not members.
+const LOGGED_CALLERS: usize = 16;
 
 /// The leader and its links.
 struct Hub<'a> {
@@ -44,25 +44,25 @@ struct Hub<'a> {
     links: HashMap<Link, mpsc::Sender<ToMember>>,
     /// This replica's own member.
     own: Option<Link>,
-    outbox: &'a Outbox,
-    asks: UnboundedSender<Ask>,
+    news: &'a NewsSender,
+    claim_requests: UnboundedSender<Request>,
     store: Option<SharedStore>,
     borrowed: Option<BorrowedPort>,
     clock: Clock,
     wake: Duration,
 }
 
-/// Leads until there are no more orders.
+/// Leads until the sender of the orders is dropped.
 pub(super) async fn run(
     gang: &Gang,
     incarnation: Incarnation,
     key: GangKey,
     orders: &mut UnboundedReceiver<Order>,
-    outbox: &Outbox,
+    news: &NewsSender,
     clock: Clock,
 ) {
     if let Some(dir) = gang.checkpoint_dir.clone() {
-        mark(dir, incarnation).await;
+        write_leaders_file(dir, incarnation).await;
     }
     let read = match &gang.store {
         Some(shared) => claims::newest(shared).await,
@@ -86,98 +86,99 @@ pub(super) async fn run(
         newest_claim: newest.map(|(claim, _)| claim),
     };
     let claimant = Claimant { leader: incarnation, host: gang.host.clone() };
-    let (asks, mut claimed) = claims::start(gang.store.clone(), claimant);
+    let (claim_requests, mut claim_answers) = claims::start(gang.store.clone(), claimant);
     let mut hub = Hub {
         leader: Leader::new(clock.now(), config),
         links: HashMap::new(),
         own: None,
-        outbox,
-        asks,
+        news,
+        claim_requests,
         store: gang.store.clone(),
         borrowed: None,
         clock,
         wake: clock.now(),
     };
-    let (sender, mut arrivals) = mpsc::channel(ARRIVALS);
-    let mut door = Door { key: Arc::new(key), silence: gang.timing.lease, arrivals: sender, tasks: JoinSet::new() };
-    let (mut strangers, mut last_link) = (BTreeSet::new(), 0);
+    let (events, mut connection_events) = mpsc::channel(CONNECTION_EVENTS);
+    let mut connections = Connections { key: Arc::new(key), silence: gang.timing.lease, events, tasks: JoinSet::new() };
+    let (mut logged_callers, mut last_link) = (BTreeSet::new(), 0);
     let mut next_link = move || {
         last_link += 1;
         last_link
     };
-    let (accepting, mut accepted) = mpsc::channel(1);
-    let (telling, mut told) = mpsc::channel(1);
-    let listens = tokio::spawn(listening(gang.place.clone(), clock, telling, accepting));
-    let (mut ends, mut writes): (Option<Duration>, Option<JoinHandle<()>>) = (None, None);
+    let (accepted_sender, mut accepted) = mpsc::channel(1);
+    let (bound_sender, mut bound) = mpsc::channel(1);
+    let listener = tokio::spawn(listen_and_accept(gang.place.clone(), clock, bound_sender, accepted_sender));
+    let (mut end_by, mut referral_writer): (Option<Duration>, Option<JoinHandle<()>>) = (None, None);
     loop {
         let now = clock.now();
-        if ends.is_some_and(|until| now >= until || !hub.leader.is_waiting_to_end()) {
+        if end_by.is_some_and(|end| now >= end || !hub.leader.is_waiting_to_end()) {
             break;
         }
-        let left = hub.wake.min(ends.unwrap_or(hub.wake)).saturating_sub(now);
+        let until_wake = hub.wake.min(end_by.unwrap_or(hub.wake)).saturating_sub(now);
         tokio::select! {
             biased;
-            order = orders.recv(), if ends.is_none() => match order {
-                Some(order) => hub.obey(order, &mut next_link),
-                None => ends = Some(now + if gang.store.is_some() { LAST_MEMBERS } else { Duration::ZERO }),
+            order = orders.recv(), if end_by.is_none() => match order {
+                Some(order) => hub.on_order(order, &mut next_link),
+                None => end_by = Some(now + if gang.store.is_some() { LAST_MEMBERS } else { Duration::ZERO }),
             },
-            () = sleep(left) => hub.step(Event::Tick),
-            Some(event) = claimed.recv() => hub.step(event),
-            Some(arrival) = arrivals.recv() => match arrival {
-                Arrival::Opened(link, sender) => {
+            () = sleep(until_wake) => hub.step(Event::Tick),
+            Some(event) = claim_answers.recv() => hub.step(event),
+            Some(event) = connection_events.recv() => match event {
+                ConnectionEvent::Opened(link, sender) => {
                     hub.links.insert(link, sender);
                 }
-                Arrival::Received(link, message) => hub.step(Event::Received(link, *message)),
-                Arrival::Closed(link) => {
+                ConnectionEvent::Received(link, message) => hub.step(Event::Received(link, *message)),
+                ConnectionEvent::Closed(link) => {
                     hub.links.remove(&link);
                     hub.step(Event::Closed(link));
                 }
-                Arrival::Refused(from, why) => tell_of(&why, from.ip(), &mut strangers),
+                ConnectionEvent::Refused(from, why) => log_refused(&why, from.ip(), &mut logged_callers),
             },
-            Some(own) = told.recv() => {
-                hub.borrow(BorrowedPort::new(gang.place.port, own, Arc::clone(&door.key), door.silence, clock));
-                writes = gang.store.clone().map(|shared| tokio::spawn(referral::write(shared, own)));
+            Some(own) = bound.recv() => {
+                let (key, silence) = (Arc::clone(&connections.key), connections.silence);
+                hub.borrow(BorrowedPort::new(gang.place.port, own, key, silence, clock));
+                referral_writer = gang.store.clone().map(|shared| tokio::spawn(referral::write(shared, own)));
             }
-            (from, why) = next_refused(&mut hub.borrowed) => tell_of(&why, from.ip(), &mut strangers),
-            Some(_) = door.tasks.join_next() => {}
-            Some((unproven, from)) = accepted.recv() => door.answer(unproven, from, next_link()),
+            (from, why) = next_refused(&mut hub.borrowed) => log_refused(&why, from.ip(), &mut logged_callers),
+            Some(_) = connections.tasks.join_next() => {}
+            Some((unproven, from)) = accepted.recv() => connections.serve(unproven, from, next_link()),
         }
     }
-    listens.abort();
-    writes.inspect(JoinHandle::abort);
+    listener.abort();
+    referral_writer.inspect(JoinHandle::abort);
     (hub.borrowed, hub.links) = Default::default();
-    let links_end = async { while door.tasks.join_next().await.is_some() {} };
-    let gang_ends = async {
+    let close_links = async { while connections.tasks.join_next().await.is_some() {} };
+    let mark_end = async {
         if let (Some(generation), Some(shared)) = (hub.leader.ended_generation(), &gang.store) {
             claims::end(shared, generation).await;
         }
     };
-    let _ = timeout(LAST_WORDS, futures_util::future::join(links_end, gang_ends)).await;
+    let _ = timeout(LAST_MESSAGES, futures_util::future::join(close_links, mark_end)).await;
 }
 
-/// Puts the file into the checkpoint directory by which the other replicas see whether they share it. Where that cannot be,
-/// they do not.
-async fn mark(dir: PathBuf, incarnation: Incarnation) {
-    let marked = blocking(move || {
+/// Writes the leader's file into the checkpoint directory. The other replicas detect by it whether they share the directory;
+/// without it, they do not.
+async fn write_leaders_file(dir: PathBuf, incarnation: Incarnation) {
+    let written = blocking(move || {
         let dir = Beneath::create(&dir)?;
         for name in dir.names(OWN)?.into_iter().filter(|name| name.starts_with(LEADERS_FILE)) {
             let _ = dir.remove_file(&format!("{OWN}/{name}"));
         }
         dir.replace(&leaders_file(incarnation), b"", 0o644)
     });
-    match timeout(TO_MARK, marked).await {
+    match timeout(MARK_TIMEOUT, written).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!("the leader's file cannot be put into the checkpoint directory: {error}"),
-        Err(_) => tracing::debug!("the checkpoint directory does not answer: the leader's file is not there"),
+        Ok(Err(error)) => tracing::debug!("the leader's file cannot be written to the checkpoint directory: {error}"),
+        Err(_) => tracing::debug!("the checkpoint directory does not answer, so the leader's file is not written"),
     }
 }
 
 impl Hub<'_> {
-    fn obey(&mut self, order: Order, next_link: &mut impl FnMut() -> Link) {
+    fn on_order(&mut self, order: Order, next_link: &mut impl FnMut() -> Link) {
         match order {
             Order::Dial if self.own.is_none() => {
                 self.own = Some(next_link());
-                self.outbox.tell(News::Linked);
+                self.news.send(News::Linked);
             }
             Order::Dial => {}
             Order::Send(message) => {
@@ -195,45 +196,45 @@ impl Hub<'_> {
 
     fn borrow(&mut self, port: BorrowedPort) {
         self.borrowed = Some(port);
-        self.judge_port();
+        self.update_port();
     }
 
-    fn judge_port(&mut self) {
+    fn update_port(&mut self) {
         if let Some(port) = &mut self.borrowed {
             port.want(self.leader.may_borrow_port());
         }
     }
 
     fn step(&mut self, event: Event) {
-        // Between two ticks pass two seconds at most.
+        // Ticks are at most two seconds apart.
         let is_tick = event == Event::Tick;
         let actions = self.leader.step(self.clock.now(), event);
         if is_tick || actions.iter().any(|action| matches!(action, Action::Started(_))) {
-            self.outbox.show(self.leader.view());
+            self.news.show(self.leader.view());
         }
-        // Before the trainer is started, which binds the port.
-        self.judge_port();
-        // Not before this: a leader that is done has no next one.
+        // Before the actions, because one of them may start the trainer, which binds the port.
+        self.update_port();
+        // A leader that is done requests no wake-up.
         self.wake = self.clock.now() + Duration::from_secs(3600);
         for action in actions {
             match action {
                 Action::Send(link, message) if self.own == Some(link) => {
-                    self.outbox.tell(News::Received(message));
+                    self.news.send(News::Received(message));
                 }
                 Action::Send(link, message) => {
-                    // The end of a connection that takes no more is heard of from itself.
+                    // Without its queue, the connection closes and reports that.
                     if self.links.get(&link).is_some_and(|queue| queue.try_send(message).is_err()) {
                         self.links.remove(&link);
                     }
                 }
                 Action::Close(link) if self.own == Some(link) => {
                     self.own = None;
-                    self.outbox.tell(News::Unlinked { silent: false });
+                    self.news.send(News::Unlinked { silent: false });
                 }
                 Action::Close(link) => drop(self.links.remove(&link)),
-                Action::Claim { generation, job } => drop(self.asks.send(Ask::Claim { generation, job })),
+                Action::Claim { generation, job } => drop(self.claim_requests.send(Request::Claim { generation, job })),
                 Action::MarkCommon(generation) => claims::mark_common(self.store.clone(), generation),
-                Action::CheckForNewerClaim(generation) => drop(self.asks.send(Ask::Look(generation))),
+                Action::CheckForNewerClaim(generation) => drop(self.claim_requests.send(Request::Check(generation))),
                 Action::Log(line) => tracing::info!("{line}"),
                 Action::LogHang(lines) => {
                     lines.iter().for_each(|line| tracing::warn!(code = "hung", "{line}"));
@@ -245,21 +246,21 @@ impl Hub<'_> {
     }
 }
 
-/// Tells of callers that are no members, once a host and kind.
-fn tell_of(why: &NoLink, from: IpAddr, told: &mut BTreeSet<(IpAddr, bool)>) {
-    // A replica with a wrong token may share its address with a stranger.
+/// Logs a caller that is not a member, once for each address and kind.
+fn log_refused(why: &NoLink, from: IpAddr, logged: &mut BTreeSet<(IpAddr, bool)>) {
+    // A replica with a wrong token may share its address with a foreign process.
     let caller = (from, *why == NoLink::OtherKey);
-    if told.contains(&caller) || told.len() >= STRANGERS {
+    if logged.contains(&caller) || logged.len() >= LOGGED_CALLERS {
         return;
     }
-    told.insert(caller);
+    logged.insert(caller);
     match why {
         NoLink::OtherKey => tracing::warn!(
             code = "gang",
             "an agent at {from} has another token or key than this gang, and is not let in: give all replicas the same \
              TRAINIT_GANG_TOKEN or --gang-token-file"
         ),
-        NoLink::Unreachable(what) | NoLink::Stranger(what) => {
+        NoLink::Unreachable(what) | NoLink::NotAgent(what) => {
             tracing::warn!(code = "gang", "a caller at {from} is no agent of this gang, and is not let in: {what}")
         }
     }

@@ -1,11 +1,11 @@
-//! A member's one connection: dials the leader until it answers, carries messages both ways, and says when it is gone.
+//! A member's connection to the leader: connects with retries, carries messages both ways, and reports when it is lost.
 
 use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::thread::{News, Order, Outbox};
+use super::thread::{News, NewsSender, Order};
 use super::{Gang, referral};
 use crate::edge::clock::Clock;
 use crate::edge::net::gang::{Cut, Link, NoLink, dial};
@@ -14,31 +14,31 @@ use crate::rules::gang::member::routes::{Route, Routes};
 use crate::rules::gang::message::ToMember;
 use crate::rules::gang::place::Place;
 
-/// Between two tries, doubled each time. The first follows a lost connection at once.
+/// The pause between two tries, doubled each time. The first try follows a lost connection at once.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// Between two words on the log that the leader is not there.
-const REMINDER: Duration = Duration::from_secs(30);
+/// The interval between two log lines about an absent leader.
+const LOG_INTERVAL: Duration = Duration::from_secs(30);
 
-/// What ends a connection or a try.
-enum Over {
-    /// The member wants none.
+/// Why a connection or a try ended.
+enum Ended {
+    /// The member ordered a hangup.
     Hangup,
-    /// The agent ends.
+    /// The agent exits.
     Quit,
-    /// The connection is gone.
-    Cut { silent: bool },
+    /// The connection was lost.
+    Lost { silent: bool },
 }
 
-/// Carries out orders until there are no more.
+/// Performs orders until their sender is dropped.
 pub(super) async fn run(
     gang: &Gang,
     key: GangKey,
     orders: &mut UnboundedReceiver<Order>,
-    outbox: &Outbox,
+    news: &NewsSender,
     clock: Clock,
 ) {
-    let (mut silence, mut pause, mut reminder) = (gang.timing.lease, Duration::ZERO, Reminder::new(&gang.place));
+    let (mut silence, mut pause, mut log) = (gang.timing.lease, Duration::ZERO, AbsenceLog::new(&gang.place));
     let mut routes = Routes::new(gang.place.is_borrowed, gang.store.is_some());
     loop {
         match orders.recv().await {
@@ -46,38 +46,38 @@ pub(super) async fn run(
             Some(Order::Hangup | Order::Send(_)) => continue,
             None => return,
         }
-        let over = loop {
-            let tried = async {
+        let ended = loop {
+            let connecting = async {
                 sleep(pause).await;
-                find(gang, &mut routes, &key, silence, clock).await
+                connect(gang, &mut routes, &key, silence, clock).await
             };
-            let dialled = tokio::select! {
+            let connected = tokio::select! {
                 biased;
-                over = until_over(orders) => break over,
-                dialled = tried => dialled,
+                ended = until_hangup(orders) => break ended,
+                connected = connecting => connected,
             };
             pause = (pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
-            match dialled {
+            match connected {
                 Ok(link) => {
-                    reminder.is_over();
-                    outbox.tell(News::Linked);
-                    break converse(link, &mut silence, &mut pause, orders, outbox).await;
+                    log.reset();
+                    news.send(News::Linked);
+                    break carry_messages(link, &mut silence, &mut pause, orders, news).await;
                 }
-                Err(why) => reminder.tell(&why, outbox),
+                Err(why) => log.report(&why, news),
             }
         };
-        match over {
-            Over::Cut { silent } => {
-                outbox.tell(News::Unlinked { silent });
+        match ended {
+            Ended::Lost { silent } => {
+                news.send(News::Unlinked { silent });
             }
-            Over::Hangup => {}
-            Over::Quit => return,
+            Ended::Hangup => {}
+            Ended::Quit => return,
         }
     }
 }
 
-/// One try at the leader, where it is to be found next.
-async fn find(
+/// One try to connect to the leader, by the next route.
+async fn connect(
     gang: &Gang,
     routes: &mut Routes,
     key: &GangKey,
@@ -111,91 +111,91 @@ async fn find(
     }
 }
 
-/// Until an order says that no connection is wanted any more.
-async fn until_over(orders: &mut UnboundedReceiver<Order>) -> Over {
+/// Waits for an order to stop connecting.
+async fn until_hangup(orders: &mut UnboundedReceiver<Order>) -> Ended {
     loop {
         match orders.recv().await {
             Some(Order::Dial | Order::Send(_)) => {}
-            Some(Order::Hangup) => return Over::Hangup,
-            None => return Over::Quit,
+            Some(Order::Hangup) => return Ended::Hangup,
+            None => return Ended::Quit,
         }
     }
 }
 
-/// Carries messages both ways until the connection is over.
-async fn converse(
+/// Carries messages both ways until the connection ends.
+async fn carry_messages(
     mut link: Link,
     silence: &mut Duration,
     pause: &mut Duration,
     orders: &mut UnboundedReceiver<Order>,
-    outbox: &Outbox,
-) -> Over {
-    let mut heard = Instant::now();
+    news: &NewsSender,
+) -> Ended {
+    let mut last_received = Instant::now();
     loop {
         tokio::select! {
             biased;
             order = orders.recv() => match order {
                 Some(Order::Send(message)) => match timeout(*silence, link.writer.send(&[*message])).await {
                     Ok(Ok(())) => {}
-                    Ok(Err(cut)) => return Over::Cut { silent: cut == Cut::Silent },
-                    Err(_) => return Over::Cut { silent: true },
+                    Ok(Err(cut)) => return Ended::Lost { silent: cut == Cut::Silent },
+                    Err(_) => return Ended::Lost { silent: true },
                 },
                 Some(Order::Dial) => {}
                 ended @ (Some(Order::Hangup) | None) => {
                     link.writer.close().await;
                     link.reader.drain().await;
-                    return if ended.is_some() { Over::Hangup } else { Over::Quit };
+                    return if ended.is_some() { Ended::Hangup } else { Ended::Quit };
                 }
             },
             message = link.reader.next::<ToMember>() => match message {
                 Ok(message) => {
-                    heard = Instant::now();
+                    last_received = Instant::now();
                     if let ToMember::Welcome { lease, .. } = message {
                         (*silence, *pause) = (Duration::from_millis(lease), Duration::ZERO);
                     }
-                    if !outbox.tell(News::Received(message)) {
-                        return Over::Cut { silent: false };
+                    if !news.send(News::Received(message)) {
+                        return Ended::Lost { silent: false };
                     }
                 }
-                Err(cut) => return Over::Cut { silent: cut == Cut::Silent },
+                Err(cut) => return Ended::Lost { silent: cut == Cut::Silent },
             },
-            () = sleep_until(heard + *silence) => return Over::Cut { silent: true },
+            () = sleep_until(last_received + *silence) => return Ended::Lost { silent: true },
         }
     }
 }
 
-/// Says that the leader is not there: at once where people must do something, else now and then.
-struct Reminder {
+/// Logs the absence of the leader: a wrong key at once, other causes periodically.
+struct AbsenceLog {
     leader: String,
-    said: Option<Instant>,
+    last_line: Option<Instant>,
     last: Option<NoLink>,
 }
 
-impl Reminder {
-    fn new(place: &Place) -> Reminder {
-        Reminder { leader: format!("{}, at {}:{}", place.leader, place.host, place.port), said: None, last: None }
+impl AbsenceLog {
+    fn new(place: &Place) -> AbsenceLog {
+        AbsenceLog {
+            leader: format!("{}, at {}:{}", place.leader, place.host, place.port),
+            last_line: None,
+            last: None,
+        }
     }
 
-    fn is_over(&mut self) {
-        (self.said, self.last) = (None, None);
+    fn reset(&mut self) {
+        (self.last_line, self.last) = (None, None);
     }
 
-    fn tell(&mut self, why: &NoLink, outbox: &Outbox) {
-        let is_new = match (&self.last, why) {
-            (Some(NoLink::OtherKey), NoLink::OtherKey) => false,
-            (_, NoLink::OtherKey) => true,
-            _ => false,
-        };
+    fn report(&mut self, why: &NoLink, news: &NewsSender) {
+        let is_new = *why == NoLink::OtherKey && self.last != Some(NoLink::OtherKey);
         self.last = Some(why.clone());
-        outbox.tell(News::Trouble(match why {
+        news.send(News::Unreachable(match why {
             NoLink::OtherKey => "it has another token or key".to_owned(),
-            NoLink::Unreachable(what) | NoLink::Stranger(what) => what.clone(),
+            NoLink::Unreachable(what) | NoLink::NotAgent(what) => what.clone(),
         }));
         let now = Instant::now();
-        if !is_new && self.said.is_some_and(|said| now < said + REMINDER) {
+        if !is_new && self.last_line.is_some_and(|at| now < at + LOG_INTERVAL) {
             return;
         }
-        self.said = Some(now);
+        self.last_line = Some(now);
         let leader = &self.leader;
         match why {
             NoLink::OtherKey => tracing::warn!(
@@ -204,10 +204,10 @@ impl Reminder {
                  same TRAINIT_GANG_TOKEN or --gang-token-file"
             ),
             NoLink::Unreachable(what) => tracing::info!("waiting for the gang's leader, {leader}: {what}"),
-            NoLink::Stranger(what) => tracing::warn!(
+            NoLink::NotAgent(what) => tracing::warn!(
                 code = "gang",
-                "what answers for the gang's leader, {leader}, is no agent of a gang: {what}; it is tried again; see what \
-                 listens there, or give all replicas another --gang-port"
+                "the process that answers at the address of the gang's leader, {leader}, is no agent of a gang: {what}; it is \
+                 tried again; see what listens there, or give all replicas another --gang-port"
             ),
         }
     }

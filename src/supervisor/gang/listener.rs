@@ -1,4 +1,4 @@
-//! The leader's door: it binds the gang's port, lets callers prove themselves, and carries the messages of members.
+//! The leader's listener: binds the gang's port, authenticates connections, and carries the messages of members.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -12,41 +12,42 @@ use tokio::time::sleep;
 
 use super::borrowed_port::open;
 use crate::edge::clock::Clock;
-use crate::edge::net::gang::{self, NoLink, greet};
+use crate::edge::net::gang::{self, NoLink, authenticate};
 use crate::rules::gang::handshake::GangKey;
 use crate::rules::gang::leader::Link;
 use crate::rules::gang::message::{Referral, ToLeader, ToMember};
 use crate::rules::gang::place::Place;
 use crate::rules::gang::unproven::{self, Admission};
 
-/// Messages on their way to one member; one that takes no more is as good as gone.
+/// The maximum number of queued messages to one member. A member with a full queue is disconnected.
 const QUEUE: usize = 256;
-/// Messages that go to one member in one write.
+/// The maximum number of messages to one member in one write.
 const AT_ONCE: usize = 32;
-/// Before the next try where the port cannot be had, or no connection can be taken.
+/// The pause before a retry if bind or accept fails.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What the connections bring.
-pub(super) enum Arrival {
+/// An event of a connection.
+pub(super) enum ConnectionEvent {
     Opened(Link, mpsc::Sender<ToMember>),
     Received(Link, Box<ToLeader>),
     Closed(Link),
     Refused(SocketAddr, NoLink),
 }
 
-/// Binds the port, however long that takes, and takes connections. Where the port is borrowed, it is another one, which is told.
-pub(super) async fn listening(
+/// Binds the port, with retries, and accepts connections. If the published port is borrowed, it binds another one and sends its
+/// address to `bound`.
+pub(super) async fn listen_and_accept(
     place: Place,
     clock: Clock,
     bound: mpsc::Sender<Referral>,
     accepted: mpsc::Sender<(Unproven, SocketAddr)>,
 ) {
-    let places = Places::default();
-    let (port, mut is_told) = (place.port, false);
-    let (door, own) = loop {
+    let slots = Slots::default();
+    let (port, mut is_logged) = (place.port, false);
+    let (listener, own) = loop {
         match open(&place).await {
             Ok(opened) => break opened,
-            Err(error) if !std::mem::replace(&mut is_told, true) => tracing::warn!(
+            Err(error) if !std::mem::replace(&mut is_logged, true) => tracing::warn!(
                 code = "gang",
                 "the gang cannot meet at port {port} of its leader: {error}; it is tried again every second; see what listens \
                  there, or give all replicas another --gang-port"
@@ -64,9 +65,9 @@ pub(super) async fn listening(
         }
     }
     loop {
-        match door.accept().await {
+        match listener.accept().await {
             Ok((stream, from)) => {
-                if let Some(unproven) = places.admit(clock.now(), stream, from)
+                if let Some(unproven) = slots.admit(clock.now(), stream, from)
                     && accepted.send((unproven, from)).await.is_err()
                 {
                     return;
@@ -77,88 +78,88 @@ pub(super) async fn listening(
     }
 }
 
-/// A connection that has not proven itself.
+/// A connection that has not proven the key.
 pub(super) struct Unproven {
     stream: TcpStream,
-    /// Ends when another connection gets its place.
+    /// Resolves when another connection gets the slot.
     evicted: oneshot::Receiver<()>,
-    held: Held,
+    slot: Slot,
 }
 
 impl Unproven {
-    /// What becomes of it, unless another connection gets its place before. Then the place is free.
-    pub(super) async fn greeted<F: Future>(self, greet: impl FnOnce(TcpStream) -> F) -> Option<F::Output> {
-        let Unproven { stream, evicted, held: _held } = self;
+    /// The result of the authentication; `None`: another connection got the slot first. The slot is freed.
+    pub(super) async fn authenticated<F: Future>(self, authenticate: impl FnOnce(TcpStream) -> F) -> Option<F::Output> {
+        let Unproven { stream, evicted, slot: _slot } = self;
         tokio::select! {
             biased;
-            greeted = greet(stream) => Some(greeted),
+            result = authenticate(stream) => Some(result),
             _ = evicted => None,
         }
     }
 }
 
-/// The places of unproven connections.
+/// The slots of unproven connections.
 #[derive(Clone, Default)]
-pub(super) struct Places(Arc<Mutex<Taken>>);
+pub(super) struct Slots(Arc<Mutex<SlotTable>>);
 
 #[derive(Default)]
-struct Taken {
+struct SlotTable {
     rule: unproven::Unproven,
-    /// What tells a connection that it gave way.
-    evicts: HashMap<u64, oneshot::Sender<()>>,
+    /// Evict the connections when dropped.
+    evictions: HashMap<u64, oneshot::Sender<()>>,
     last: u64,
 }
 
-/// A place; free when this is dropped.
-struct Held {
-    places: Places,
+/// A slot, which is freed when this is dropped.
+struct Slot {
+    slots: Slots,
     number: u64,
 }
 
-impl Places {
-    fn taken(&self) -> MutexGuard<'_, Taken> {
+impl Slots {
+    fn table(&self) -> MutexGuard<'_, SlotTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `None`: the connection is closed.
+    /// Admits a connection; `None`: no slot is free, and the connection is closed.
     pub(super) fn admit(&self, now: Duration, stream: TcpStream, from: SocketAddr) -> Option<Unproven> {
-        let mut taken = self.taken();
-        taken.last += 1;
-        let number = taken.last;
-        match taken.rule.admit(now, number, from.ip()) {
+        let mut table = self.table();
+        table.last += 1;
+        let number = table.last;
+        match table.rule.admit(now, number, from.ip()) {
             Admission::Admitted => {}
-            Admission::InPlaceOf(other) => drop(taken.evicts.remove(&other)),
+            Admission::InPlaceOf(other) => drop(table.evictions.remove(&other)),
             Admission::Refused => return None,
         }
-        let (evicts, evicted) = oneshot::channel();
-        taken.evicts.insert(number, evicts);
-        Some(Unproven { stream, evicted, held: Held { places: self.clone(), number } })
+        let (eviction, evicted) = oneshot::channel();
+        table.evictions.insert(number, eviction);
+        Some(Unproven { stream, evicted, slot: Slot { slots: self.clone(), number } })
     }
 }
 
-impl Drop for Held {
+impl Drop for Slot {
     fn drop(&mut self) {
-        let mut taken = self.places.taken();
-        taken.rule.release(self.number);
-        taken.evicts.remove(&self.number);
+        let mut table = self.slots.table();
+        table.rule.release(self.number);
+        table.evictions.remove(&self.number);
     }
 }
 
-/// Lets members in.
-pub(super) struct Door {
+/// The tasks that serve the connections.
+pub(super) struct Connections {
     pub(super) key: Arc<GangKey>,
     pub(super) silence: Duration,
-    pub(super) arrivals: mpsc::Sender<Arrival>,
+    pub(super) events: mpsc::Sender<ConnectionEvent>,
     pub(super) tasks: JoinSet<()>,
 }
 
-impl Door {
-    pub(super) fn answer(&mut self, unproven: Unproven, from: SocketAddr, link: Link) {
-        let (key, silence, arrivals) = (Arc::clone(&self.key), self.silence, self.arrivals.clone());
+impl Connections {
+    pub(super) fn serve(&mut self, unproven: Unproven, from: SocketAddr, link: Link) {
+        let (key, silence, events) = (Arc::clone(&self.key), self.silence, self.events.clone());
         self.tasks.spawn(async move {
-            match unproven.greeted(|stream| greet(stream, &key, silence)).await {
-                Some(Ok(proven)) => converse(proven, link, &arrivals).await,
-                Some(Err(why)) => drop(arrivals.send(Arrival::Refused(from, why)).await),
+            match unproven.authenticated(|stream| authenticate(stream, &key, silence)).await {
+                Some(Ok(proven)) => carry_messages(proven, link, &events).await,
+                Some(Err(why)) => drop(events.send(ConnectionEvent::Refused(from, why)).await),
                 None => {}
             }
         });
@@ -166,13 +167,13 @@ impl Door {
 }
 
 /// Carries messages both ways until either side closes.
-async fn converse(proven: gang::Link, link: Link, arrivals: &mpsc::Sender<Arrival>) {
+async fn carry_messages(proven: gang::Link, link: Link, events: &mpsc::Sender<ConnectionEvent>) {
     let gang::Link { mut reader, mut writer } = proven;
     let (sender, mut queue) = mpsc::channel(QUEUE);
-    if arrivals.send(Arrival::Opened(link, sender)).await.is_err() {
+    if events.send(ConnectionEvent::Opened(link, sender)).await.is_err() {
         return;
     }
-    let is_ours = {
+    let closes_first = {
         let write = async {
             let mut batch = Vec::new();
             while queue.recv_many(&mut batch, AT_ONCE).await > 0 {
@@ -185,19 +186,19 @@ async fn converse(proven: gang::Link, link: Link, arrivals: &mpsc::Sender<Arriva
         };
         let read = async {
             while let Ok(message) = reader.next().await {
-                if arrivals.send(Arrival::Received(link, Box::new(message))).await.is_err() {
+                if events.send(ConnectionEvent::Received(link, Box::new(message))).await.is_err() {
                     break;
                 }
             }
         };
         tokio::select! {
-            is_ours = write => is_ours,
+            closes_first = write => closes_first,
             () = read => false,
         }
     };
-    if is_ours {
+    if closes_first {
         writer.close().await;
         reader.drain().await;
     }
-    let _ = arrivals.send(Arrival::Closed(link)).await;
+    let _ = events.send(ConnectionEvent::Closed(link)).await;
 }

@@ -1,5 +1,5 @@
-//! The gang's member of this replica, in the main loop: what happens is told to it, and what it wants is done here or handed
-//! to the job's machine.
+//! The gang's member of this replica, in the main loop: passes events to it, and performs its actions or passes them to the
+//! job machine.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -15,19 +15,19 @@ use crate::rules::gang::seat::{Incarnation, Seat};
 use crate::rules::gang::view::{LeaderView, View};
 use crate::rules::job::{Event, Uptime};
 
-/// News that is taken in one turn of the loop.
+/// The maximum number of news handled in one turn of the loop.
 const AT_ONCE: usize = 64;
 
 /// The member, and the thread with its connection.
 pub(in crate::supervisor) struct GangMember {
     member: Member,
     thread: Thread,
-    /// When the member is to be woken.
+    /// The member's next wake-up.
     wake: Uptime,
     own: Seat,
     leads: bool,
     required: usize,
-    /// The agent that leads, once it has given the seat.
+    /// The leader's agent, known from its welcome.
     leader: Option<Incarnation>,
     /// Why the leader cannot be reached.
     trouble: Option<String>,
@@ -37,7 +37,7 @@ pub(in crate::supervisor) struct GangMember {
 }
 
 impl GangMember {
-    /// Starts the thread, and what the member wants first. Errors: as [`Thread::start`] and getrandom(2).
+    /// Starts the thread. Returns the member's first events for the job, too. Errors: as [`Thread::start`] and getrandom(2).
     pub(in crate::supervisor) fn start(gang: Gang, clock: Clock) -> io::Result<(GangMember, Vec<Event>)> {
         let incarnation = Incarnation(u128::from_ne_bytes(random()?));
         let now = clock.now();
@@ -47,7 +47,7 @@ impl GangMember {
         let leads = gang.place.leads();
         let thread = Thread::start(gang, incarnation, clock)?;
         let (first, missing) = (None, Vec::new());
-        let mut desk = GangMember {
+        let mut gang = GangMember {
             member,
             thread,
             wake: now,
@@ -60,8 +60,8 @@ impl GangMember {
             missing,
             is_dead: false,
         };
-        let events = desk.carry_out(actions);
-        Ok((desk, events))
+        let events = gang.perform(actions);
+        Ok((gang, events))
     }
 
     /// Readable when the thread has news.
@@ -69,23 +69,23 @@ impl GangMember {
         self.thread.fd()
     }
 
-    /// When the member must be woken.
+    /// The time of the next wake-up.
     pub(in crate::supervisor) fn due(&self) -> Uptime {
         self.wake
     }
 
-    /// Tells the member what happened. What it wants of the job.
-    pub(in crate::supervisor) fn tell(&mut self, now: Uptime, word: MemberEvent) -> Vec<Event> {
-        let actions = self.member.step(now, word);
-        self.carry_out(actions)
+    /// Passes an event to the member. Returns its events for the job.
+    pub(in crate::supervisor) fn step(&mut self, now: Uptime, event: MemberEvent) -> Vec<Event> {
+        let actions = self.member.step(now, event);
+        self.perform(actions)
     }
 
-    /// What time and the thread bring. The lease is judged before any message is read.
+    /// Handles the time and the news of the thread. The lease is checked before any message is read.
     pub(in crate::supervisor) fn receive(&mut self, now: Uptime) -> Vec<Event> {
-        let mut events = self.tell(now, MemberEvent::Tick);
+        let mut events = self.step(now, MemberEvent::Tick);
         self.thread.clear();
         for _ in 0..AT_ONCE {
-            let word = match self.thread.next() {
+            let event = match self.thread.next() {
                 Ok(None) => return events,
                 Ok(Some(News::Linked)) => MemberEvent::Linked,
                 Ok(Some(News::Unlinked { silent })) => MemberEvent::Unlinked { silent },
@@ -93,22 +93,22 @@ impl GangMember {
                     self.note_refusal(&message);
                     MemberEvent::Received(message)
                 }
-                Ok(Some(News::Trouble(why))) => {
+                Ok(Some(News::Unreachable(why))) => {
                     self.trouble = Some(why);
                     continue;
                 }
                 Err(()) => {
-                    events.extend(self.bury());
+                    events.extend(self.on_thread_death());
                     return events;
                 }
             };
-            events.extend(self.tell(now, word));
+            events.extend(self.step(now, event));
         }
         self.thread.notify();
         events
     }
 
-    /// Says once why the seat is not given.
+    /// Logs once why the seat is refused.
     fn note_refusal(&mut self, message: &ToMember) {
         match message {
             ToMember::Refused { why } if self.trouble.as_ref() != Some(why) => {
@@ -120,8 +120,8 @@ impl GangMember {
         }
     }
 
-    /// Without its thread this replica is none of the gang.
-    fn bury(&mut self) -> Option<Event> {
+    /// Leaves the gang, because the connections are lost with the thread.
+    fn on_thread_death(&mut self) -> Option<Event> {
         if std::mem::replace(&mut self.is_dead, true) {
             return None;
         }
@@ -130,7 +130,7 @@ impl GangMember {
         Some(Event::Gang(Action::Leave(Leave::GaveUp { why, no_common_step: false, first: self.first.clone() })))
     }
 
-    fn carry_out(&mut self, actions: Vec<Action>) -> Vec<Event> {
+    fn perform(&mut self, actions: Vec<Action>) -> Vec<Event> {
         let mut events = Vec::new();
         for action in actions {
             match action {
@@ -164,7 +164,7 @@ impl GangMember {
         events
     }
 
-    /// Why the leader was not reached belongs to a wait for it that was given up.
+    /// Adds why the leader could not be reached to the reason for giving up.
     fn with_trouble(&self, leave: Leave) -> Leave {
         match (leave, &self.trouble) {
             (Leave::GaveUp { why, no_common_step, first }, Some(trouble)) => {
@@ -174,12 +174,12 @@ impl GangMember {
         }
     }
 
-    /// The agent that leads, where it is another replica's: its file tells whether the directory is shared.
+    /// The leader's agent, if it is another replica's: its file shows whether the directory is shared.
     pub(in crate::supervisor) fn leader(&self) -> Option<Incarnation> {
         self.leader.filter(|_| !self.leads)
     }
 
-    /// What the status shows.
+    /// The view for the status.
     pub(in crate::supervisor) fn view(&self) -> View {
         let LeaderView { members, missing } = self.thread.view();
         View {
@@ -191,7 +191,7 @@ impl GangMember {
         }
     }
 
-    /// Lets the last words out, and ends the thread.
+    /// Ends the thread after its last messages are sent.
     pub(in crate::supervisor) fn end(&mut self) -> Summary {
         self.thread.end();
         Summary { generation: self.member.newest(), members: self.required, first: self.first.clone() }

@@ -1,8 +1,9 @@
-//! The gang: carries between the protocol (`rules/gang`), its connections (`edge/net/gang`) and the job's machine.
+//! The gang: connects the protocol (`rules/gang`), its connections (`edge/net/gang`) and the job machine.
 //!
-//! A thread of its own ([`thread`]) holds the connections, because a beat that waits behind other work is a false death. It
-//! is a member's one link ([`leader_link`]) or the leader with its links to all ([`leader`]). The member itself lives in the main
-//! loop ([`member`]): its lease is a timer there, so a loop that stands still trains no step after it.
+//! A separate thread ([`thread`]) holds the connections, because a beat that is delayed by other work looks like a lost
+//! replica. It runs a member's link to the leader ([`leader_link`]), or the leader with its links to all members
+//! ([`leader`]). The member's state machine runs in the main loop ([`member`]). Its lease is a timer of that loop, so the
+//! trainer of a frozen loop runs no step after the lease.
 
 mod borrowed_port;
 mod claims;
@@ -31,9 +32,9 @@ use crate::rules::store::address::Address;
 /// The store that all replicas of the job share.
 #[derive(Debug, Clone)]
 pub struct SharedStore {
-    /// Its root, not a node's corner of it.
+    /// Its root, not the prefix of a node.
     pub address: Address,
-    /// What it takes to open it.
+    /// The options to open it.
     pub access: Access,
 }
 
@@ -44,28 +45,28 @@ impl SharedStore {
     }
 }
 
-/// What a replica is told of its gang.
+/// The configuration of a replica's gang.
 #[derive(Debug)]
 pub struct Gang {
-    /// Its seat, and where the leader is.
+    /// The seats, and the address of the leader.
     pub place: Place,
-    /// Where the common key comes from.
+    /// The source of the common key.
     pub key: KeySource,
-    /// Where its key and its generations are kept, if the job has a store.
+    /// The store for the key and the claims, if the job has one.
     pub store: Option<SharedStore>,
-    /// Where the leader puts the file by which the others see whether they share its directory.
+    /// The directory for the leader's file, by which the other replicas detect whether they share the directory.
     pub checkpoint_dir: Option<PathBuf>,
     /// The times.
     pub timing: Timing,
     /// How the nodes keep their checkpoints.
     pub mode: Mode,
-    /// Whether the job begins anew although there are steps.
+    /// Whether the job starts from the beginning although checkpoints exist.
     pub from_scratch: bool,
-    /// What the others do after a notice to one replica.
+    /// The reaction of the other replicas to a notice to one.
     pub on_notice: OnNotice,
     /// The restart budget.
     pub limits: Limits,
-    /// No replica's step moves for so long: it hangs.
+    /// The gang hangs if no replica's step advances for this long.
     pub hang: Option<Duration>,
     /// This host's name, for people.
     pub host: String,

@@ -1,5 +1,5 @@
-//! Where the leader itself listens, as the borrowed port and the store say it. It is only dialled: the proof of the common key
-//! decides what answers there.
+//! The leader's own address, from the borrowed port or the store. It needs no protection, because the process at that address
+//! must prove the common key.
 
 use std::time::Duration;
 
@@ -7,28 +7,28 @@ use bytes::Bytes;
 use tokio::time::{sleep, timeout};
 
 use super::SharedStore;
-use crate::edge::net::gang::{NoLink, TO_PROVE, dial};
+use crate::edge::net::gang::{HANDSHAKE_TIMEOUT, NoLink, dial};
 use crate::edge::store::StoreError;
 use crate::rules::gang::handshake::GangKey;
 use crate::rules::gang::message::{Referral, ToMember};
 
 const OBJECT: &str = ".trainit/gang/leader.json";
-/// Longest referral that is read, bytes.
+/// The longest referral that is read, in bytes.
 const LIMIT: u64 = 1024;
-/// Between two tries at a store that does not answer.
+/// The pause before a retry if the store does not answer.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// Asks at the borrowed port. This side closes first.
+/// Requests the referral at the borrowed port. This side closes first.
 pub(super) async fn ask(host: &str, port: u16, key: &GangKey, silence: Duration) -> Result<Referral, NoLink> {
     let mut link = dial(host, port, true, key, silence).await?;
-    match timeout(TO_PROVE, link.reader.next()).await {
+    match timeout(HANDSHAKE_TIMEOUT, link.reader.next()).await {
         Ok(Ok(ToMember::Refer(own))) => Ok(own),
-        Ok(Ok(_)) => Err(NoLink::Stranger("it does not say where it listens".to_owned())),
+        Ok(Ok(_)) => Err(NoLink::NotAgent("it does not send its own address".to_owned())),
         Ok(Err(_)) | Err(_) => Err(NoLink::Unreachable("it has closed its borrowed port".to_owned())),
     }
 }
 
-/// What the store says.
+/// Reads the referral from the store.
 pub(super) async fn read(shared: &SharedStore) -> Result<Referral, NoLink> {
     let read = async { shared.open().await?.get(OBJECT, LIMIT).await };
     let bytes = read.await.map_err(|error: StoreError| NoLink::Unreachable(error.to_string()))?;
@@ -36,10 +36,10 @@ pub(super) async fn read(shared: &SharedStore) -> Result<Referral, NoLink> {
         .map_err(|error| NoLink::Unreachable(format!("{OBJECT} in the store is no address: {error}")))
 }
 
-/// Puts it into the store, in place of an earlier leader's, however long that takes.
+/// Writes the referral to the store, in place of an earlier leader's; retried until the store answers.
 pub(super) async fn write(shared: SharedStore, own: Referral) {
     let body = Bytes::from(serde_json::to_vec(&own).unwrap_or_default());
-    let mut is_told = false;
+    let mut is_logged = false;
     loop {
         let written = async {
             let store = shared.open().await?.replacing();
@@ -47,7 +47,7 @@ pub(super) async fn write(shared: SharedStore, own: Referral) {
         };
         match written.await {
             Ok(_) => return,
-            Err(error) if !std::mem::replace(&mut is_told, true) => tracing::warn!(
+            Err(error) if !std::mem::replace(&mut is_logged, true) => tracing::warn!(
                 code = "gang",
                 "{OBJECT} cannot be written: {error}; it is tried again; until then replicas that come late find the gang's \
                  leader only at the rendezvous port, while no trainer runs"
@@ -68,7 +68,7 @@ mod tests {
     use crate::rules::store::address::Address;
 
     #[test]
-    fn the_store_says_where_the_newest_leader_listens() {
+    fn the_store_has_the_address_of_the_newest_leader() {
         let place = tempfile::tempdir().expect("a directory");
         let address = Address::Directory(place.path().join("store"));
         let shared = SharedStore { address, access: Access::default() };

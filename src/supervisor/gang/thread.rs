@@ -1,8 +1,8 @@
-//! The thread that holds the gang's connections, and the two ends of its talk with the main loop.
+//! The thread that holds the gang's connections, and its channels to and from the main loop.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,36 +17,36 @@ use crate::rules::gang::message::{ToLeader, ToMember};
 use crate::rules::gang::seat::Incarnation;
 use crate::rules::gang::view::LeaderView;
 
-/// News that the main loop has not taken yet; a leader that sends more than that at once is no leader.
+/// The maximum number of queued news. A correct leader sends fewer messages at once.
 const BACKLOG: usize = 4096;
-/// What the last words may take on their way.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+/// The limit for sending the last messages.
+const LAST_MESSAGES: Duration = Duration::from_secs(2);
 
-/// What the thread is asked to do.
+/// An order to the thread.
 #[derive(Debug)]
 pub(super) enum Order {
-    /// Connect to the leader, and try until it works.
+    /// Connect to the leader, and retry until it succeeds.
     Dial,
-    /// Close the connection once all is sent, or stop trying.
+    /// Close the connection after everything is sent, or stop trying.
     Hangup,
     /// Send this, if there is a connection.
     Send(Box<ToLeader>),
 }
 
-/// What the thread has to say.
+/// News from the thread.
 #[derive(Debug)]
 pub(super) enum News {
     /// A connection is proven.
     Linked,
-    /// It is gone.
+    /// The connection is closed.
     Unlinked {
-        /// No byte came for too long.
+        /// Closed because no byte arrived for too long, not by the other side.
         silent: bool,
     },
-    /// The leader says this.
+    /// A message of the leader.
     Received(ToMember),
-    /// The leader cannot be reached, and why.
-    Trouble(String),
+    /// The leader cannot be reached, for this reason.
+    Unreachable(String),
 }
 
 /// The main loop's end.
@@ -61,23 +61,23 @@ pub(super) struct Thread {
 
 /// The thread's end.
 #[derive(Debug, Clone)]
-pub(super) struct Outbox {
+pub(super) struct NewsSender {
     news: SyncSender<News>,
     eventfd: EventFd,
     view: Arc<Mutex<LeaderView>>,
 }
 
-impl Outbox {
-    /// Shows what the leader knows of its members.
+impl NewsSender {
+    /// Publishes the leader's view of its members.
     pub(super) fn show(&self, view: LeaderView) {
         *self.view.lock().unwrap_or_else(PoisonError::into_inner) = view;
     }
 
-    /// Hands news to the main loop. False: it does not keep up, or is gone.
-    pub(super) fn tell(&self, news: News) -> bool {
-        let taken = !matches!(self.news.try_send(news), Err(TrySendError::Full(_) | TrySendError::Disconnected(_)));
+    /// Sends news to the main loop. False: its queue is full, or it has ended.
+    pub(super) fn send(&self, news: News) -> bool {
+        let is_sent = self.news.try_send(news).is_ok();
         self.eventfd.notify();
-        taken
+        is_sent
     }
 }
 
@@ -87,20 +87,18 @@ impl Thread {
         let view = Arc::new(Mutex::new(LeaderView::default()));
         let (order_sender, order_receiver) = orders::unbounded_channel();
         let (news_sender, news) = mpsc::sync_channel(BACKLOG);
-        let (ends, done) = mpsc::channel::<()>();
+        let (done_sender, done) = mpsc::channel::<()>();
         let (eventfd, runtime) = (EventFd::new()?, blocking::runtime(gang.store.is_some())?);
-        let (farewell, outbox) = (
-            NotifyOnDrop(eventfd.clone()),
-            Outbox { news: news_sender, eventfd: eventfd.clone(), view: Arc::clone(&view) },
-        );
+        let notify_at_end = NotifyOnDrop(eventfd.clone());
+        let sender = NewsSender { news: news_sender, eventfd: eventfd.clone(), view: Arc::clone(&view) };
         signals::thread_without_signals("gang", move || {
-            let (_farewell, _ends) = (farewell, ends);
-            runtime.block_on(carry(gang, incarnation, order_receiver, outbox, clock));
+            let _dropped_at_end = (done_sender, notify_at_end);
+            runtime.block_on(run(gang, incarnation, order_receiver, sender, clock));
         })?;
         Ok(Thread { orders: Some(order_sender), news, eventfd, done, view })
     }
 
-    /// Gives an order; a thread that is dead is heard of by [`Thread::next`].
+    /// Sends an order. The death of the thread is reported by [`Thread::next`].
     pub(super) fn order(&self, order: Order) {
         if let Some(orders) = &self.orders {
             let _ = orders.send(order);
@@ -112,12 +110,12 @@ impl Thread {
         self.eventfd.as_raw_fd()
     }
 
-    /// Clears the notification; to be called before [`Thread::next`].
+    /// Clears the notification; called before [`Thread::next`].
     pub(super) fn clear(&self) {
         self.eventfd.clear_notification();
     }
 
-    /// There may be more than was taken.
+    /// Wakes the main loop again for the remaining news.
     pub(super) fn notify(&self) {
         self.eventfd.notify();
     }
@@ -131,31 +129,31 @@ impl Thread {
         }
     }
 
-    /// What the leader knows of its members; nothing where another replica leads.
+    /// The leader's view of its members; empty if another replica leads.
     pub(super) fn view(&self) -> LeaderView {
         self.view.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Lets it send what it was given, for a moment, and ends it.
+    /// Ends the thread after it has sent its messages, within a limit.
     pub(super) fn end(&mut self) {
         if self.orders.take().is_some() {
-            let _: Result<(), RecvTimeoutError> = self.done.recv_timeout(LAST_WORDS);
+            let _: Result<(), RecvTimeoutError> = self.done.recv_timeout(LAST_MESSAGES);
         }
     }
 }
 
-/// The whole life of the thread: until the main loop gives no more orders.
-async fn carry(
+/// The body of the thread: runs until the main loop drops the sender of the orders.
+async fn run(
     gang: Gang,
     incarnation: Incarnation,
     mut orders: orders::UnboundedReceiver<Order>,
-    outbox: Outbox,
+    news: NewsSender,
     clock: Clock,
 ) {
-    let Some(key) = gang.key.find(gang.store.as_ref(), &outbox, &orders).await else { return };
+    let Some(key) = gang.key.find(gang.store.as_ref(), &news, &orders).await else { return };
     if gang.place.leads() {
-        leader::run(&gang, incarnation, key, &mut orders, &outbox, clock).await;
+        leader::run(&gang, incarnation, key, &mut orders, &news, clock).await;
     } else {
-        leader_link::run(&gang, key, &mut orders, &outbox, clock).await;
+        leader_link::run(&gang, key, &mut orders, &news, clock).await;
     }
 }

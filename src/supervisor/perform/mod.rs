@@ -163,7 +163,7 @@ impl Performer {
             Action::Survey => return Done::Events(vec![Event::Surveyed(Offer::default())]),
             Action::RestoreStep(choice) => self.background.restore_agreed(choice),
             Action::Keep(step) => self.background.keep(step),
-            Action::ReportToGang(ref word) => return Done::Events(self.report_to_gang(now, word.clone())),
+            Action::ReportToGang(ref event) => return Done::Events(self.report_to_gang(now, event.clone())),
             Action::Spawn { attempt, generation, ref resume } => {
                 self.job.facts.generation = generation;
                 return self.start(now, attempt, resume.as_ref());
@@ -192,12 +192,12 @@ impl Performer {
     }
 
     /// Passes an event to the gang's member. Returns its requests to the job.
-    pub(super) fn report_to_gang(&mut self, now: Uptime, mut word: MemberEvent) -> Vec<Event> {
+    pub(super) fn report_to_gang(&mut self, now: Uptime, mut event: MemberEvent) -> Vec<Event> {
         let Some(gang) = &mut self.gang else { return Vec::new() };
-        if let MemberEvent::Failed(failure) = &mut word {
+        if let MemberEvent::Failed(failure) = &mut event {
             failure.step = self.liveness.step();
         }
-        gang.tell(now, word)
+        gang.step(now, event)
     }
 
     /// The events of the gang's timers and connections.
@@ -207,7 +207,7 @@ impl Performer {
         if now >= gang.due()
             && let Some(step) = self.liveness.step()
         {
-            events.extend(gang.tell(now, MemberEvent::Stepped(step)));
+            events.extend(gang.step(now, MemberEvent::Stepped(step)));
         }
         events.extend(gang.receive(now));
         events

@@ -343,7 +343,7 @@ impl Machine {
     /// The report to the gang of why this job is being stopped, sent when the stop begins.
     pub(super) fn report_stop(&self, now: Uptime) -> Option<Action> {
         self.policy.gang?;
-        let word = match &self.stopping.stop.as_ref()?.cause {
+        let event = match &self.stopping.stop.as_ref()?.cause {
             Cause::Signal { .. } => MemberEvent::Noticed(self.policy.stop_grace),
             Cause::Notice { .. } if self.gang.is_parting => return None,
             Cause::Notice { .. } => {
@@ -353,7 +353,7 @@ impl Machine {
             Cause::Gpu { detail } => return Some(self.failure_report(Class::Gpu, None, detail.clone())),
             Cause::Fenced { detail, .. } => return Some(self.failure_report(Class::Lost, None, detail.clone())),
         };
-        Some(Action::ReportToGang(word))
+        Some(Action::ReportToGang(event))
     }
 
     /// The last report, when the tree is empty.
