@@ -63,7 +63,7 @@ struct Holder {
     committed: BTreeSet<u64>,
     /// Its earlier leader, and the newest generation that it had seen when it joined.
     former_leader: Option<(Incarnation, Generation)>,
-    /// The time at which its machine will be taken away.
+    /// The time at which its machine goes away.
     notice: Option<Duration>,
     restoring: Option<(u64, u64)>,
     /// The activity of its trainer, as reported in this generation.

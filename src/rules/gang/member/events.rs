@@ -36,7 +36,7 @@ pub enum Event {
     Committed(u64),
     /// The restored bytes and their total.
     Restoring(u64, u64),
-    /// This replica's machine will be taken away after this time. The caller stops the trainer.
+    /// This replica's machine goes away after this time. The caller stops the trainer.
     Noticed(Duration),
     /// This agent exits for a reason of its own, after its last commit.
     Leaves,

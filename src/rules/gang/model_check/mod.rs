@@ -1,11 +1,11 @@
-//! Every order of events of three replicas with one crash, one lost connection and one replacement, by `stateright` over the
-//! same types.
+//! A model check by `stateright` of the same types: every order of events of three replicas with one crash, one lost connection
+//! and one replacement.
 //!
-//! Time is abstract: it passes only where no message, survey or request to the store is under way, and then to the next
-//! time that an agent asked for. So what reaches the leaders and the store at one time does so in every order, and nothing is
-//! slow; slow networks, frozen agents and clocks that differ are the simulator's. A trainer that was told to stop ends at any time up to its
-//! grace. The link of the leader to its own member is inside the process, and is handled at once. A fault can come between
-//! any two events.
+//! Time is abstract. It advances only when no message, survey or request to the store is pending, and then to the next
+//! wake-up. So concurrent events at the leaders and the store are checked in every order, and nothing is slow; the simulation
+//! covers slow networks, frozen agents and clocks that differ. A trainer that is stopping ends at any time up to its grace. The
+//! link of the leader to its own member is inside the process and is handled at once. A fault can occur between any two
+//! events.
 
 mod world;
 
@@ -45,13 +45,13 @@ struct Agent {
     leader: Option<Leader>,
     alive: bool,
     link: Option<u64>,
-    /// When it dials.
+    /// The time of its next dial.
     dials: Option<Duration>,
-    /// Its trainer's generation, and by when it ends if it was told to stop.
+    /// Its trainer's generation, and its deadline if it is stopping.
     trainer: Option<(Generation, Option<Duration>)>,
     /// The wake-ups of the member and the leader.
     wakes: [Option<Duration>; 2],
-    /// The generation that its leader asks the store for.
+    /// The generation that its leader is claiming.
     claims: Option<Generation>,
 }
 
@@ -82,12 +82,12 @@ struct World {
     crashes: u8,
     losses: u8,
     replacements: u8,
-    wrong: Option<&'static str>,
+    violation: Option<&'static str>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Happens {
-    /// The first item of a pipe arrives: to the leader, or to the member.
+enum Transition {
+    /// The first item of a pipe arrives at the leader (0) or at the member (1).
     Arrives(u64, usize),
     Dials(usize),
     StoreAnswers(usize),
@@ -107,16 +107,16 @@ struct Faults {
     crashes: u8,
     losses: u8,
     replacements: u8,
-    /// Time ends here.
+    /// The time after which the check ends.
     seconds: u64,
 }
 
 impl Model for Faults {
     type State = World;
-    type Action = Happens;
+    type Action = Transition;
 
     fn init_states(&self) -> Vec<World> {
-        // The first start without faults, in one order: the faults come once all train.
+        // The first start is without faults and in one order: the faults occur after all train.
         let faultless = Faults { crashes: 0, losses: 0, replacements: 0, ..*self };
         let mut world = World::new(*self);
         while world.trains().count() < SEATS {
@@ -127,61 +127,61 @@ impl Model for Faults {
         vec![world]
     }
 
-    fn actions(&self, world: &World, actions: &mut Vec<Happens>) {
+    fn actions(&self, world: &World, actions: &mut Vec<Transition>) {
         if world.losses > 0 {
             let between = world.pipes.iter().filter(|(_, pipe)| pipe.open == [true; 2] && pipe.member != pipe.leader);
-            actions.extend(between.map(|(link, _)| Happens::Resets(*link)));
+            actions.extend(between.map(|(link, _)| Transition::Resets(*link)));
         }
         let alive = || world.agents.iter().enumerate().filter(|(_, agent)| agent.alive);
         if world.crashes > 0 {
-            // The two workers are alike.
+            // The two workers are equivalent.
             let is_other = |agent: &Agent| agent.seat < 2;
-            actions.extend(alive().filter(|(_, agent)| is_other(agent)).map(|(at, _)| Happens::Crashes(at)));
+            actions.extend(alive().filter(|(_, agent)| is_other(agent)).map(|(at, _)| Transition::Crashes(at)));
         }
-        // What reaches one member alone is independent of what reaches another: one order is enough.
+        // Messages to different members are independent, so one order is enough.
         let mut down = world.pipes.iter().filter(|(_, pipe)| !pipe.items[1].is_empty());
         if let Some((link, _)) = down.next() {
-            return actions.push(Happens::Arrives(*link, 1));
+            return actions.push(Transition::Arrives(*link, 1));
         }
         let has_leader = world.chief().is_some();
         let mut dials = alive().filter(|(_, agent)| has_leader && agent.dials.is_some_and(|at| at <= world.now));
         if let Some((at, _)) = dials.next() {
-            return actions.push(Happens::Dials(at));
+            return actions.push(Transition::Dials(at));
         }
         if world.replacements > 0 {
-            actions.extend((0..SEATS).map(Happens::Replaces));
+            actions.extend((0..SEATS).map(Transition::Replaces));
         }
         let up = world.pipes.iter().filter(|(_, pipe)| !pipe.items[0].is_empty());
-        actions.extend(up.map(|(link, _)| Happens::Arrives(*link, 0)));
-        actions.extend(alive().filter(|(_, agent)| agent.claims.is_some()).map(|(at, _)| Happens::StoreAnswers(at)));
+        actions.extend(up.map(|(link, _)| Transition::Arrives(*link, 0)));
+        actions.extend(alive().filter(|(_, agent)| agent.claims.is_some()).map(|(at, _)| Transition::StoreAnswers(at)));
         let stops = alive().filter(|(_, agent)| agent.trainer.is_some_and(|(_, end)| end.is_some()));
-        actions.extend(stops.map(|(at, _)| Happens::TrainerGone(at)));
+        actions.extend(stops.map(|(at, _)| Transition::TrainerGone(at)));
         if world.is_quiet() {
-            actions.push(Happens::TimePasses);
+            actions.push(Transition::TimePasses);
         }
     }
 
-    fn next_state(&self, before: &World, action: Happens) -> Option<World> {
+    fn next_state(&self, before: &World, action: Transition) -> Option<World> {
         let mut world = before.clone();
         match action {
-            Happens::Arrives(link, way) => world.arrives(link, way),
-            Happens::Dials(agent) => world.dial(agent),
-            Happens::StoreAnswers(agent) => world.store_answers(agent),
-            Happens::TrainerGone(agent) => {
+            Transition::Arrives(link, way) => world.arrives(link, way),
+            Transition::Dials(agent) => world.dial(agent),
+            Transition::StoreAnswers(agent) => world.store_answers(agent),
+            Transition::TrainerGone(agent) => {
                 world.agents[agent].trainer = None;
                 world.surveyed(agent);
             }
-            Happens::TimePasses => world.pass_time(),
-            Happens::Crashes(agent) => {
+            Transition::TimePasses => world.pass_time(),
+            Transition::Crashes(agent) => {
                 world.crashes -= 1;
                 world.crash(agent);
             }
-            Happens::Resets(link) => {
+            Transition::Resets(link) => {
                 world.losses -= 1;
                 let pipe = world.pipes.get_mut(&link)?;
                 pipe.items = [VecDeque::from([Item::Closed]), VecDeque::from([Item::Closed])];
             }
-            Happens::Replaces(number) => {
+            Transition::Replaces(number) => {
                 world.replacements -= 1;
                 world.starts(number);
             }
@@ -197,7 +197,7 @@ impl Model for Faults {
             Property::always("two agents for one seat never both train", |_, world: &World| {
                 world.trains().map(|(seat, _)| seat).collect::<BTreeSet<_>>().len() == world.trains().count()
             }),
-            Property::always("a generation starts once, under its claim", |_, world: &World| world.wrong.is_none()),
+            Property::always("a generation starts once, under its claim", |_, world: &World| world.violation.is_none()),
             Property::sometimes("all train again after the faults", |_, world: &World| {
                 (world.crashes, world.losses, world.replacements) == (0, 0, 0)
                     && world.started.len() > 1
@@ -215,7 +215,7 @@ impl Model for Faults {
 mod tests {
     use super::*;
 
-    /// How many states: more are tried with `GANG_STATES=20000000 cargo test --release -p trainit-rules gang::model_check`.
+    /// The number of states. For more: `GANG_STATES=20000000 cargo test --release -p trainit-rules gang::model_check`.
     #[allow(clippy::disallowed_methods, reason = "a test's own switch")]
     fn states(usual: usize) -> usize {
         std::env::var("GANG_STATES").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)

@@ -1,4 +1,4 @@
-//! What happens to the agents, the links and the store.
+//! The effects of events on the agents, the links and the store.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -23,7 +23,7 @@ impl World {
             crashes: faults.crashes,
             losses: faults.losses,
             replacements: faults.replacements,
-            wrong: None,
+            violation: None,
         };
         (0..SEATS).for_each(|number| world.starts(number));
         world
@@ -62,7 +62,7 @@ impl World {
         self.do_member(self.agents.len() - 1, actions);
     }
 
-    /// The agent that the leader's name leads to.
+    /// The agent at the leader's address.
     pub(super) fn chief(&self) -> Option<usize> {
         (0..self.agents.len()).rev().find(|at| self.agents[*at].alive && self.agents[*at].leader.is_some())
     }
@@ -95,7 +95,7 @@ impl World {
                 member::Action::Restore(_) => self.member(agent, member::Event::Restored),
                 member::Action::Launch(generation) => {
                     if !self.started.contains(&generation) {
-                        self.wrong = Some("a trainer starts in a generation that no leader has started");
+                        self.violation = Some("a trainer starts in a generation that no leader has started");
                     }
                     self.agents[agent].trainer = Some((generation, None));
                 }
@@ -104,7 +104,7 @@ impl World {
                     None => self.surveyed(agent),
                 },
                 member::Action::Abort | member::Action::ReportTree => {
-                    self.wrong = Some("a hang is found although no limit is set");
+                    self.violation = Some("a hang is found although no limit is set");
                 }
                 member::Action::Kill => {
                     self.agents[agent].trainer = None;
@@ -112,7 +112,7 @@ impl World {
                 }
                 member::Action::Leave(_) => {
                     if self.agents[agent].trainer.is_some() {
-                        self.wrong = Some("an agent leaves with a trainer");
+                        self.violation = Some("an agent leaves with a trainer");
                     }
                 }
                 member::Action::Save { .. }
@@ -136,7 +136,7 @@ impl World {
                 leader::Action::Close(link) => self.close(link, 0),
                 leader::Action::Claim { generation, .. } => self.agents[agent].claims = Some(generation),
                 leader::Action::CheckForNewerClaim(generation) => {
-                    // It replaces the request before.
+                    // This replaces the request before.
                     self.agents[agent].claims = None;
                     let newest = self.store.last_key_value().map(|(generation, leader)| claim(*generation, *leader));
                     let own = Incarnation(agent as u128);
@@ -146,10 +146,10 @@ impl World {
                 }
                 leader::Action::Started(generation) => {
                     if !self.started.insert(generation) {
-                        self.wrong = Some("a generation starts twice");
+                        self.violation = Some("a generation starts twice");
                     }
                     if self.store.get(&generation) != Some(&Incarnation(agent as u128)) {
-                        self.wrong = Some("a generation starts without a claim");
+                        self.violation = Some("a generation starts without a claim");
                     }
                 }
                 leader::Action::Done
@@ -163,7 +163,7 @@ impl World {
 
     pub(super) fn send(&mut self, link: u64, way: usize, item: Item) {
         let Some(pipe) = self.pipes.get_mut(&link) else { return };
-        // The sender's end.
+        // The sender's end is closed.
         if !pipe.open[1 - way] {
             return;
         }
@@ -173,7 +173,7 @@ impl World {
         }
     }
 
-    /// One end closes; the other hears of it after what was sent before. `end` 0 is the leader's.
+    /// Closes one end; the other detects it after the earlier messages. `end` 0 is the leader's.
     pub(super) fn close(&mut self, link: u64, end: usize) {
         let Some(pipe) = self.pipes.get_mut(&link) else { return };
         if std::mem::replace(&mut pipe.open[end], false) {
@@ -218,7 +218,7 @@ impl World {
         self.forget(link);
     }
 
-    /// A link that is closed at both ends and has nothing under way is forgotten, so that its number is used again.
+    /// Removes a link that is closed at both ends and has nothing pending, so that its number can be used again.
     pub(super) fn forget(&mut self, link: u64) {
         if self
             .pipes
@@ -245,7 +245,7 @@ impl World {
         let event = if *self.store.entry(generation).or_insert(own) == own {
             leader::Event::Claimed(generation)
         } else {
-            let (generation, leader) = self.store.last_key_value().expect("one is there");
+            let (generation, leader) = self.store.last_key_value().expect("a claim exists");
             leader::Event::ClaimedByOther(claim(*generation, *leader))
         };
         self.leader(agent, event);
@@ -281,7 +281,7 @@ impl World {
             let end = agent.trainer.and_then(|(_, end)| end);
             agent.wakes.into_iter().chain([agent.dials, end]).flatten().collect::<Vec<_>>()
         };
-        // A member that dials without a leader waits for one to start.
+        // A dial without a leader is delayed until one starts.
         let next = self.agents.iter().filter(|agent| agent.alive).flat_map(times).filter(|at| *at > self.now).min();
         self.now = next.unwrap_or(self.now).max(self.now + Duration::from_millis(1));
         for agent in 0..self.agents.len() {

@@ -237,7 +237,7 @@ pub enum ToLeader {
         /// Of this generation.
         generation: Generation,
     },
-    /// This replica's machine will be taken away.
+    /// This replica's machine goes away.
     Notice {
         /// The remaining milliseconds.
         lead: u64,
@@ -314,7 +314,7 @@ pub enum ToMember {
         /// The first failure.
         first: FirstFailure,
     },
-    /// Save, because the machine of a replica will be taken away.
+    /// Save, because the machine of a replica goes away.
     Save {
         /// The milliseconds until the earliest deadline.
         lead: u64,

@@ -1,11 +1,11 @@
-//! What goes wrong, and the platform's answer.
+//! The faults, and the platform's reaction.
 
 use super::*;
 
 impl World {
     pub(super) fn kill_agent(&mut self, agent: usize) {
         self.agents[agent].alive = false;
-        // The kernel kills the trainer with it, and closes the connections.
+        // The kernel kills the trainer with the agent, and closes the connections.
         self.agents[agent].run = None;
         let links: Vec<u64> =
             self.links.iter().filter(|(_, c)| c.member == agent || c.leader == agent).map(|(l, _)| *l).collect();
@@ -21,7 +21,7 @@ impl World {
         }
     }
 
-    /// Whether a link is that of a leader to its own member.
+    /// Whether this is the link of a leader to its own member.
     fn is_inside(&self, link: u64) -> bool {
         self.links.get(&link).is_some_and(|conn| conn.member == conn.leader)
     }
@@ -34,10 +34,10 @@ impl World {
             _ => Some(SECOND),
         };
         if let Fault::Notice { lead, .. } = fault {
-            self.saving = self.saving.max(self.now + lead + SECOND);
+            self.saving_until = self.saving_until.max(self.now + lead + SECOND);
         }
         if let Some(lasts) = lasts {
-            self.disturbed = self.disturbed.max(self.now + lasts);
+            self.disturbed_until = self.disturbed_until.max(self.now + lasts);
         }
         match fault {
             Fault::TrainerDies(seat) => {
@@ -51,10 +51,10 @@ impl World {
                         Failure { class: Class::Signal, code: None, signal, step: None, detail: String::new() };
                     self.member(agent, member::Event::Failed(failure));
                     self.emptied(agent, 1);
-                    self.at(now + SECOND, Happening::Judge { generation: run.generation, since: now, soft: true });
+                    self.at(now + SECOND, WorldEvent::CheckHalt { generation: run.generation, since: now, soft: true });
                     self.at(
                         now + 22 * SECOND,
-                        Happening::Judge { generation: run.generation, since: now, soft: false },
+                        WorldEvent::CheckHalt { generation: run.generation, since: now, soft: false },
                     );
                 }
             }
@@ -68,7 +68,7 @@ impl World {
                     self.kill_agent(agent);
                     if let Some(after) = after {
                         let when = self.now + after;
-                        self.at(when, Happening::Replaces { seat });
+                        self.at(when, WorldEvent::Replaces { seat });
                     }
                 }
             }
@@ -76,50 +76,50 @@ impl World {
                 let Some(agent) = self.holder(seat) else { return };
                 (self.agents[agent].alive, self.agents[agent].run) = (false, None);
                 let when = self.now + after;
-                self.at(when, Happening::Replaces { seat });
-                // The other end gives the connection up when nothing has come for the time-out.
+                self.at(when, WorldEvent::Replaces { seat });
+                // The other end gives up the connection after the time-out.
                 let ends = self.links.iter().filter(|(_, conn)| conn.member == agent || conn.leader == agent);
                 let ends: Vec<(u64, bool)> = ends.map(|(link, conn)| (*link, conn.member == agent)).collect();
                 let when = self.now + 20 * SECOND;
                 for (link, to_leader) in ends {
-                    self.at(when, Happening::Closed { link, to_leader, silent: true });
+                    self.at(when, WorldEvent::Closed { link, to_leader, silent: true });
                 }
             }
             Fault::Freeze { seat, lasts } => {
                 if let Some(agent) = self.holder(seat).filter(|agent| self.agents[*agent].frozen.is_none()) {
                     self.agents[agent].frozen = Some(self.now);
                     let when = self.now + lasts;
-                    self.at(when, Happening::Thaws(agent));
+                    self.at(when, WorldEvent::Thaws(agent));
                 }
             }
             Fault::Reset(seat) => {
-                // Both ends hear of it: a reset that a frozen agent does not hear of is taken for its end.
+                // Both ends must detect the reset: if the agent is frozen, the leader would treat the reset as its death.
                 let awake = |agent: &usize| self.agents[*agent].frozen.is_none();
                 let link = self.holder(seat).filter(awake).and_then(|agent| self.agents[agent].link);
                 if let Some(link) = link.filter(|link| !self.is_inside(*link)) {
                     let when = self.now;
-                    self.at(when, Happening::Closed { link, to_leader: true, silent: false });
-                    self.at(when, Happening::Closed { link, to_leader: false, silent: false });
+                    self.at(when, WorldEvent::Closed { link, to_leader: true, silent: false });
+                    self.at(when, WorldEvent::Closed { link, to_leader: false, silent: false });
                 }
             }
             Fault::Cut { seat, to_leader, lasts } => {
                 let until = self.now + lasts;
                 self.cuts.push((seat, to_leader, until));
-                self.at(until, Happening::Heals);
-                // Longer than the gang's time-out, the kernel gives the connection up at both ends.
+                self.at(until, WorldEvent::Heals);
+                // If the cut is longer than the gang's time-out, both kernels give up the connection.
                 let link = self.holder(seat).and_then(|agent| self.agents[agent].link);
                 if lasts > 20 * SECOND
                     && let Some(link) = link.filter(|link| !self.is_inside(*link))
                 {
                     let when = self.now + 20 * SECOND;
-                    self.at(when, Happening::Closed { link, to_leader: true, silent: true });
-                    self.at(when, Happening::Closed { link, to_leader: false, silent: true });
+                    self.at(when, WorldEvent::Closed { link, to_leader: true, silent: true });
+                    self.at(when, WorldEvent::Closed { link, to_leader: false, silent: true });
                 }
             }
             Fault::SecondGang => {
                 for seat in self.plan.seats.clone() {
                     let starts = self.now + self.random.below(10 * SECOND);
-                    self.at(starts, Happening::Replaces { seat });
+                    self.at(starts, WorldEvent::Replaces { seat });
                 }
             }
             Fault::StoreAway(lasts) => self.store_goes_away(lasts),
@@ -130,25 +130,25 @@ impl World {
                     self.member(agent, member::Event::Noticed(Duration::from_millis(lead)));
                     let when = self.now + lead;
                     let after = self.random.between(5 * SECOND, 60 * SECOND);
-                    self.at(when, Happening::MachineGoes { agent, after });
+                    self.at(when, WorldEvent::MachineEnds { agent, after });
                 }
             }
         }
     }
 
-    /// The machine of this agent goes. Another agent may have its seat by then.
-    pub(super) fn machine_goes(&mut self, agent: usize, after: Millis) {
+    /// The machine of this agent goes away. Another agent may have its seat already.
+    pub(super) fn end_machine(&mut self, agent: usize, after: Millis) {
         if !self.agents[agent].alive {
             return;
         }
-        self.milestone(|| format!("the machine of agent {agent} goes"));
-        self.disturbed = self.disturbed.max(self.now + SECOND);
+        self.milestone(|| format!("the machine of agent {agent} goes away"));
+        self.disturbed_until = self.disturbed_until.max(self.now + SECOND);
         self.kill_agent(agent);
         let (seat, when) = (self.agents[agent].seat, self.now + after);
-        self.at(when, Happening::Replaces { seat });
+        self.at(when, WorldEvent::Replaces { seat });
     }
 
-    /// Whether each required seat would have two agents.
+    /// Whether each required seat would have two agents after a start for this seat.
     pub(super) fn would_be_two_gangs(&self, next: Seat) -> bool {
         let alive = |seat: Seat| self.agents.iter().filter(|agent| agent.alive && agent.seat == seat).count();
         let mut others = self.plan.seats.iter().filter(|seat| seat.is_required() && **seat != next);
@@ -160,15 +160,15 @@ impl World {
         if !self.agents[agent].alive {
             return;
         }
-        // The lease first, then what waited, as one wake-up of the loop has it.
+        // The lease first, then the waiting events, as in one turn of the event loop.
         self.member(agent, member::Event::Tick);
         let waiting = std::mem::take(&mut self.agents[agent].waiting);
-        // A kill that was due goes first.
-        let (kills, waiting): (Vec<Happening>, Vec<Happening>) =
-            waiting.into_iter().partition(|what| matches!(what, Happening::TrainerGone { .. }));
-        kills.into_iter().for_each(|kill| self.happen(kill));
+        // A due kill comes first.
+        let (kills, waiting): (Vec<WorldEvent>, Vec<WorldEvent>) =
+            waiting.into_iter().partition(|what| matches!(what, WorldEvent::TrainerGone { .. }));
+        kills.into_iter().for_each(|kill| self.handle(kill));
         let now = self.now;
-        // The trainer wakes a moment later than the agent has judged the lease: what it did before counts as frozen.
+        // The trainer wakes after the agent has checked the lease; until then it counts as frozen.
         for what in waiting {
             self.at(now, what);
         }
@@ -193,7 +193,7 @@ impl World {
                 10 if self.plan.has_two_gangs() => Fault::SecondGang,
                 _ => Fault::Notice { seat, lead: self.random.between(SECOND, 30 * SECOND) },
             };
-            self.at(when, Happening::Fault(fault));
+            self.at(when, WorldEvent::Fault(fault));
         }
     }
 }

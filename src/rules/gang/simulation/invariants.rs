@@ -1,4 +1,4 @@
-//! The promises, judged after every event that could break one.
+//! The promises, checked after every event that could break one.
 
 use std::collections::BTreeSet;
 
@@ -9,27 +9,30 @@ impl World {
         let restores_own = self.plan.mode == Mode::Each || self.agents[agent].seat == seat_of(0);
         let is_offered = self.agents[agent].offered.iter().any(|offered| offered.step == choice.step());
         if choice != Choice::Start && restores_own && !is_offered {
-            self.wrong(format!("agent {agent} restores {choice:?}, which it did not offer"));
+            self.record_violation(format!("agent {agent} restores {choice:?}, which it did not offer"));
         }
-        // What the agent offered beyond the choice is of a generation that is given up. What another agent of its seat has
-        // committed since is not: an agent that wakes late passes over nothing of it.
+        // Newer steps that the agent has offered are poisoned. Later commits of another agent of its seat are not, even if this
+        // agent was frozen meanwhile.
         if choice.step().is_none() || restores_own {
             let newer = self.agents[agent].offered.iter().filter(|offered| offered.step > choice.step());
             let given_up: BTreeSet<u64> = newer.map(|offered| offered.hash).collect();
             let commits = self.commits.entry(self.agents[agent].seat).or_default();
             commits.retain(|step, of| !given_up.contains(&hash_of(*step, *of)));
         }
-        // An agent that was frozen may hear of an agreement that is over; it will not start.
+        // An agent that was frozen may receive an outdated agreement, which does not start.
         let is_over = self.started.range(self.agents[agent].member.newest() + 1..).next().is_some();
-        // A job that is told to begin from the beginning does so until the store knows of a common step.
+        // With `from_scratch`, the job may start from the beginning until the store has the mark of a common step.
         let may_begin = self.plan.from_scratch && self.store.common.is_empty();
         if choice == Choice::Start && !is_over && !may_begin && self.a_step_is_common() {
-            self.wrong(format!("agent {agent} starts from the beginning although there are steps: {:?}", self.commits));
+            self.record_violation(format!(
+                "agent {agent} starts from the beginning although there are steps: {:?}",
+                self.commits
+            ));
         }
         self.agents[agent].restored = Some(choice);
         let slow = self.random.below(20) == 0;
         let when = self.now + self.random.between(10, if slow { 60 } else { 3 } * SECOND);
-        self.at(when, Happening::ToAgent(agent, Input::Member(member::Event::Restored)));
+        self.at(when, WorldEvent::ToAgent(agent, Input::Member(member::Event::Restored)));
     }
 
     /// A generation starts once, and with a store only under its leader's claim.
@@ -37,30 +40,30 @@ impl World {
         self.milestone(|| format!("leader {agent} starts generation {generation}"));
         let own = self.agents[agent].incarnation;
         if self.plan.store && self.store.claims.get(&generation).is_none_or(|claim| claim.leader != own) {
-            self.wrong(format!("generation {generation} starts without a claim"));
+            self.record_violation(format!("generation {generation} starts without a claim"));
         }
         if self.finished == Some(agent) {
-            self.wrong(format!("leader {agent} starts generation {generation} after the job has finished"));
+            self.record_violation(format!("leader {agent} starts generation {generation} after the job has finished"));
         }
         self.done.remove(&generation);
         if !self.plan.store {
-            // Where every agent is new, the numbers begin anew.
+            // If every agent was replaced, the numbers are used again.
             self.started.split_off(&generation);
             self.timelines.split_off(&generation);
         }
         if self.started.insert(generation, (None, self.now)).is_some() {
-            self.wrong(format!("generation {generation} starts twice"));
+            self.record_violation(format!("generation {generation} starts twice"));
         }
     }
 
     pub(super) fn launch(&mut self, agent: usize, generation: Generation) {
         self.milestone(|| format!("agent {agent} launches generation {generation}"));
-        self.judge_after_end(agent, generation);
+        self.check_after_end(agent, generation);
         if !self.started.contains_key(&generation) {
-            self.wrong(format!("agent {agent} starts generation {generation}, which no leader has started"));
+            self.record_violation(format!("agent {agent} starts generation {generation}, which no leader has started"));
         }
         if self.agents[agent].leader.as_ref().is_some_and(Leader::may_borrow_port) {
-            self.wrong(format!("agent {agent} starts a trainer whose port its leader has"));
+            self.record_violation(format!("agent {agent} starts a trainer whose port its leader has"));
         }
         let restored = self.agents[agent].restored.take();
         let step = restored.and_then(Choice::step);
@@ -69,55 +72,55 @@ impl World {
             Some((agreed @ None, _)) => *agreed = Some(step.unwrap_or(0)),
             Some((Some(agreed), _)) if *agreed != step.unwrap_or(0) => {
                 let agreed = *agreed;
-                self.wrong(format!("generation {generation} starts from {agreed} and from {step:?}"));
+                self.record_violation(format!("generation {generation} starts from {agreed} and from {step:?}"));
             }
             _ => {}
         }
-        self.judge_timeline(agent, generation, step);
+        self.check_timeline(agent, generation, step);
         self.runs += 1;
         let id = self.runs;
         if self.agents[agent].run.is_some() {
-            self.wrong(format!("agent {agent} starts a second trainer"));
+            self.record_violation(format!("agent {agent} starts a second trainer"));
         }
         self.agents[agent].run = Some(Run {
             id,
             generation,
             step: step.unwrap_or(0),
             stopping: false,
-            stubborn: self.random.below(4) == 0,
+            ignores_signals: self.random.below(4) == 0,
             hangs: false,
         });
         if self.agents.len() < MANY {
-            self.judge_runs();
+            self.check_runs();
         }
         if self.agents[agent].seat.trains() {
             *self.done.entry(generation).or_default().entry(step.unwrap_or(0)).or_default() += 1;
             let when = self.now + self.plan.step;
-            self.at(when, Happening::TrainerSteps { agent, run: id });
+            self.at(when, WorldEvent::TrainerSteps { agent, run: id });
         }
     }
 
-    /// After the end nothing starts that was claimed since the end is in the store.
-    fn judge_after_end(&mut self, agent: usize, generation: Generation) {
+    /// No generation starts whose claim is later than the end of the job in the store.
+    fn check_after_end(&mut self, agent: usize, generation: Generation) {
         let Some(ended) = self.finished.map(|leader| self.agents[leader].incarnation) else { return };
         let end = self.store.claims.iter().find(|(_, claim)| claim.job.has_finished && claim.leader == ended);
         if end.is_some_and(|(end, _)| *end < generation) {
-            self.wrong(format!("agent {agent} starts generation {generation} after the job has finished"));
+            self.record_violation(format!("agent {agent} starts generation {generation} after the job has finished"));
         }
     }
 
-    /// All members go on from commits of one generation.
-    fn judge_timeline(&mut self, agent: usize, generation: Generation, step: Option<u64>) {
+    /// All members continue from commits of one generation.
+    fn check_timeline(&mut self, agent: usize, generation: Generation, step: Option<u64>) {
         let commits = self.commits.get(&self.agents[agent].seat);
         let Some(of) = step.and_then(|step| commits?.get(&step).copied()) else { return };
         let first = *self.timelines.entry(generation).or_insert(of);
         if first != of && !self.two_gangs {
-            self.wrong(format!("generation {generation} goes on from generation {first} and from {of}"));
+            self.record_violation(format!("generation {generation} continues from generation {first} and from {of}"));
         }
     }
 
-    /// No two generations train at once, and no seat twice. What is frozen does not train.
-    pub(super) fn judge_runs(&mut self) {
+    /// No two generations train at once, and no seat twice. A frozen trainer does not count.
+    pub(super) fn check_runs(&mut self) {
         if self.two_gangs_may_train() {
             return;
         }
@@ -127,14 +130,14 @@ impl World {
         let generations: BTreeSet<Generation> = runs.iter().map(|(_, generation)| *generation).collect();
         let seats: BTreeSet<Seat> = runs.iter().map(|(seat, _)| *seat).collect();
         if generations.len() > 1 {
-            self.wrong(format!("generations {generations:?} train at once"));
+            self.record_violation(format!("generations {generations:?} train at once"));
         }
         if seats.len() < runs.len() {
-            self.wrong(format!("two trainers for one seat: {runs:?}"));
+            self.record_violation(format!("two trainers for one seat: {runs:?}"));
         }
     }
 
-    /// Whether there is a step that every member which needs one can restore.
+    /// Whether every training member can restore one common step.
     pub(super) fn a_step_is_common(&self) -> bool {
         let mut all = self.plan.seats.iter().filter(|seat| seat.trains()).map(|seat| self.commits.get(seat));
         match self.plan.mode {
@@ -147,43 +150,46 @@ impl World {
         }
     }
 
-    /// The newest step that an agent of this seat was told to keep.
+    /// The newest kept step of the seat's agents.
     pub(super) fn kept_by(&self, seat: Seat) -> Option<u64> {
         self.kept_by.get(&seat).copied()
     }
 
-    /// What is kept stays offered.
-    pub(super) fn judge_offer(&mut self, agent: usize, steps: &[Step]) {
+    /// The kept step stays offered.
+    pub(super) fn check_offer(&mut self, agent: usize, steps: &[Step]) {
         let is_own = self.plan.mode == Mode::Each || self.agents[agent].seat == seat_of(0);
         if is_own
             && self.agents[agent].seat.trains()
             && let Some(kept) = self.kept_by(self.agents[agent].seat)
             && !steps.iter().any(|step| step.step == Some(kept))
         {
-            self.wrong(format!("agent {agent} does not offer the kept step {kept}"));
+            self.record_violation(format!("agent {agent} does not offer the kept step {kept}"));
         }
     }
 
-    /// A death empties every tree: soon while nothing else is wrong, after the lease in any case.
-    pub(super) fn judge_halt(&mut self, generation: Generation, since: Millis, soft: bool) {
+    /// After a death every tree becomes empty: soon if there is no other fault, and after the lease in any case.
+    pub(super) fn check_halt(&mut self, generation: Generation, since: Millis, soft: bool) {
         // Without a store another generation may have the number by now.
         if self.started.get(&generation).is_some_and(|(_, start)| *start > since) {
             return;
         }
-        // Trainers that hang have time for their stacks, however the leader learns of the death.
+        // Trainers that hang have time for their stacks, in any case.
         let late = since + 34 * SECOND;
         if !soft && self.now < late && self.hung.contains(&generation) {
-            return self.at(late, Happening::Judge { generation, since, soft });
+            return self.at(late, WorldEvent::CheckHalt { generation, since, soft });
         }
-        // Whose machine goes trains until its deadline.
-        if self.saving > self.now || soft && self.disturbed + 25 * SECOND > since {
+        // After a notice, trainers may run until the deadline.
+        if self.saving_until > self.now || soft && self.disturbed_until + 25 * SECOND > since {
             return;
         }
         let runs = |agent: &Agent| {
             agent.frozen.is_none() && agent.run.as_ref().is_some_and(|run| run.generation == generation)
         };
         if self.finished.is_none() && self.agents.iter().any(runs) {
-            self.wrong(format!("a trainer of generation {generation} runs {} ms after a death", self.now - since));
+            self.record_violation(format!(
+                "a trainer of generation {generation} runs {} ms after a death",
+                self.now - since
+            ));
         }
     }
 

@@ -1,4 +1,4 @@
-//! Links: the order of messages is kept, a cut holds one direction back.
+//! Links: messages stay in order, and a cut delays one direction.
 
 use super::*;
 
@@ -29,7 +29,7 @@ impl World {
             }
             _ => {
                 let when = self.now + self.random.between(100, 1_000);
-                self.at(when, Happening::Dials(agent));
+                self.at(when, WorldEvent::Dials(agent));
             }
         }
     }
@@ -41,7 +41,7 @@ impl World {
         }
     }
 
-    /// One end closes; the other finds out after a moment, or when the cut heals.
+    /// One end closes; the other detects it after a moment, or when the cut heals.
     pub(super) fn close(&mut self, link: u64, at_leader: bool) {
         let Some(conn) = self.links.get_mut(&link) else { return };
         let end = usize::from(at_leader);
@@ -52,7 +52,7 @@ impl World {
         let delay = self.random.between(1, 20);
         let from = after.max(self.now + delay);
         let when = self.is_cut(member, !at_leader).filter(|_| !is_inside).map_or(from, |until| from.max(until));
-        self.at(when, Happening::Closed { link, to_leader: !at_leader, silent: false });
+        self.at(when, WorldEvent::Closed { link, to_leader: !at_leader, silent: false });
     }
 
     pub(super) fn closed(&mut self, link: u64, to_leader: bool, silent: bool) {
@@ -86,7 +86,7 @@ impl World {
         if let Some(conn) = self.links.get_mut(&link) {
             conn.last[end] = when;
         }
-        self.at(when, Happening::Arrives { link, to_leader, message });
+        self.at(when, WorldEvent::Arrives { link, to_leader, message });
     }
 
     pub(super) fn arrives(&mut self, link: u64, to_leader: bool, message: Message) {
@@ -98,7 +98,7 @@ impl World {
         match message {
             Message::Up(message) => {
                 if !matches!(message, ToLeader::Beat { .. }) {
-                    self.note(|| format!("leader {leader} hears {member}: {message:?}"));
+                    self.note(|| format!("leader {leader} receives from {member}: {message:?}"));
                 }
                 self.leader(leader, leader::Event::Received(link, message));
             }

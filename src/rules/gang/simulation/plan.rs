@@ -1,8 +1,7 @@
-//! What a seed is tried on: the seats of the gang, the store, and the trainers.
+//! The configuration of a simulation: the seats of the gang, the store, and the trainers.
 
 use super::*;
 
-/// What a seed is tried on.
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
     pub(super) seats: Vec<Seat>,
@@ -11,13 +10,13 @@ pub(super) struct Plan {
     pub(super) timing: Timing,
     /// Whether there is a store for the claims.
     pub(super) store: bool,
-    /// Whether each leader is told to begin from the beginning.
+    /// Whether each leader has `from_scratch`.
     pub(super) from_scratch: bool,
-    /// Whether the leader is told the mode; else it finds out.
-    pub(super) is_told: bool,
-    /// A step of the trainers takes so long.
+    /// Whether the leader has the mode in its configuration; otherwise it detects it.
+    pub(super) is_mode_set: bool,
+    /// The duration of a step.
     pub(super) step: Millis,
-    /// The trainers end after so many.
+    /// The number of steps after which the trainers end.
     pub(super) steps: u64,
 }
 
@@ -31,7 +30,7 @@ impl Plan {
             timing: Timing::default(),
             store: true,
             from_scratch: false,
-            is_told: true,
+            is_mode_set: true,
             step: 100,
             steps: 600,
         }
@@ -42,23 +41,23 @@ impl Plan {
         self
     }
 
-    /// Whether two whole gangs are tried. Without a store they never hear of each other, and each begins from the beginning if it
-    /// is told to.
+    /// Whether two complete gangs are simulated. Without a store they do not detect each other, and with `from_scratch` each
+    /// starts from the beginning.
     pub(super) fn has_two_gangs(&self) -> bool {
         self.store && !self.from_scratch
     }
 
-    pub(super) fn told_to_begin_anew(mut self, is_told_so: bool) -> Plan {
-        self.from_scratch = is_told_so;
+    pub(super) fn with_from_scratch(mut self, from_scratch: bool) -> Plan {
+        self.from_scratch = from_scratch;
         self
     }
 
-    pub(super) fn untold(mut self) -> Plan {
-        self.is_told = false;
+    pub(super) fn with_mode_detection(mut self) -> Plan {
+        self.is_mode_set = false;
         self
     }
 
-    /// With slow trainers, for many of them.
+    /// With slow trainers, for large gangs.
     pub(super) fn slow(mut self) -> Plan {
         (self.step, self.steps) = (SECOND, 60);
         self

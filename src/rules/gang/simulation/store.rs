@@ -1,18 +1,17 @@
-//! The store of the claims: slow at times, and away at times. A put that was sent takes effect even if its agent dies.
+//! The store of the claims, which is slow or does not answer at times. A put takes effect even if its agent dies.
 
 use super::*;
 
-/// A look that takes longer than this is later than a new leader counts on.
+/// A new leader does not allow for a slower check.
 const LATE: Millis = 4 * SECOND;
 
-/// The claims, and when the store does not answer.
 #[derive(Default)]
 pub(super) struct Store {
     pub(super) claims: BTreeMap<Generation, Claim>,
     /// Generations in which all members have committed a step.
     pub(super) common: BTreeSet<Generation>,
     away_until: Millis,
-    /// Until when a leader may know of a newer claim later than is promised.
+    /// The time until which a leader may find a newer claim too late.
     pub(super) late_until: Millis,
 }
 
@@ -26,64 +25,64 @@ impl World {
         self.random.between(5, if slow { 8 * SECOND } else { 200 })
     }
 
-    /// The request of a leader to claim a generation. Its caller tries until the store has answered.
+    /// The request of a leader to claim a generation, which is retried until the store has answered.
     pub(super) fn claim(&mut self, agent: usize, generation: Generation, job: JobState) {
         self.agents[agent].claim += 1;
         let claim = self.agents[agent].claim;
         if !self.plan.store {
-            return self.at(self.now, Happening::ToLeader { agent, claim, event: leader::Event::Claimed(generation) });
+            return self.at(self.now, WorldEvent::ToLeader { agent, claim, event: leader::Event::Claimed(generation) });
         }
         let when = self.now.max(self.store.away_until) + self.latency();
         let leader = self.agents[agent].incarnation;
         let object = Claim { generation, leader, host: format!("host-{agent}"), job };
-        self.at(when, Happening::Put { agent, claim, object });
+        self.at(when, WorldEvent::Put { agent, claim, object });
     }
 
     pub(super) fn put(&mut self, agent: usize, claim: u64, object: Claim) {
         let (generation, leader) = (object.generation, object.leader);
-        let there = self.store.claims.entry(generation).or_insert(object);
-        let event = if there.leader == leader {
+        let existing = self.store.claims.entry(generation).or_insert(object);
+        let event = if existing.leader == leader {
             leader::Event::Claimed(generation)
         } else {
-            leader::Event::ClaimedByOther(self.newest_claim().expect("one is there"))
+            leader::Event::ClaimedByOther(self.newest_claim().expect("a claim exists"))
         };
         self.milestone(|| format!("the store answers agent {agent}: {event:?}"));
         let when = self.now + self.latency();
-        self.at(when, Happening::ToLeader { agent, claim, event });
+        self.at(when, WorldEvent::ToLeader { agent, claim, event });
     }
 
     pub(super) fn mark_common(&mut self, generation: Generation) {
         if self.plan.store {
             let when = self.now.max(self.store.away_until) + self.latency();
-            self.at(when, Happening::MarksCommon(generation));
+            self.at(when, WorldEvent::MarksCommon(generation));
         }
     }
 
-    /// The request of a leader to read whether a generation is claimed. One that fails is not tried again.
-    pub(super) fn look(&mut self, agent: usize, generation: Generation) {
-        // It replaces the request before.
+    /// The request of a leader to check whether a generation is claimed. A failed check is not retried.
+    pub(super) fn check_claim(&mut self, agent: usize, generation: Generation) {
+        // This replaces the request before.
         self.agents[agent].claim += 1;
         if !self.plan.store {
             return;
         }
-        let (there, back) = (self.latency(), self.latency());
+        let (request_delay, answer_delay) = (self.latency(), self.latency());
         if self.store.away_until > self.now {
             self.store.late_until = self.store.late_until.max(self.store.away_until);
             return;
         }
-        if there + back > LATE {
-            self.store.late_until = self.store.late_until.max(self.now + there + back);
+        if request_delay + answer_delay > LATE {
+            self.store.late_until = self.store.late_until.max(self.now + request_delay + answer_delay);
         }
-        let when = self.now + there;
-        self.at(when, Happening::Looks { agent, generation, back });
+        let when = self.now + request_delay;
+        self.at(when, WorldEvent::ReadsClaim { agent, generation, answer_delay });
     }
 
-    pub(super) fn looks(&mut self, agent: usize, generation: Generation, back: Millis) {
+    pub(super) fn read_claim(&mut self, agent: usize, generation: Generation, answer_delay: Millis) {
         let own = self.agents[agent].incarnation;
         if let Some(claim) = self.newest_claim().filter(|c| c.generation >= generation && c.leader != own) {
-            let when = self.now + back;
-            let claim_of = self.agents[agent].claim;
-            self.at(when, Happening::ToLeader { agent, claim: claim_of, event: leader::Event::ClaimedByOther(claim) });
+            let when = self.now + answer_delay;
+            let request = self.agents[agent].claim;
+            self.at(when, WorldEvent::ToLeader { agent, claim: request, event: leader::Event::ClaimedByOther(claim) });
         }
     }
 
@@ -94,7 +93,7 @@ impl World {
         Some(Claim { job: JobState { from_nothing, ..newest.job }, ..newest })
     }
 
-    /// Whether what is promised of two complete gangs is not promised now: the store answers late.
+    /// Whether two complete gangs may train at the same time, because the store answers late.
     pub(super) fn two_gangs_may_train(&self) -> bool {
         self.two_gangs && self.now < self.store.late_until + 35 * SECOND
     }

@@ -12,16 +12,18 @@ impl World {
         let newer = self.started.range(generation + 1..).next().filter(|_| !self.two_gangs_may_train());
         if let Some((newer, _)) = newer {
             let newer = *newer;
-            return self.wrong(format!("agent {agent} trains in generation {generation} although {newer} has started"));
+            return self.record_violation(format!(
+                "agent {agent} trains in generation {generation} although {newer} has started"
+            ));
         }
         if self.agents.len() < MANY || self.agents[agent].seat == seat_of(0) {
-            self.judge_runs();
+            self.check_runs();
         }
         // A collective: no rank is more than a step ahead of another.
         let done = self.done.entry(generation).or_default();
         if step < self.plan.steps && done.get(&(step - 1)).is_none_or(|done| *done < self.trainers) {
             let when = self.now + self.plan.step / 5;
-            return self.at(when, Happening::TrainerSteps { agent, run: id });
+            return self.at(when, WorldEvent::TrainerSteps { agent, run: id });
         }
         *done.entry(step).or_default() += 1;
         done.retain(|before, _| before + 2 >= step);
@@ -36,7 +38,7 @@ impl World {
             let kept = self.kept_by(seat);
             let commits = self.commits.entry(seat).or_default();
             commits.insert(step, generation);
-            // As sparing as retention may be.
+            // Deletes as much as retention may.
             commits.retain(|step, _| kept.is_none_or(|kept| *step >= kept));
             self.member(agent, member::Event::Committed(step));
         }
@@ -49,38 +51,38 @@ impl World {
             return;
         }
         let when = self.now + self.plan.step;
-        self.at(when, Happening::TrainerSteps { agent, run: id });
+        self.at(when, WorldEvent::TrainerSteps { agent, run: id });
     }
 
-    /// What the processes of a trainer do.
+    /// Reports the activity of a trainer.
     pub(super) fn report_tree(&mut self, agent: usize) {
         let step = self.agents[agent].run.as_ref().map(|run| run.step);
         let tree = TreeState::of(step, None, [('S', "futex_wait_queue".to_owned())]);
         self.member(agent, member::Event::TreeReported(tree));
     }
 
-    /// A trainer hangs, and so do all that wait for it.
+    /// A trainer hangs, and all others wait for it.
     pub(super) fn hang(&mut self, agent: usize, is_reported: bool) {
         let Some(run) = &mut self.agents[agent].run else { return };
         run.hangs = true;
         let (run, generation, step, now) = (run.id, run.generation, run.step, self.now);
         self.deaths += 1;
         self.hung.insert(generation);
-        // The leader judges steps: a trainer that has named none is found by its own agent alone.
+        // The leader compares steps, so only its own agent detects a trainer that has reported none.
         let first = self.started.get(&generation).and_then(|(step, _)| *step).unwrap_or(0);
         if is_reported {
             self.find_hang(agent, run);
         } else if step <= first {
-            self.at(now + HANG.as_millis() as u64, Happening::FindsHang { agent, run });
+            self.at(now + HANG.as_millis() as u64, WorldEvent::FindsHang { agent, run });
         }
-        // Beats may be as late as a lease.
+        // Beats may be delayed by up to the lease.
         let found = HANG.as_millis() as u64 + 20 * SECOND;
-        // Until then a death does not end all within a second: a trainer that hangs has time for its stacks.
-        self.disturbed = self.disturbed.max(now + found);
-        self.at(now + found + 20 * SECOND, Happening::Judge { generation, since: now, soft: false });
+        // Until then, a death need not end all within a second, because a trainer that hangs has time for its stacks.
+        self.disturbed_until = self.disturbed_until.max(now + found);
+        self.at(now + found + 20 * SECOND, WorldEvent::CheckHalt { generation, since: now, soft: false });
     }
 
-    /// The agent finds that its trainer hangs.
+    /// The agent detects that its trainer hangs.
     pub(super) fn find_hang(&mut self, agent: usize, id: u64) {
         if self.agents[agent].run.as_ref().is_none_or(|run| run.id != id || run.stopping) {
             return;
@@ -91,14 +93,14 @@ impl World {
         self.stop(agent, 10 * SECOND);
     }
 
-    /// A trainer ends by itself, or is stopped at the end of its grace.
+    /// A trainer ends by itself, or is stopped after its grace.
     pub(super) fn end(&mut self, agent: usize, grace: Millis) {
         let Some(run) = self.agents[agent].run.as_ref().map(|run| run.id) else { return self.stop(agent, 0) };
         let when = self.now + self.random.between(1, grace + 500);
-        self.at(when, Happening::TrainerEnds { agent, run });
+        self.at(when, WorldEvent::TrainerEnds { agent, run });
     }
 
-    /// One that ignores SIGTERM takes the whole grace.
+    /// Stops a trainer. One that ignores signals takes the whole grace.
     pub(super) fn stop(&mut self, agent: usize, grace: Millis) {
         let takes = self.random.between(1, 2 * SECOND).min(grace);
         match &mut self.agents[agent].run {
@@ -108,9 +110,9 @@ impl World {
             }
             Some(run) => {
                 run.stopping = true;
-                let (run, takes) = (run.id, if run.stubborn { grace } else { takes });
+                let (run, takes) = (run.id, if run.ignores_signals { grace } else { takes });
                 let when = self.now + takes;
-                self.at(when, Happening::TrainerGone { agent, run });
+                self.at(when, WorldEvent::TrainerGone { agent, run });
             }
             None => self.emptied(agent, takes),
         }
@@ -125,7 +127,7 @@ impl World {
 
     /// The tree is empty: the agent surveys, or leaves after a notice.
     pub(super) fn emptied(&mut self, agent: usize, after: Millis) {
-        if !std::mem::take(&mut self.agents[agent].parts) {
+        if !std::mem::take(&mut self.agents[agent].leaves_after_stop) {
             return self.survey(agent, after);
         }
         self.member(agent, member::Event::Leaves);
@@ -134,7 +136,7 @@ impl World {
         // The platform restarts all replicas once they are gone.
         if self.agents[agent].leader.is_none() {
             self.agents[agent].alive = false;
-            self.at(now + 60 * SECOND, Happening::Replaces { seat });
+            self.at(now + 60 * SECOND, WorldEvent::Replaces { seat });
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The agents, and what their actions do.
+//! The agents, and the effects of their actions.
 
 use super::*;
 
@@ -8,7 +8,7 @@ impl World {
         let mut world = World {
             now: 0,
             heap: BinaryHeap::new(),
-            happenings: BTreeMap::new(),
+            events: BTreeMap::new(),
             count: 0,
             random: Random(seed),
             agents: Vec::new(),
@@ -19,13 +19,13 @@ impl World {
             deaths: 0,
             charges: 0,
             runs: 0,
-            disturbed: 0,
-            saving: 0,
+            disturbed_until: 0,
+            saving_until: 0,
             store: store::Store::default(),
             two_gangs: false,
             finished: None,
             gave_up: false,
-            trouble: None,
+            violation: None,
             commits: BTreeMap::new(),
             trainers,
             done: BTreeMap::new(),
@@ -40,18 +40,18 @@ impl World {
         };
         for seat in world.plan.seats.clone() {
             let at = world.random.below(20 * SECOND);
-            world.at(at, Happening::Replaces { seat });
+            world.at(at, WorldEvent::Replaces { seat });
         }
         world
     }
 
-    pub(super) fn wrong(&mut self, what: String) {
-        if self.trouble.is_none() {
-            self.trouble = Some(format!("{} ms: {what}", self.now));
+    pub(super) fn record_violation(&mut self, what: String) {
+        if self.violation.is_none() {
+            self.violation = Some(format!("{} ms: {what}", self.now));
         }
     }
 
-    /// A line of the trace, where one is written.
+    /// Writes a line of the trace, if there is one.
     pub(super) fn note(&mut self, what: impl FnOnce() -> String) {
         if !self.traced {
             return;
@@ -63,7 +63,7 @@ impl World {
         }
     }
 
-    /// A line of the trace that is never dropped.
+    /// Writes a line of the trace that is never dropped.
     pub(super) fn milestone(&mut self, what: impl FnOnce() -> String) {
         if self.traced {
             let line = format!("{:>8} {}", self.now, what());
@@ -72,7 +72,7 @@ impl World {
         }
     }
 
-    /// The agent that the leader's name leads to: the one that the platform started last.
+    /// The agent at the leader's address: the one that the platform started last.
     pub(super) fn chief(&self) -> Option<usize> {
         self.leaders.iter().copied().rev().find(|at| self.agents[*at].alive)
     }
@@ -89,19 +89,19 @@ impl World {
         self.two_gangs |= second;
         if second && !self.plan.has_two_gangs() {
             let when = self.now + 30 * SECOND;
-            return self.at(when, Happening::Replaces { seat });
+            return self.at(when, WorldEvent::Replaces { seat });
         }
-        // In the end the platform keeps one.
+        // The platform ends the older agents later.
         let is_old = |at: &usize| self.agents[*at].alive && self.agents[*at].seat == seat;
         let old: Vec<usize> = (0..self.agents.len()).filter(is_old).collect();
         for old in old {
             let when = self.now + self.random.between(100, if second { 600 } else { 120 } * SECOND);
-            self.at(when, Happening::Dies(old));
+            self.at(when, WorldEvent::Dies(old));
         }
         let at = self.agents.len();
-        let (offset, fast) = (self.random.below(1_000_000), self.random.between(0, 1_000) as i64 - 500);
+        let (offset, clock_excess) = (self.random.below(1_000_000), self.random.between(0, 1_000) as i64 - 500);
         let incarnation = Incarnation(u128::from(self.random.next()));
-        let clock = Duration::from_millis(self.now * (100_000 + fast) as u64 / 100_000 + offset);
+        let clock = Duration::from_millis(self.now * (100_000 + clock_excess) as u64 / 100_000 + offset);
         let (member, actions) =
             Member::new(clock, seat, seat_of(0), incarnation, format!("host-{at}"), self.plan.timing);
         let own = seat == seat_of(0);
@@ -110,7 +110,7 @@ impl World {
             own: seat,
             incarnation,
             timing: self.plan.timing,
-            mode: if self.plan.is_told { self.plan.mode } else { Mode::Auto },
+            mode: if self.plan.is_mode_set { self.plan.mode } else { Mode::Auto },
             from_scratch: self.plan.from_scratch,
             has_store: true,
             on_notice: self.plan.on_notice,
@@ -134,7 +134,7 @@ impl World {
             frozen: None,
             waiting: Vec::new(),
             offset,
-            fast,
+            clock_excess,
             link: None,
             dials: false,
             run: None,
@@ -143,7 +143,7 @@ impl World {
             offered: Vec::new(),
             ticks: [None; 2],
             survey: 0,
-            parts: false,
+            leaves_after_stop: false,
             refused: false,
         });
         self.milestone(|| format!("agent {at} starts for {seat}"));
@@ -159,20 +159,20 @@ impl World {
         let steps = steps.iter().rev().map(step).collect();
         let kept = self.kept_by(self.agents[agent].seat);
         let steps = offered(steps, kept);
-        self.judge_offer(agent, &steps);
+        self.check_offer(agent, &steps);
         self.agents[agent].offered = steps.clone();
         let sees_leaders_file = self.plan.mode == Mode::Shared;
         Offer { steps, has_own_checkpoints: self.plan.mode == Mode::Each && !own.is_empty(), sees_leaders_file }
     }
 
-    /// What can be restored is read now, and told after a while.
+    /// Reads the restorable steps now, and reports them after a while.
     pub(super) fn survey(&mut self, agent: usize, after: Millis) {
         let slow = self.random.below(20) == 0;
         let takes = self.random.between(1, if slow { 30 * SECOND } else { 300 });
         let offer = self.offer(agent);
         self.agents[agent].survey += 1;
         let (when, survey) = (self.now + after + takes, self.agents[agent].survey);
-        self.at(when, Happening::Surveyed { agent, survey, offer });
+        self.at(when, WorldEvent::Surveyed { agent, survey, offer });
     }
 
     pub(super) fn member(&mut self, agent: usize, event: member::Event) {
@@ -196,7 +196,7 @@ impl World {
                     self.drop_link(agent);
                     let pause = if std::mem::take(&mut self.agents[agent].refused) { SECOND } else { 50 };
                     let when = self.now + self.random.between(1, pause);
-                    self.at(when, Happening::Dials(agent));
+                    self.at(when, WorldEvent::Dials(agent));
                 }
                 member::Action::Hangup => {
                     self.agents[agent].dials = false;
@@ -212,14 +212,14 @@ impl World {
                 member::Action::Abort => self.stop(agent, 10 * SECOND),
                 member::Action::ReportTree => self.report_tree(agent),
                 member::Action::Save { lead, leave } => {
-                    self.agents[agent].parts |= leave;
+                    self.agents[agent].leaves_after_stop |= leave;
                     self.stop(agent, lead.as_millis() as u64);
                 }
                 member::Action::Keep(step) => {
                     let kept = self.kept_by.entry(self.agents[agent].seat).or_default();
                     *kept = step.max(*kept);
                     if self.kept.insert(agent, step).is_some_and(|before| before > step) {
-                        self.wrong(format!("the kept step of agent {agent} went back to {step}"));
+                        self.record_violation(format!("the kept step of agent {agent} went back to {step}"));
                     }
                 }
                 member::Action::FirstFailure(_) | member::Action::Waiting(_) => {}
@@ -228,12 +228,12 @@ impl World {
                     if let Leave::GaveUp { why, .. } = &leave {
                         self.gave_up |= !yields && !self.two_gangs;
                         if !self.plan.seats.iter().any(|seat| why.contains(&seat.to_string())) {
-                            self.wrong(format!("no seat is named: {why}"));
+                            self.record_violation(format!("no seat is named: {why}"));
                         }
                     }
                     self.milestone(|| format!("agent {agent} leaves: {leave:?}"));
                     if self.agents[agent].run.is_some() {
-                        self.wrong(format!("agent {agent} leaves with a trainer"));
+                        self.record_violation(format!("agent {agent} leaves with a trainer"));
                     }
                     self.agents[agent].left = Some((self.now, leave));
                     if self.agents[agent].leader.is_none() {
@@ -242,7 +242,7 @@ impl World {
                         self.kill_agent(agent);
                         if self.chief().is_none() {
                             let when = self.now + 10 * SECOND;
-                            self.at(when, Happening::Replaces { seat: seat_of(0) });
+                            self.at(when, WorldEvent::Replaces { seat: seat_of(0) });
                         }
                     }
                 }
@@ -252,22 +252,22 @@ impl World {
 
     pub(super) fn leader(&mut self, agent: usize, event: leader::Event) {
         let clock = self.clock(agent);
-        // A record that comes with a member was charged before.
-        let learns = matches!(&event, leader::Event::Received(_, ToLeader::Hello(_)));
+        // The charges in a member's record were counted before.
+        let merges_record = matches!(&event, leader::Event::Received(_, ToLeader::Hello(_)));
         let Some(leader) = &mut self.agents[agent].leader else { return };
         let charged = leader.record().charged;
         let state_was = leader.state();
         let actions = leader.step(clock, event);
         let (state, more) = (leader.state(), leader.record().charged.saturating_sub(charged));
         self.gave_up |= state == "given_up";
-        // One replica alone is done at once.
+        // A single replica is done at once.
         if self.finished.is_none() && (state == "ending" || state == "done" && state_was == "training") {
             self.finished = Some(agent);
         }
-        if !learns {
+        if !merges_record {
             self.charges += more;
             if self.charges > self.deaths {
-                self.wrong(format!("{} deaths were charged {} times", self.deaths, self.charges));
+                self.record_violation(format!("{} deaths were charged {} times", self.deaths, self.charges));
             }
         }
         for action in actions {
@@ -276,7 +276,7 @@ impl World {
                 leader::Action::Close(link) => self.close(link, true),
                 leader::Action::Claim { generation, job } => self.claim(agent, generation, job),
                 leader::Action::MarkCommon(generation) => self.mark_common(generation),
-                leader::Action::CheckForNewerClaim(generation) => self.look(agent, generation),
+                leader::Action::CheckForNewerClaim(generation) => self.check_claim(agent, generation),
                 leader::Action::Started(generation) => self.starts(agent, generation),
                 leader::Action::Log(line) => self.milestone(|| line),
                 leader::Action::LogHang(lines) => self.milestone(|| lines.join("\n    ")),
@@ -288,14 +288,15 @@ impl World {
                     if state_was == "parting" {
                         self.agents[agent].alive = false;
                         let (seat, when) = (self.agents[agent].seat, self.now + 60 * SECOND);
-                        self.at(when, Happening::Replaces { seat });
+                        self.at(when, WorldEvent::Replaces { seat });
                         self.agents[agent].leader = None;
                         self.kill_agent(agent);
                         return;
                     }
-                    // One that ends because another has ended the job does not wait for the other's members.
-                    let is_others = self.finished.is_some_and(|ended| ended != agent);
-                    let of_it = self.agents[agent].leader.as_ref().map(Leader::generation).filter(|_| !is_others);
+                    // A leader that ends because of another leader's end does not wait for that leader's members.
+                    let is_ended_by_other = self.finished.is_some_and(|ended| ended != agent);
+                    let of_it =
+                        self.agents[agent].leader.as_ref().map(Leader::generation).filter(|_| !is_ended_by_other);
                     let cut: BTreeSet<Seat> = self.cuts.iter().map(|(seat, ..)| *seat).collect();
                     let reached = |other: &&Agent| other.alive && other.frozen.is_none() && !cut.contains(&other.seat);
                     let training = self
@@ -306,7 +307,7 @@ impl World {
                         .filter(|other| other.run.as_ref().is_some_and(|run| Some(run.generation) == of_it))
                         .count();
                     if training > 0 {
-                        self.wrong("the leader is done before the trainers".to_owned());
+                        self.record_violation("the leader is done before the trainers".to_owned());
                     }
                 }
                 leader::Action::Wake(clock) => self.wake(agent, clock, true),

@@ -1,34 +1,34 @@
-//! What can happen in the world, and the faults.
+//! The events of the simulation, and the faults.
 
 use super::*;
 
 #[derive(Debug, Clone)]
-pub(super) enum Happening {
+pub(super) enum WorldEvent {
     ToAgent(usize, Input),
-    /// A survey is done; the caller answers the newest alone.
+    /// A survey is complete. Only the newest survey of an agent counts.
     Surveyed {
         agent: usize,
         survey: u64,
         offer: Offer,
     },
-    /// No trainer of this generation may run by now. `soft`: unless something else is wrong.
-    Judge {
+    /// No trainer of this generation may run now. `soft`: unless another fault disturbs the halt.
+    CheckHalt {
         generation: Generation,
         since: Millis,
         soft: bool,
     },
-    /// A trainer finds out whether it ends by itself.
+    /// A trainer ends by itself, if it still runs.
     TrainerEnds {
         agent: usize,
         run: u64,
     },
-    /// A link's message arrives.
+    /// A message arrives.
     Arrives {
         link: u64,
         to_leader: bool,
         message: Message,
     },
-    /// A link's end finds out that it is closed.
+    /// One end of a link detects that it is closed.
     Closed {
         link: u64,
         to_leader: bool,
@@ -43,7 +43,7 @@ pub(super) enum Happening {
         agent: usize,
         run: u64,
     },
-    /// The store's answer to the leader of an agent, to its request of this number.
+    /// The store's answer to the request with this number of an agent's leader.
     ToLeader {
         agent: usize,
         claim: u64,
@@ -55,24 +55,24 @@ pub(super) enum Happening {
         claim: u64,
         object: Claim,
     },
-    /// The mark of a generation with a common step reaches the store.
+    /// The mark of a common step reaches the store.
     MarksCommon(Generation),
-    /// A read reaches the store; its answer takes so long.
-    Looks {
+    /// A read reaches the store; the answer takes this long.
+    ReadsClaim {
         agent: usize,
         generation: Generation,
-        back: Millis,
+        answer_delay: Millis,
     },
     Fault(Fault),
     Thaws(usize),
     Heals,
     Dies(usize),
-    /// The machine of an agent goes after a notice; the platform fills its seat so much later.
-    MachineGoes {
+    /// The machine of an agent goes away after a notice; the platform fills the seat this much later.
+    MachineEnds {
         agent: usize,
         after: Millis,
     },
-    /// An agent finds that its trainer hangs.
+    /// An agent detects that its trainer hangs.
     FindsHang {
         agent: usize,
         run: u64,
@@ -98,7 +98,7 @@ pub(super) enum Input {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Fault {
     TrainerDies(Seat),
-    /// Its agent finds out, or the leader.
+    /// Its agent reports the hang, or the leader detects it.
     TrainerHangs {
         seat: Seat,
         is_reported: bool,
@@ -107,7 +107,7 @@ pub(super) enum Fault {
         seat: Seat,
         after: Option<Millis>,
     },
-    /// Its machine is gone: nothing closes the connections.
+    /// Its machine fails, and nothing closes the connections.
     Vanishes {
         seat: Seat,
         after: Millis,
