@@ -51,7 +51,7 @@ pub(in crate::command) fn report_none(settings: &GangSettings, resolved: &Resolv
     }
 }
 
-/// For people: whether a gang forms, where, and with which kind of key.
+/// For `trainit inspect`: whether a gang forms, its address, and the kind of its key.
 pub(in crate::command) fn seen(
     settings: &GangSettings,
     placed: Option<&Place>,

@@ -1,4 +1,4 @@
-//! The replicas of a job agree on a checkpoint, restore exactly that, and train on together.
+//! The replicas of a job agree on a checkpoint, restore exactly that, and continue together.
 
 use std::fs;
 use std::net::TcpStream;
@@ -9,9 +9,9 @@ use crate::support::{Running, Trainit, eventually, send};
 
 const GOAL: u64 = 40;
 
-/// A replica of a collective: no rank has done a step before all have come to it. It adds up its steps, saves the sum
-/// after every step, and continues from the newest checkpoint that it finds. `SAVES=no` saves nothing; `PAUSE` is the time
-/// between two steps in seconds, `LATE` the time before it looks for a checkpoint.
+/// A replica of a collective: all ranks wait for each other at every step. It adds up its steps, saves the sum after every
+/// step, and continues from the newest checkpoint that it finds. `SAVES=no` saves nothing; `PAUSE` is the time between two
+/// steps in seconds, `LATE` the time before it looks for a checkpoint.
 const TRAINER: &str = r#"
 dir=$TRAINIT_CHECKPOINT_DIR; step=0; total=0
 sleep ${LATE-0}
@@ -83,9 +83,9 @@ impl Job {
         self.replica_in(rank, &self.disk(rank)).start()
     }
 
-    /// The steps that are committed in this corner of the store.
-    fn committed(&self, corner: &str) -> Vec<u64> {
-        let commits = fs::read_dir(self.root.path().join("store").join(corner).join(".trainit/commits"));
+    /// The steps that are committed under this prefix of the store.
+    fn committed(&self, prefix: &str) -> Vec<u64> {
+        let commits = fs::read_dir(self.root.path().join("store").join(prefix).join(".trainit/commits"));
         let names = commits.into_iter().flatten().flatten().map(|entry| entry.file_name().into_string().unwrap());
         names.filter_map(|name| name.rsplit('-').nth(1)?.parse().ok()).collect()
     }
@@ -100,8 +100,8 @@ fn save(disk: &Path, step: u64) {
     fs::write(disk.join(format!("step-{step}/total")), (step * (step + 1) / 2).to_string()).unwrap();
 }
 
-/// The steps that all go on from in this generation; they are one.
-fn goes_on_from<'a>(replicas: impl IntoIterator<Item = &'a Running>, generation: u64) -> u64 {
+/// The step from which all replicas continue in this generation.
+fn continues_from<'a>(replicas: impl IntoIterator<Item = &'a Running>, generation: u64) -> u64 {
     let from = |replica: &Running| -> u64 {
         let line = replica.after_line(&format!("generation={generation} "));
         let step: u64 = line.split("from=").nth(1).and_then(|rest| rest.split(' ').next()).unwrap().parse().unwrap();
@@ -114,7 +114,7 @@ fn goes_on_from<'a>(replicas: impl IntoIterator<Item = &'a Running>, generation:
     steps[0]
 }
 
-/// All finish, with the sum of an undisturbed run.
+/// Waits until all finish with the sum of a run without faults.
 fn all_finish(replicas: Vec<Running>) {
     for replica in finish(replicas) {
         let done = replica.expect_code(0);
@@ -123,18 +123,18 @@ fn all_finish(replicas: Vec<Running>) {
 }
 
 #[test]
-fn after_a_kill_all_go_on_from_the_newest_common_step_and_end_as_an_undisturbed_run() {
+fn after_a_kill_all_continue_from_the_newest_common_step_and_finish_like_a_run_without_faults() {
     let job = Job::of(3);
     let replicas = job.start_all();
     let second = trains(&replicas[1], 1);
     replicas[1].after_line("step=7 ");
     send(second, libc::SIGKILL);
-    assert!(goes_on_from(&replicas, 2) >= 6);
+    assert!(continues_from(&replicas, 2) >= 6);
     all_finish(replicas);
 }
 
 #[test]
-fn a_replica_with_an_empty_disk_takes_the_common_step_from_the_store_and_so_do_the_others() {
+fn a_replica_with_an_empty_disk_restores_the_common_step_from_the_store() {
     let job = Job::of(2).with_store();
     let mut replicas = job.start_all();
     trains(&replicas[1], 1);
@@ -143,12 +143,12 @@ fn a_replica_with_an_empty_disk_takes_the_common_step_from_the_store_and_so_do_t
     drop(replicas.remove(1));
     fs::remove_dir_all(job.disk(1)).unwrap();
     replicas.push(job.start(1));
-    assert!(goes_on_from(&replicas, 2) >= 1);
+    assert!(continues_from(&replicas, 2) >= 1);
     all_finish(replicas);
 }
 
 #[test]
-fn where_only_the_chief_saves_the_others_restore_its_commit() {
+fn if_only_the_chief_saves_the_others_restore_its_commit() {
     let job = Job::of(2).with_store();
     let chief = job.start(0);
     let worker = job.replica_in(1, &job.disk(1)).env("SAVES", "no").start();
@@ -156,32 +156,32 @@ fn where_only_the_chief_saves_the_others_restore_its_commit() {
     trains(&replicas[1], 1);
     replicas[0].after_line("step=7 ");
     send(trains(&replicas[1], 1), libc::SIGKILL);
-    assert!(goes_on_from(&replicas, 2) >= 1);
+    assert!(continues_from(&replicas, 2) >= 1);
     assert!(!job.root.path().join("store/node-00001/.trainit/commits").exists(), "node 0 alone has committed");
     all_finish(replicas);
 }
 
 #[test]
-fn where_all_see_one_directory_the_chief_puts_the_common_checkpoint_there() {
+fn in_a_shared_directory_the_chief_restores_the_common_checkpoint() {
     let job = Job::of(2).with_store();
     let disk = job.disk(0);
-    // The chief trains already when the other looks into the directory.
+    // The worker looks into the directory when the chief is already training.
     let worker = job.replica_in(1, &disk).env("SAVES", "no").env("LATE", "0.5").start();
     let replicas = vec![job.start(0), worker];
     trains(&replicas[1], 1);
     replicas[0].after_line("step=7 ");
     send(trains(&replicas[1], 1), libc::SIGKILL);
-    assert!(goes_on_from(&replicas, 2) >= 1);
+    assert!(continues_from(&replicas, 2) >= 1);
     all_finish(replicas);
 }
 
 #[test]
-fn newer_local_checkpoints_are_put_aside() {
+fn newer_local_checkpoints_are_moved_aside() {
     let job = Job::of(2);
     (1..=5).for_each(|step| save(&job.disk(0), step));
     (1..=3).for_each(|step| save(&job.disk(1), step));
     let replicas = job.start_all();
-    assert_eq!(goes_on_from(&replicas, 1), 3);
+    assert_eq!(continues_from(&replicas, 1), 3);
     let aside = job.disk(0).join(".trainit/aside/gang-local-1");
     for step in [4, 5] {
         assert!(aside.join(format!("step-{step}/total")).exists(), "step {step} is kept aside");
@@ -190,7 +190,7 @@ fn newer_local_checkpoints_are_put_aside() {
 }
 
 #[test]
-fn no_common_step_ends_all_with_204_and_a_table_and_from_scratch_begins_anew() {
+fn without_a_common_step_all_exit_with_204_and_a_table_and_from_scratch_starts_from_the_beginning() {
     let job = Job::of(2);
     save(&job.disk(0), 10);
     save(&job.disk(1), 20);
@@ -202,13 +202,13 @@ fn no_common_step_ends_all_with_204_and_a_table_and_from_scratch_begins_anew() {
     assert!(job.disk(0).join("step-10").exists(), "nothing was changed");
     let job = job.with("TRAINIT_GANG_FROM_SCRATCH", "true");
     let replicas = job.start_all();
-    assert_eq!(goes_on_from(&replicas, 1), 0);
+    assert_eq!(continues_from(&replicas, 1), 0);
     assert!(job.disk(1).join(".trainit/aside/gang-local-1/step-20").exists());
     all_finish(replicas);
 }
 
 #[test]
-fn what_all_have_stays_in_the_store_and_older_commits_go() {
+fn the_common_step_stays_in_the_store_and_older_commits_are_deleted() {
     let job = Job::of(2).with_store().with("TRAINIT_KEEP_LAST", "1").with("GOAL", "100000");
     // Longer than a commit, so that both commit the same steps.
     let job = job.with("PAUSE", "2");
@@ -219,11 +219,11 @@ fn what_all_have_stays_in_the_store_and_older_commits_go() {
         oldest.is_some_and(|oldest| oldest > 2)
     });
     send(trains(&replicas[1], 1), libc::SIGKILL);
-    assert!(goes_on_from(&replicas, 2) > 2, "a common step was kept");
+    assert!(continues_from(&replicas, 2) > 2, "a common step was kept");
 }
 
 #[test]
-fn a_prune_by_hand_keeps_what_the_gang_kept() {
+fn a_manual_prune_keeps_the_commits_that_the_gang_needs() {
     let job = Job::of(2).with_store().with("TRAINIT_GANG_CHECKPOINTS", "each").with("GOAL", "100000");
     // Longer than a commit, so that each step is committed.
     let job = job.with("PAUSE", "1");
@@ -246,7 +246,7 @@ fn a_job_that_left_together_starts_again_without_waiting_for_its_old_gang() {
     replicas.iter().for_each(|replica| drop(replica.after_line("step=3 ")));
     replicas[1].signal(libc::SIGTERM);
     finish(replicas).into_iter().for_each(|replica| drop(replica.expect_code(143)));
-    assert!(goes_on_from(&job.start_all(), 2) >= 3);
+    assert!(continues_from(&job.start_all(), 2) >= 3);
 }
 
 #[test]

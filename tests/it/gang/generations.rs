@@ -31,14 +31,14 @@ fn a_replica_whose_agent_is_killed_is_replaced_and_all_start_again() {
         eventually("the survivor's trainer is stopped", || !is_alive(trainers[1 - lost]));
         assert!(is_alive(survivor.pid()), "its agent waits");
         replicas[lost] = cluster.replica("worker", lost, TRAINS).start();
-        // A new leader cannot know the numbers of the old one's, so it skips one.
+        // A new leader without a store skips a number.
         let next = if lost == 0 { 3 } else { 2 };
         all_train(&replicas, next);
     }
 }
 
 #[test]
-fn a_replica_whose_agent_stands_still_halts_the_others_and_joins_them_when_it_goes_on() {
+fn a_replica_with_a_frozen_agent_halts_the_others_and_joins_them_when_the_agent_continues() {
     let cluster = Cluster::of_workers(2);
     let replicas: Vec<Running> = (0..2)
         .map(|index| cluster.replica("worker", index, TRAINS).env("TRAINIT_GANG_TIMEOUT", "2s").start())
@@ -52,7 +52,7 @@ fn a_replica_whose_agent_stands_still_halts_the_others_and_joins_them_when_it_go
 }
 
 #[test]
-fn when_the_chief_has_finished_the_servers_and_the_evaluator_end_with_0_and_the_leader_is_the_last() {
+fn when_the_chief_has_finished_servers_and_evaluator_end_with_0_and_the_leader_ends_last() {
     let cluster = Cluster::with_servers();
     let ends = "echo generation=$TRAINIT_GENERATION pid=$$ .; read line < /dev/stdin; exit 0";
     let mut chief = cluster.replica("chief", 0, ends);
@@ -84,7 +84,7 @@ fn when_the_chief_has_finished_the_servers_and_the_evaluator_end_with_0_and_the_
 }
 
 #[test]
-fn a_failure_without_a_restart_left_ends_all_and_each_says_whose_it_was() {
+fn a_failure_without_remaining_restarts_ends_all_and_each_verdict_names_the_failed_replica() {
     let cluster = Cluster::of_workers(2);
     let fails = "echo generation=$TRAINIT_GENERATION pid=$$ .; read line; exit 9";
     let (reader, mut writer) = std::io::pipe().unwrap();
@@ -103,7 +103,7 @@ fn a_failure_without_a_restart_left_ends_all_and_each_says_whose_it_was() {
 }
 
 #[test]
-fn a_replica_with_another_token_is_told_so_and_leaves_with_203() {
+fn a_replica_with_another_token_reports_it_and_exits_with_203() {
     let cluster = Cluster::of_workers(2);
     let leader = cluster.replica("worker", 0, TRAINS).env("TRAINIT_GANG_TOKEN", "right").start();
     let other = cluster.replica("worker", 1, TRAINS).env("TRAINIT_GANG_TOKEN", "wrong").env("TRAINIT_GANG_WAIT", "2s");
@@ -117,19 +117,19 @@ fn a_replica_with_another_token_is_told_so_and_leaves_with_203() {
 }
 
 #[test]
-fn a_stranger_at_the_port_is_reported_and_blocks_nothing() {
+fn a_foreign_connection_at_the_port_is_reported_and_blocks_nothing() {
     let cluster = Cluster::of_workers(2);
     let leader = cluster.replica("worker", 0, TRAINS).start();
     leader.after_log("leads the gang");
-    let mut stranger = TcpStream::connect(("127.0.0.1", cluster.port)).unwrap();
-    stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    let mut foreign = TcpStream::connect(("127.0.0.1", cluster.port)).unwrap();
+    foreign.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     leader.after_log("is no agent of this gang");
     let member = cluster.replica("worker", 1, TRAINS).start();
     all_train([&leader, &member], 1);
 }
 
 #[test]
-fn a_replica_that_never_comes_is_named_when_the_wait_is_over_and_nothing_was_started() {
+fn after_the_wait_a_missing_replica_is_named_and_nothing_was_started() {
     let cluster = Cluster::of_workers(2);
     let alone = cluster.replica("worker", 0, "echo started").env("TRAINIT_GANG_WAIT", "1s").output().expect_code(203);
     assert!(alone.verdict()["detail"].as_str().is_some_and(|detail| detail.contains("worker/1")), "{}", alone.err());
@@ -162,7 +162,7 @@ fn after_a_notice_to_one_replica_the_others_save_and_start_again_with_its_replac
 }
 
 #[test]
-fn where_the_platform_restarts_all_they_leave_together_after_a_notice_to_one() {
+fn if_the_platform_restarts_all_replicas_they_leave_together_after_a_notice_to_one() {
     let cluster = Cluster::of_workers(2);
     let start = |index| cluster.replica("worker", index, TRAINS).env("TRAINIT_GANG_ON_NOTICE", "leave").start();
     let replicas = vec![start(0), start(1)];
@@ -174,7 +174,7 @@ fn where_the_platform_restarts_all_they_leave_together_after_a_notice_to_one() {
 }
 
 #[test]
-fn the_leaders_status_shows_the_members_and_the_missing_ones() {
+fn the_status_of_the_leader_shows_the_members_and_the_missing_ones() {
     let cluster = Cluster::of_workers(2);
     let leader = cluster.replica("worker", 0, TRAINS).start();
     eventually("the missing replica is named", || {
@@ -193,7 +193,7 @@ fn the_leaders_status_shows_the_members_and_the_missing_ones() {
 }
 
 #[test]
-fn inspect_says_whether_a_gang_forms_and_with_which_key() {
+fn inspect_shows_whether_a_gang_forms_and_the_kind_of_its_key() {
     let cluster = Cluster::of_workers(2);
     let config = format!("{{\"cluster\":{},\"task\":{{\"type\":\"worker\",\"index\":1}}}}", cluster.json);
     let seen = |gang: &str, token: &str| -> serde_json::Value {

@@ -4,12 +4,12 @@
 use crate::support::gang::{Cluster, all_train, finish};
 use crate::support::{Finished, Running, Trainit};
 
-const SAYS: &str = "echo generation=$TRAINIT_GENERATION pid=$$ .";
+const START: &str = "echo generation=$TRAINIT_GENERATION pid=$$ .";
 
-/// A trainer that names this step for ever, and is alive all the same.
+/// A trainer that reports this step for ever and stays alive.
 fn stays_at(step: u64) -> String {
     format!(
-        "echo '{{\"step\": {step}}}' > $TRAINIT_HEARTBEAT_FILE; {SAYS}; while :; do touch $TRAINIT_HEARTBEAT_FILE; sleep 0.1; done"
+        "echo '{{\"step\": {step}}}' > $TRAINIT_HEARTBEAT_FILE; {START}; while :; do touch $TRAINIT_HEARTBEAT_FILE; sleep 0.1; done"
     )
 }
 
@@ -17,7 +17,7 @@ fn with_hang(replica: Trainit, timeout: &str) -> Running {
     replica.env("TRAINIT_HANG_TIMEOUT", timeout).env("TRAINIT_MAX_RESTARTS", "0").start()
 }
 
-/// The first failure as the verdict has it, which is the same on all.
+/// The first failure in the verdicts, which is the same in all.
 fn first_of(ended: &[Finished]) -> serde_json::Value {
     let firsts: Vec<_> = ended.iter().map(|replica| replica.verdict()["gang"]["first"].clone()).collect();
     assert!(firsts.iter().all(|first| *first == firsts[0]), "{firsts:?}");
@@ -25,7 +25,7 @@ fn first_of(ended: &[Finished]) -> serde_json::Value {
 }
 
 #[test]
-fn where_no_step_moves_the_leader_names_the_replica_that_is_behind_and_all_take_their_stacks() {
+fn if_no_step_advances_the_leader_names_the_replica_that_is_behind_and_all_log_their_stacks() {
     let cluster = Cluster::of_workers(3);
     let start = |(index, step)| with_hang(cluster.replica("worker", index, &stays_at(step)), "2s");
     let ended = finish([(0, 5), (1, 4), (2, 5)].map(start).into());
@@ -35,7 +35,7 @@ fn where_no_step_moves_the_leader_names_the_replica_that_is_behind_and_all_take_
     assert!(first["detail"].as_str().is_some_and(|detail| detail.contains(suspicious)), "{first}");
     for replica in ended {
         let log = replica.expect_code(203).err();
-        assert!(log.contains("hangs: the leader says") && log.contains("(sh): 1 thread asleep"), "{log}");
+        assert!(log.contains("hangs: the leader reports") && log.contains("(sh): 1 thread asleep"), "{log}");
         let table: Vec<&str> = log.lines().filter(|line| line.contains("processes: ")).collect();
         let seats = ["worker/1 on ", "worker/0 on ", "worker/2 on "];
         let is_leader = log.contains("leads the gang");
@@ -45,9 +45,9 @@ fn where_no_step_moves_the_leader_names_the_replica_that_is_behind_and_all_take_
 }
 
 #[test]
-fn a_replica_that_finds_its_own_hang_stops_all_and_the_others_are_looked_at() {
+fn a_replica_that_detects_its_own_hang_stops_all_and_the_others_report_their_activity() {
     let cluster = Cluster::of_workers(2);
-    let sleeps = format!("{SAYS}; exec sleep 1000");
+    let sleeps = format!("{START}; exec sleep 1000");
     let other = cluster.replica("worker", 0, &sleeps).env("TRAINIT_MAX_RESTARTS", "0").start();
     let hung = with_hang(cluster.replica("worker", 1, &sleeps).env("TRAINIT_HANG_STARTUP", "0"), "1s");
     all_train([&other, &hung], 1);

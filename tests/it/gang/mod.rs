@@ -1,7 +1,7 @@
 //! The replicas of a job stop, agree and start together: several real trainits on loopback.
 
 mod checkpoints;
+mod foreign_connections;
 mod generations;
 mod hangs;
-mod strangers;
 mod vertex;

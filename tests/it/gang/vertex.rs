@@ -1,5 +1,5 @@
-//! A gang where the platform forwards only the trainers' port to the leader's name, as Vertex AI does: real trainits on
-//! loopback, and a forwarder between the published name of node rank 0 and its own address.
+//! A gang on a platform that forwards only the trainers' port to the leader's name, such as Vertex AI: real trainits on
+//! loopback, and a forwarder from the published name of node rank 0 to its own address.
 
 use std::io::{Write, copy};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -9,11 +9,11 @@ use std::thread;
 use crate::support::gang::{TRAINS, all_train, status, trains};
 use crate::support::{Running, Trainit, eventually, is_alive, send};
 
-/// The published name of node rank 0, and the address that its machine has itself.
+/// The published name of node rank 0, and the own address of its machine.
 const PUBLISHED: &str = "127.0.0.2";
 const OWN: &str = "127.0.0.1";
 
-/// The trainer of node rank 0: it binds the rendezvous port once, without SO_REUSEADDR, and fails where anything is left there.
+/// The trainer of node rank 0: binds the rendezvous port once, without SO_REUSEADDR, and fails if a connection still uses it.
 const BINDS: &str = "
 import os, socket, time
 server = socket.socket()
@@ -25,14 +25,14 @@ time.sleep(1000)
 
 /// A job of a chief, two workers and an evaluator.
 struct Job {
-    /// The rendezvous port, the only one that is forwarded.
+    /// The rendezvous port, the only forwarded one.
     port: u16,
     root: tempfile::TempDir,
 }
 
 impl Job {
     fn new() -> Job {
-        // Below the ports that the kernel gives to connections.
+        // Below the ephemeral ports.
         static TRIED: AtomicU16 = AtomicU16::new(0);
         let first = 20_000 + (std::process::id() * 16 % 8_000) as u16;
         let (port, published) = loop {
@@ -106,28 +106,28 @@ fn the_gang_meets_at_the_trainers_port_and_the_trainer_binds_it_in_every_generat
 }
 
 #[test]
-fn strangers_at_the_borrowed_port_neither_join_nor_keep_the_trainer_from_it() {
+fn foreign_connections_at_the_borrowed_port_neither_join_nor_keep_the_trainer_from_it() {
     let job = Job::new();
     let leader = job.replica(0, 0).start();
     leader.after_log("leads the gang");
     let connect = |host| {
-        let mut stranger = None;
+        let mut connection = None;
         eventually("the port is borrowed", || {
-            stranger = TcpStream::connect((host, job.port)).ok();
-            stranger.is_some()
+            connection = TcpStream::connect((host, job.port)).ok();
+            connection.is_some()
         });
-        stranger.unwrap()
+        connection.unwrap()
     };
-    let strangers = [connect(OWN), connect(OWN), connect(PUBLISHED)];
-    (&strangers[1]).write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    let foreign = [connect(OWN), connect(OWN), connect(PUBLISHED)];
+    (&foreign[1]).write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     leader.after_log("is no agent of this gang");
     let members = [job.replica(1, 0).start(), job.replica(1, 1).start()];
     all_train([&leader, &members[0], &members[1]], 1);
-    drop(strangers);
+    drop(foreign);
 }
 
 #[test]
-fn a_replica_that_comes_while_the_trainer_has_the_port_finds_the_leader_in_the_store() {
+fn a_replica_that_starts_while_the_trainer_has_the_port_finds_the_leader_in_the_store() {
     let job = Job::new();
     let replica = |pool, index| job.replica_with_store(pool, index);
     let replicas = start([replica(0, 0), replica(1, 0), replica(1, 1)]);
@@ -141,7 +141,7 @@ fn a_replica_that_comes_while_the_trainer_has_the_port_finds_the_leader_in_the_s
 }
 
 #[test]
-fn inspect_says_that_the_port_is_borrowed() {
+fn inspect_shows_that_the_port_is_borrowed() {
     let inspected = |port: &str| -> serde_json::Value {
         let cluster = r#"{"workerpool0":["a:2222"],"workerpool1":["b:2222"]}"#;
         let spec = format!("{{\"cluster\":{cluster},\"task\":{{\"type\":\"workerpool1\",\"index\":0}}}}");

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::{Finished, Running, Trainit};
 
-/// Says its generation and process id, and trains for ever.
+/// Prints its generation and process id, and runs for ever.
 pub const TRAINS: &str = "echo generation=$TRAINIT_GENERATION pid=$$ .; exec sleep 1000";
 
 /// A job: its TensorFlow cluster, and the port of its gang.
@@ -28,7 +28,7 @@ impl Cluster {
         Cluster { json: format!("{{\"worker\":[{}]}}", workers.join(",")), port }
     }
 
-    /// A chief, a worker and a parameter server; the evaluator is in no list, as Kubeflow has it.
+    /// A chief, a worker and a parameter server. As with Kubeflow, the evaluator is not in the list.
     pub fn with_servers() -> Cluster {
         let [port, first] = free_ports();
         let json = format!(
@@ -69,7 +69,7 @@ pub fn status(replica: &Running) -> serde_json::Value {
     run_dirs.map(|entry| entry.path()).find_map(answer_of).unwrap_or_default()
 }
 
-/// Waits until the replica trains in this generation; its trainer's process.
+/// Waits until the replica trains in this generation. Returns the process id of its trainer.
 pub fn trains(replica: &Running, generation: u64) -> i32 {
     let line = replica.after_line(&format!("generation={generation} "));
     line.split("pid=").nth(1).and_then(|rest| rest.split(' ').next()).unwrap().parse().unwrap()

@@ -11,7 +11,7 @@ use crate::process::exit::End;
 impl Machine {
     /// The end of a job whose command ran, or was stopped before it ran.
     pub(super) fn finish(&mut self) -> Vec<Action> {
-        if let Some(actions) = self.go_on_with_gang() {
+        if let Some(actions) = self.continue_with_gang() {
             return actions;
         }
         let child_code = self.attempt.ended.map_or(exit::STOPPED, |(end, _)| end.code());

@@ -180,7 +180,7 @@ impl Machine {
             return self.halt(now, grace);
         }
         self.gang.is_halting = true;
-        self.abort(now, "the leader says that the gang hangs".to_owned())
+        self.abort(now, "the leader reports that the gang hangs".to_owned())
     }
 
     /// The time for the remaining processes of a tree after its main child has ended.
@@ -232,11 +232,11 @@ impl Machine {
     }
 
     fn leave_gang(&mut self, now: Uptime, leave: Leave) -> Vec<Action> {
-        let is_through = self.gang.has_finished;
+        let has_finished = self.gang.has_finished;
         self.gang.leave = Some(leave);
         self.gang.is_ending = true;
         match self.state {
-            State::Assembling if is_through => self.finish(),
+            State::Assembling if has_finished => self.finish(),
             State::Fetching | State::Surveying | State::Assembling | State::Arming => self.flush(now),
             State::Restoring | State::Gathering | State::Refreshing | State::Waiting => self.flush(now),
             State::Running | State::Launching => {
@@ -248,7 +248,7 @@ impl Machine {
     }
 
     /// Called when this process would exit: in a gang it continues until the gang orders the exit. `None`: it exits.
-    pub(super) fn go_on_with_gang(&mut self) -> Option<Vec<Action>> {
+    pub(super) fn continue_with_gang(&mut self) -> Option<Vec<Action>> {
         if self.policy.gang.is_none() || self.stopping.stop.is_some() {
             return None;
         }

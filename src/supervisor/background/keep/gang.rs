@@ -52,8 +52,8 @@ impl CheckpointThread {
         let restoring = mirror.config.restoring;
         self.mirror = Some(mirror);
         // Uncommitted files of an earlier run are committed before they are offered.
-        let goes_on = restoring.what != Restore::Never && restoring.step.is_none();
-        Ok(!goes_on || self.save_what_is_left().await)
+        let continues = restoring.what != Restore::Never && restoring.step.is_none();
+        Ok(!continues || self.save_what_is_left().await)
     }
 
     /// After an attempt: commits the settled files, and moves torn files away. False: a newer run has taken over.

@@ -55,25 +55,25 @@ fn give_up(first: Role) -> Order {
 }
 
 #[test]
-fn nothing_starts_before_the_gang_says_so_and_a_halt_is_followed_by_another_survey() {
+fn the_gang_starts_the_command_and_after_a_halt_comes_another_survey() {
     let mut machine = in_generation(policy(Role::Worker), 4);
     let halt = machine.step(secs(5.0), Event::Gang(Order::Stop(GRACE)));
     assert!(halt.contains(&leader(Signal::TERM)) && halt.contains(&Action::Arm(Timer::Grace, secs(5.5))), "{halt:?}");
     let term = Event::MainEnded { local_rank: 0, end: End::Signal(Signal::TERM), oom: Some(false) };
-    assert_eq!(report(&machine.step(secs(5.1), term)), None, "it is no failure of this replica");
+    assert_eq!(report(&machine.step(secs(5.1), term)), None, "it is not this replica's failure");
     assert!(machine.step(secs(5.2), Event::TreeEmpty).contains(&Action::Survey));
     start(&mut machine, 6.0, 5);
     assert_eq!((machine.state(), machine.attempt(), machine.deadline()), (&State::Running, 2, None));
 }
 
 #[test]
-fn a_lease_that_has_ended_kills_at_once() {
+fn the_end_of_the_lease_kills_at_once() {
     let mut machine = in_generation(policy(Role::Worker), 1);
     assert!(machine.step(secs(5.0), Event::Gang(Order::Kill)).contains(&Action::KillTree));
 }
 
 #[test]
-fn a_death_is_told_at_once_and_the_rest_of_the_tree_has_the_gangs_grace() {
+fn a_death_is_reported_at_once_and_the_rest_of_the_tree_has_the_gangs_grace() {
     let mut machine = in_generation(policy(Role::Worker), 1);
     let died = machine.step(secs(5.0), ended(9));
     assert!(
@@ -89,7 +89,7 @@ fn a_death_is_told_at_once_and_the_rest_of_the_tree_has_the_gangs_grace() {
 }
 
 #[test]
-fn a_survivor_of_a_gang_that_gives_up_leaves_with_203_and_names_the_first_failure() {
+fn a_healthy_replica_of_a_gang_that_gives_up_exits_with_203_and_names_the_first_failure() {
     let mut machine = in_generation(policy(Role::Worker), 1);
     feed(&mut machine, 5.0, [Event::Gang(Order::Stop(GRACE)), ended(143), Event::TreeEmpty]);
     machine.step(secs(5.2), Event::Surveyed(Offer::default()));
@@ -99,7 +99,7 @@ fn a_survivor_of_a_gang_that_gives_up_leaves_with_203_and_names_the_first_failur
 }
 
 #[test]
-fn a_trainer_that_has_finished_waits_for_the_word_after_its_last_commit() {
+fn a_replica_whose_trainer_has_finished_waits_for_the_order_to_leave_after_its_last_commit() {
     let mut machine = in_generation(Policy { checkpoints: true, store: true, ..policy(Role::Chief) }, 1);
     let flush = feed(&mut machine, 5.0, [ended(0), Event::TreeEmpty]);
     assert!(matches!(flush.last(), Some(Action::Flush { .. })), "{flush:?}");
@@ -110,7 +110,7 @@ fn a_trainer_that_has_finished_waits_for_the_word_after_its_last_commit() {
 }
 
 #[test]
-fn at_the_end_a_worker_has_its_time_and_then_the_gangs_grace_and_leaves_with_0_whatever_it_left_with() {
+fn at_the_end_a_worker_has_the_finish_grace_and_then_the_gangs_grace_and_exits_with_0_in_any_case() {
     for role in [Role::Worker, Role::Evaluator] {
         let mut machine = match role {
             Role::Worker => in_generation(policy(role), 1),
@@ -128,7 +128,7 @@ fn at_the_end_a_worker_has_its_time_and_then_the_gangs_grace_and_leaves_with_0_w
 }
 
 #[test]
-fn a_signal_to_one_replica_is_told_the_gang_as_a_notice_and_ends_as_it_does_alone() {
+fn a_signal_to_one_replica_is_reported_to_the_gang_as_a_notice_and_ends_the_replica_as_without_a_gang() {
     let mut machine = in_generation(policy(Role::Worker), 1);
     let actions = machine.step(secs(5.0), term());
     assert_eq!(report(&actions), Some(&MemberEvent::Noticed(Policy::default().stop_grace)));
@@ -139,7 +139,7 @@ fn a_signal_to_one_replica_is_told_the_gang_as_a_notice_and_ends_as_it_does_alon
 }
 
 #[test]
-fn another_replicas_notice_lets_the_trainer_save_and_start_again() {
+fn after_another_replicas_notice_the_trainer_saves_and_starts_again() {
     let mut machine = in_generation(policy(Role::Worker), 1);
     let saves = machine.step(secs(5.0), Event::Gang(Order::Save { lead: secs(30.0), leave: false }));
     assert!(saves.iter().any(|action| matches!(action, Action::WritePreemptionFile { .. })), "{saves:?}");
@@ -153,7 +153,7 @@ fn another_replicas_notice_lets_the_trainer_save_and_start_again() {
 }
 
 #[test]
-fn a_command_that_cannot_be_started_for_now_is_tried_again_by_the_gang() {
+fn after_a_transient_failure_to_start_the_command_the_gang_tries_again() {
     let mut machine = Machine::new(policy(Role::Worker));
     machine.step(secs(0.0), Event::Started);
     feed(&mut machine, 0.0, [Event::Gang(Order::Survey), Event::Surveyed(Offer::default())]);
@@ -168,7 +168,7 @@ fn a_command_that_cannot_be_started_for_now_is_tried_again_by_the_gang() {
 }
 
 #[test]
-fn a_replica_beside_the_gang_starts_by_itself_and_its_own_end_is_its_own() {
+fn an_evaluator_starts_and_ends_without_the_gang() {
     let mut machine = running(Policy { max_restarts: 1, ..policy(Role::Evaluator) });
     feed(&mut machine, 100.0, [ended(1), Event::TreeEmpty]);
     assert_eq!(machine.state(), &State::Waiting);
@@ -179,7 +179,7 @@ fn a_replica_beside_the_gang_starts_by_itself_and_its_own_end_is_its_own() {
 }
 
 #[test]
-fn a_hang_of_the_gang_ends_the_trainer_as_a_hang_of_its_own_and_is_followed_by_another_survey() {
+fn a_hang_of_the_gang_ends_the_trainer_like_its_own_hang_and_then_comes_another_survey() {
     let mut machine = in_generation(policy(Role::Worker), 1);
     assert_eq!(machine.step(secs(4.0), Event::Gang(Order::ReportTree)), [Action::ReportTree]);
     let abort = machine.step(secs(5.0), Event::Gang(Order::Abort));
@@ -190,7 +190,7 @@ fn a_hang_of_the_gang_ends_the_trainer_as_a_hang_of_its_own_and_is_followed_by_a
 }
 
 #[test]
-fn a_hang_of_ones_own_is_told_with_what_the_processes_do() {
+fn a_hang_is_reported_with_the_activity_of_the_processes() {
     let hang = Some(Hang { timeout: secs(80.0), startup: secs(0.0) });
     let mut machine = in_generation(Policy { hang, ..policy(Role::Worker) }, 1);
     let (_, actions) = super::hanging::silence(&mut machine, 0.1);
