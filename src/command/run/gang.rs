@@ -118,8 +118,8 @@ fn key(settings: &GangSettings, place: &Place, has_store: bool, env: &Env) -> Re
         return Ok(KeySource::InStore);
     }
     tracing::info!(
-        "the gang's key is derived from the cluster's description, so any process that knows the job and reaches the port can \
-         join: give all replicas the same {TOKEN} where others share the network"
+        "the gang's key is derived from the cluster's description, so any process with this description that reaches the port \
+         can join: give all replicas the same {TOKEN} if others share the network"
     );
     let job = cluster::fact_variable(Fact::Job, env).map(|(_, id)| id).unwrap_or_default();
     Ok(KeySource::Known(GangKey::derive("cluster", format!("{} {job}", place.fingerprint()).as_bytes())))

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use super::borrowed_port::receives_banner;
 use super::tcp_connect::addresses;
-use crate::rules::gang::handshake::{Challenge, GangKey, Nonce, Open, Proof, VERSION};
+use crate::rules::gang::handshake::{Challenge, GangKey, Open, Proof, VERSION};
 use crate::rules::gang::wire::{Channel, Direction};
 
 /// The limit for the handshake.
@@ -103,7 +103,7 @@ pub fn random<const N: usize>() -> io::Result<[u8; N]> {
 /// Connects to the leader and proves the key. The name is looked up again, and each of its addresses is tried. At a borrowed
 /// port, nothing is sent before the leader's banner is received, because a trainer may have the port.
 pub async fn dial(host: &str, port: u16, is_borrowed: bool, key: &GangKey, silence: Duration) -> Result<Link, NoLink> {
-    let unreachable = |what: String| NoLink::Unreachable(what);
+    let unreachable = NoLink::Unreachable;
     let addresses = match timeout(CONNECT_TIMEOUT, addresses(host, port)).await {
         Err(_) => return Err(unreachable("the name servers do not answer".to_owned())),
         Ok(Err(error)) => return Err(unreachable(format!("the name does not resolve ({error})"))),
@@ -135,7 +135,7 @@ async fn prove_key(mut stream: TcpStream, is_borrowed: bool, key: &GangKey, sile
     }
     set_options(&stream, silence);
     let lost = |error: io::Error| NoLink::NotAgent(format!("it ends the connection ({error})"));
-    let open = Open { version: VERSION, nonce: nonce().map_err(lost)? };
+    let open = Open { version: VERSION, nonce: random().map_err(lost)? };
     send(&mut stream, &open).await.map_err(lost)?;
     let challenge: Challenge = receive(&mut stream).await.map_err(lost)?;
     let Some(proof) = key.prove(&open, &challenge) else {
@@ -169,17 +169,13 @@ async fn check_key(stream: &mut TcpStream, key: &GangKey, silence: Duration) -> 
     if open.version != VERSION {
         return Err(NoLink::NotAgent(format!("it uses version {} of the protocol, not {VERSION}", open.version)));
     }
-    let challenge = key.challenge(&open, nonce().map_err(lost)?);
+    let challenge = key.challenge(&open, random().map_err(lost)?);
     send(stream, &challenge).await.map_err(lost)?;
     let proof: Proof = receive(stream).await.map_err(lost)?;
     if !key.accepts(&open, &challenge, &proof) {
         return Err(NoLink::OtherKey);
     }
     Ok(key.session(&open, &challenge))
-}
-
-fn nonce() -> io::Result<Nonce> {
-    random()
 }
 
 /// Sends a message of the handshake: its length in four bytes, then JSON.

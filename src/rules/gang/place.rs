@@ -43,14 +43,14 @@ impl Place {
 
 /// The place in the gang; `port` is the user's. Errors: why no gang forms, as a clause.
 pub fn place(spec: &ClusterSpec, port: Option<u16>) -> Result<Place, &'static str> {
-    let said = &spec.reading;
-    if said.hands_off {
+    let reading = &spec.reading;
+    if reading.hands_off {
         return Err("a launcher starts the replicas together already");
     }
-    if said.process.as_ref().is_some_and(|process| process.local_size != Some(1)) {
+    if reading.process.as_ref().is_some_and(|process| process.local_size != Some(1)) {
         return Err("a launcher starts several trainits on a node");
     }
-    if said.num_nodes.is_none_or(|nodes| nodes < 2) {
+    if reading.num_nodes.is_none_or(|nodes| nodes < 2) {
         return Err("there are no two training replicas");
     }
     let Some(leader) = &spec.leader else { return Err("the address of node rank 0 is not known") };
@@ -58,13 +58,13 @@ pub fn place(spec: &ClusterSpec, port: Option<u16>) -> Result<Place, &'static st
     let mut roster = roster(spec);
     roster.insert(own);
     let Some(first) = chief_of(roster.iter().copied()) else { return Err("no replica trains") };
-    if (first == own) != (said.node_rank == Some(0)) {
+    if (first == own) != (reading.node_rank == Some(0)) {
         return Err("the platform's roles and ranks do not agree");
     }
-    let is_borrowed = said.traits.behind_services && port.is_none();
+    let is_borrowed = reading.traits.behind_services && port.is_none();
     let of_rendezvous = match leader.port {
         borrowed if is_borrowed => borrowed,
-        shared if said.traits.shares_nodes && shared > SHARED_NODES => shared - SHARED_NODES,
+        shared if reading.traits.shares_nodes && shared > SHARED_NODES => shared - SHARED_NODES,
         rendezvous => rendezvous.checked_add(1).unwrap_or(rendezvous - 1),
     };
     let (host, port) = (leader.host.clone(), port.unwrap_or(of_rendezvous));
@@ -86,11 +86,11 @@ fn role_of(job: &str) -> Role {
 }
 
 fn own_seat(spec: &ClusterSpec) -> Option<Seat> {
-    let said = &spec.reading;
-    if let Some((job, index)) = said.tf.as_ref().and_then(|tf| tf.task) {
+    let reading = &spec.reading;
+    if let Some((job, index)) = reading.tf.as_ref().and_then(|tf| tf.task) {
         return Some(Seat::new(role_of(job), index));
     }
-    let rank = said.node_rank?;
+    let rank = reading.node_rank?;
     Some(if rank == 0 { Seat::new(Role::Chief, 0) } else { Seat::new(Role::Worker, rank - 1) })
 }
 

@@ -5,15 +5,13 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{sleep, timeout};
 
-use super::SharedStore;
+use super::{STORE_PAUSE, SharedStore};
 use crate::edge::store::{Created, Store, StoreError, Trouble};
 use crate::rules::gang::Generation;
 use crate::rules::gang::claim::{Claim, FOLDER, JobState, LIMIT, common_name, end_name, generation_of, name, read};
 use crate::rules::gang::leader::Event;
 use crate::rules::gang::seat::Incarnation;
 
-/// The pause before a retry if the store does not answer.
-const PAUSE: Duration = Duration::from_secs(2);
 /// The limit for reading the newest claim when a leader starts.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -77,7 +75,7 @@ pub(super) fn mark_common(shared: Option<SharedStore>, generation: Generation) {
     tokio::spawn(async move {
         while let Err(error) = put_mark(&shared, &common_name(generation)).await {
             tracing::debug!("the common step of generation {generation} is not marked in the store yet: {error}");
-            sleep(PAUSE).await;
+            sleep(STORE_PAUSE).await;
         }
     });
 }
@@ -136,7 +134,7 @@ async fn answer(shared: Option<&SharedStore>, claimant: &Claimant, request: Requ
                     ),
                     Err(_) => {}
                 }
-                sleep(PAUSE).await;
+                sleep(STORE_PAUSE).await;
             }
         }
     }

@@ -1,20 +1,16 @@
 //! The key that all agents of a job share. It is never logged.
 
-use std::time::Duration;
-
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::sleep;
 
-use super::SharedStore;
 use super::thread::{News, NewsSender, Order};
+use super::{STORE_PAUSE, SharedStore};
 use crate::edge::net::gang::random;
 use crate::edge::store::StoreError;
 use crate::rules::gang::handshake::GangKey;
 
 const OBJECT: &str = ".trainit/gang/key";
 const BYTES: usize = 32;
-/// The pause before a retry if the store does not answer.
-const PAUSE: Duration = Duration::from_secs(2);
 
 /// The source of the key.
 #[derive(Debug)]
@@ -53,7 +49,7 @@ impl KeySource {
                     news.send(News::Unreachable(format!("the gang's key cannot be read from {address}: {error}")));
                 }
             }
-            sleep(PAUSE).await;
+            sleep(STORE_PAUSE).await;
         }
         None
     }

@@ -148,7 +148,7 @@ impl GangMember {
                     let trouble = self.trouble.as_ref().map_or(String::new(), |why| format!(": {why}"));
                     tracing::warn!(
                         code = "gang",
-                        "the gang waits for {}{trouble}; where those replicas run no gang, give --gang off",
+                        "the gang waits for {}{trouble}; if those replicas run no gang, give --gang off",
                         named.join(", ")
                     );
                     self.missing = seats;

@@ -29,6 +29,9 @@ use crate::rules::gang::leader::OnNotice;
 use crate::rules::gang::place::Place;
 use crate::rules::store::address::Address;
 
+/// The pause before a retry if the store does not answer.
+const STORE_PAUSE: Duration = Duration::from_secs(2);
+
 /// The store that all replicas of the job share.
 #[derive(Debug, Clone)]
 pub struct SharedStore {

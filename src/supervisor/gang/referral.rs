@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::{sleep, timeout};
 
-use super::SharedStore;
+use super::{STORE_PAUSE, SharedStore};
 use crate::edge::net::gang::{HANDSHAKE_TIMEOUT, NoLink, dial};
 use crate::edge::store::StoreError;
 use crate::rules::gang::handshake::GangKey;
@@ -15,8 +15,6 @@ use crate::rules::gang::message::{Referral, ToMember};
 const OBJECT: &str = ".trainit/gang/leader.json";
 /// The longest referral that is read, in bytes.
 const LIMIT: u64 = 1024;
-/// The pause before a retry if the store does not answer.
-const PAUSE: Duration = Duration::from_secs(2);
 
 /// Requests the referral at the borrowed port. This side closes first.
 pub(super) async fn ask(host: &str, port: u16, key: &GangKey, silence: Duration) -> Result<Referral, NoLink> {
@@ -54,7 +52,7 @@ pub(super) async fn write(shared: SharedStore, own: Referral) {
             ),
             Err(_) => {}
         }
-        sleep(PAUSE).await;
+        sleep(STORE_PAUSE).await;
     }
 }
 

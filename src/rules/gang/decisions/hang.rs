@@ -47,8 +47,8 @@ impl TreeState {
     pub fn of(step: Option<u64>, cpu: Option<u32>, processes: impl IntoIterator<Item = (char, String)>) -> TreeState {
         let mut activities: Vec<Activity> = Vec::new();
         for (state, place) in processes {
-            match activities.iter_mut().find(|known| known.state == state && known.place == place) {
-                Some(known) => known.processes += 1,
+            match activities.iter_mut().find(|existing| existing.state == state && existing.place == place) {
+                Some(existing) => existing.processes += 1,
                 None => activities.push(Activity { state, place, processes: 1 }),
             }
         }

@@ -133,16 +133,16 @@ impl Leader {
 
     /// Requests new surveys from these members. Returns whether there are any.
     pub(super) fn request_surveys(&mut self, selects: impl Fn(&Holder) -> bool, actions: &mut Vec<Action>) -> bool {
-        let mut asked = false;
+        let mut has_selected = false;
         for (seat, holder) in &mut self.holders {
             if !seat.is_required() || !matches!(holder.state, State::Joined | State::Offered(_)) || !selects(holder) {
                 continue;
             }
-            (holder.state, holder.agreed, asked) = (State::Joined, self.generation, true);
+            (holder.state, holder.agreed, has_selected) = (State::Joined, self.generation, true);
             let halt = ToMember::Halt { generation: self.generation, hung: false };
             actions.extend(holder.link.map(|link| Action::Send(link, halt)));
         }
-        asked
+        has_selected
     }
 
     pub(super) fn start_at(&self, empty_since: Duration) -> Duration {
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_job_starts_from_the_beginning_once_if_requested() {
-        let begins = |job: JobState| {
+        let starts = |job: JobState| {
             let mut leader = leader(|config| {
                 config.from_scratch = true;
                 (config.newest_claim, config.former_has_ended) = (Some(Claim { job, ..claim_of(4) }), true);
@@ -190,10 +190,10 @@ mod tests {
             join(&mut leader, 0);
             leader.choice == Some(Choice::Start)
         };
-        let asked = JobState { from_scratch: true, ..JobState::default() };
-        assert!(begins(JobState::default()), "the earlier run had no such request");
-        assert!(!begins(asked), "all agents were replaced");
-        assert!(begins(JobState { from_nothing: true, ..asked }), "no step is common since");
-        assert!(begins(JobState { has_finished: true, ..asked }), "another run");
+        let requested = JobState { from_scratch: true, ..JobState::default() };
+        assert!(starts(JobState::default()), "the earlier run had no such request");
+        assert!(!starts(requested), "all agents were replaced");
+        assert!(starts(JobState { from_nothing: true, ..requested }), "no step is common since");
+        assert!(starts(JobState { has_finished: true, ..requested }), "another run");
     }
 }

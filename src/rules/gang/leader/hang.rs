@@ -105,7 +105,7 @@ mod tests {
     use super::super::tests::{failed, receive, seat, sent, step, training};
     use super::*;
 
-    const ASKED: ToMember = ToMember::ReportTree { generation: 1 };
+    const REQUEST: ToMember = ToMember::ReportTree { generation: 1 };
     const HALT: ToMember = ToMember::Halt { generation: 1, hung: true };
 
     fn tree(step: u64) -> ToLeader {
@@ -120,8 +120,8 @@ mod tests {
             .unwrap()
     }
 
-    /// Both name a step, and after 10 s without another both are asked.
-    fn asked() -> Leader {
+    /// Both report a step; after 10 s without progress, the leader requests the activity of both.
+    fn inquiring() -> Leader {
         let mut leader = training();
         leader.config.hang = Some(Duration::from_secs(10));
         let beat = |step| ToLeader::Beat { clock: 0, step: Some(step), restoring: None, committed: Vec::new() };
@@ -129,14 +129,14 @@ mod tests {
         receive(&mut leader, 12_000, 1, beat(4));
         assert!(sent(&step(&mut leader, 21_999, Event::Tick), 0).is_empty(), "one has moved");
         let actions = step(&mut leader, 22_000, Event::Tick);
-        assert_eq!((sent(&actions, 0), sent(&actions, 1)), (vec![&ASKED], vec![&ASKED]));
+        assert_eq!((sent(&actions, 0), sent(&actions, 1)), (vec![&REQUEST], vec![&REQUEST]));
         assert!(actions.contains(&Action::Wake(Duration::from_millis(1_024_000))), "{actions:?}");
         leader
     }
 
     #[test]
     fn where_no_step_moves_all_are_asked_and_halt_once_the_last_has_answered() {
-        let mut leader = asked();
+        let mut leader = inquiring();
         assert!(sent(&receive(&mut leader, 22_001, 0, tree(5)), 0).is_empty());
         assert!(sent(&receive(&mut leader, 22_002, 0, tree(5)), 0).is_empty(), "an answer that comes twice");
         let actions = receive(&mut leader, 22_003, 1, tree(4));
@@ -147,14 +147,14 @@ mod tests {
         assert_eq!(lines[0], head);
         assert!(lines[1].starts_with("worker/0 on host-1: step 4, ") && lines.len() == 3, "{lines:?}");
         step(&mut leader, 22_503, Event::Tick);
-        let first = leader.first().unwrap();
+        let first = leader.record().first.as_ref().unwrap();
         assert_eq!((first.seat, first.failure.class, first.failure.step), (seat(1), Class::Hung, Some(4)));
         assert!(first.failure.detail.contains("suspicious: worker/0"), "{}", first.failure.detail);
     }
 
     #[test]
     fn a_member_that_does_not_answer_in_time_is_suspicious() {
-        let mut leader = asked();
+        let mut leader = inquiring();
         receive(&mut leader, 22_001, 1, tree(4));
         assert_eq!(leader.state(), "training");
         let actions = step(&mut leader, 24_000, Event::Tick);
@@ -167,11 +167,11 @@ mod tests {
         let mut leader = training();
         receive(&mut leader, 5_000, 1, tree(7));
         let actions = receive(&mut leader, 5_000, 1, failed(Class::Hung, Some(7)));
-        assert_eq!((sent(&actions, 0), sent(&actions, 1)), (vec![&ASKED], vec![]));
+        assert_eq!((sent(&actions, 0), sent(&actions, 1)), (vec![&REQUEST], vec![]));
         let actions = receive(&mut leader, 5_001, 0, tree(6));
         assert_eq!(sent(&actions, 0), [&HALT]);
         step(&mut leader, 5_501, Event::Tick);
-        let first = leader.first().unwrap();
+        let first = leader.record().first.as_ref().unwrap();
         assert_eq!((first.seat, first.failure.class), (seat(1), Class::Hung));
         assert!(first.failure.detail.contains("suspicious: chief/0 at step 6"), "{}", first.failure.detail);
         assert_eq!(leader.record().charged, 1);
@@ -179,11 +179,11 @@ mod tests {
 
     #[test]
     fn a_second_hang_is_part_of_the_first_and_a_death_halts_all_at_once() {
-        let mut leader = asked();
+        let mut leader = inquiring();
         assert!(sent(&receive(&mut leader, 22_100, 1, failed(Class::Hung, Some(4))), 0).is_empty());
         let actions = receive(&mut leader, 22_200, 0, failed(Class::Code, Some(5)));
         assert_eq!(sent(&actions, 1), [&HALT]);
         step(&mut leader, 22_700, Event::Tick);
-        assert_eq!(leader.first().unwrap().failure.class, Class::Hung);
+        assert_eq!(leader.record().first.as_ref().unwrap().failure.class, Class::Hung);
     }
 }

@@ -124,7 +124,7 @@ mod tests {
     use super::super::tests::{NOTHING, at, claim_of, failed, hello, join, leader, receive, sent, training};
     use super::*;
 
-    fn asked(actions: &[Action]) -> Vec<(Generation, JobState)> {
+    fn claims(actions: &[Action]) -> Vec<(Generation, JobState)> {
         let claim = |action: &Action| {
             if let Action::Claim { generation, job } = action { Some((*generation, *job)) } else { None }
         };
@@ -137,11 +137,11 @@ mod tests {
     fn the_end_of_the_job_is_the_last_claim() {
         let mut leader = training();
         let actions = leader.step(at(5_000), Event::Received(0, ToLeader::Finished { generation: 1 }));
-        assert_eq!(asked(&actions), [(2, END)]);
+        assert_eq!(claims(&actions), [(2, END)]);
         assert!(leader.is_waiting_to_end());
         let actions = leader.step(at(5_100), Event::ClaimedByOther(claim_of(3)));
-        assert_eq!(asked(&actions), [(4, END)], "another leader has claimed the number");
-        assert_eq!(asked(&leader.step(at(5_200), Event::Claimed(4))), []);
+        assert_eq!(claims(&actions), [(4, END)], "another leader has claimed the number");
+        assert_eq!(claims(&leader.step(at(5_200), Event::Claimed(4))), []);
         receive(&mut leader, 6_000, 1, ToLeader::Leaving);
         assert!(!leader.is_waiting_to_end());
         assert_eq!(leader.ended_generation(), None, "the other leader's gang may train");
@@ -153,15 +153,15 @@ mod tests {
         receive(&mut leader, 5_000, 1, failed(Class::Code, None));
         let offer = || ToLeader::Offer { after: 1, offer: Offer::default() };
         leader.step(at(5_100), Event::Received(1, offer()));
-        let mut asking = leader.clone();
-        assert_eq!(asked(&asking.step(at(5_100), Event::Received(0, offer()))).len(), 1);
+        let mut pending = leader.clone();
+        assert_eq!(claims(&pending.step(at(5_100), Event::Received(0, offer()))).len(), 1);
         // The chief's trainer ended with 0 before the halt reached it.
         let actions = leader.step(at(5_200), Event::Received(0, ToLeader::Finished { generation: 1 }));
-        assert_eq!((leader.state(), asked(&actions)), ("ending", vec![(2, END)]));
-        asking.phase = Phase::Ending;
-        assert_eq!(asked(&asking.step(at(5_200), Event::Tick)), []);
-        assert_eq!(asked(&asking.step(at(5_300), Event::Claimed(2))), [(3, END)]);
-        assert_eq!(asked(&asking.step(at(5_400), Event::Claimed(3))), []);
+        assert_eq!((leader.state(), claims(&actions)), ("ending", vec![(2, END)]));
+        pending.phase = Phase::Ending;
+        assert_eq!(claims(&pending.step(at(5_200), Event::Tick)), []);
+        assert_eq!(claims(&pending.step(at(5_300), Event::Claimed(2))), [(3, END)]);
+        assert_eq!(claims(&pending.step(at(5_400), Event::Claimed(3))), []);
     }
 
     /// A leader with two offers, and its actions when it finds the end of the job.
@@ -172,7 +172,7 @@ mod tests {
             receive(&mut leader, 0, number, ToLeader::Hello(hello(number)));
         }
         leader.step(at(0), offer(0));
-        assert_eq!(asked(&leader.step(at(0), offer(1))), [(1, NOTHING)]);
+        assert_eq!(claims(&leader.step(at(0), offer(1))), [(1, NOTHING)]);
         let actions = leader.step(at(100), Event::ClaimedByOther(Claim { job: END, ..claim_of(5) }));
         (leader, actions)
     }
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn a_leader_that_finds_an_end_newer_than_its_start_ends_with_its_members() {
         let (mut leader, actions) = finds_the_end(true);
-        assert!(sent(&actions, 1).contains(&&ToMember::Finish) && asked(&actions).is_empty(), "{actions:?}");
+        assert!(sent(&actions, 1).contains(&&ToMember::Finish) && claims(&actions).is_empty(), "{actions:?}");
         let actions = receive(&mut leader, 200, 1, ToLeader::Leaving);
         assert!(sent(&actions, 0).contains(&&ToMember::Finish), "{actions:?}");
         assert_eq!(leader.ended_generation(), None, "the other leader's agent may still run");
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn a_leader_that_did_not_read_the_store_at_its_start_begins_a_new_run() {
         let (leader, actions) = finds_the_end(false);
-        assert_eq!(asked(&actions), [(6, NOTHING)]);
+        assert_eq!(claims(&actions), [(6, NOTHING)]);
         assert_eq!(leader.state(), "collecting");
     }
 

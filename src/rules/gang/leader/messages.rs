@@ -34,7 +34,7 @@ impl Leader {
                 if after < holder.agreed {
                     return;
                 }
-                let was_active = matches!(holder.state, State::Restoring | State::Armed | State::Training);
+                let was_active = holder.is_active();
                 (holder.state, holder.offered) = (State::Offered(offer), now);
                 // A member that offers after the agreement has missed it: its connection was lost, or it is another agent.
                 if was_active || phase == Phase::Arming {

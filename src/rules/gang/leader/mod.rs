@@ -23,7 +23,7 @@ use std::time::Duration;
 use super::claim::Claim;
 use super::first_failure::FailureReport;
 use super::hang::TreeState;
-use super::message::{Choice, FirstFailure, Offer, Record, ToLeader, ToMember};
+use super::message::{Choice, Offer, Record, ToLeader, ToMember};
 use super::seat::{Incarnation, Seat};
 use super::{Generation, Timing};
 use claims::Claims;
@@ -68,6 +68,13 @@ struct Holder {
     restoring: Option<(u64, u64)>,
     /// The activity of its trainer, as reported in this generation.
     tree: Option<TreeState>,
+}
+
+impl Holder {
+    /// Whether the member takes part in a generation that has not ended for it.
+    fn is_active(&self) -> bool {
+        matches!(self.state, State::Restoring | State::Armed | State::Training)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -215,7 +222,7 @@ impl Leader {
     }
 
     /// The required seats without an agent; if there are none, the required seats that are not ready.
-    pub fn missing(&self) -> Vec<Seat> {
+    fn missing(&self) -> Vec<Seat> {
         let is_connected = |seat: &Seat| self.holders.get(seat).is_some_and(|holder| holder.link.is_some());
         let absent: Vec<Seat> = self.required().filter(|seat| !is_connected(seat)).collect();
         if !absent.is_empty() {
@@ -316,11 +323,6 @@ impl Leader {
             sooner(self.start_at(since));
         }
         next.max(now + Duration::from_millis(1))
-    }
-
-    /// The first failure of the last halt.
-    pub fn first(&self) -> Option<&FirstFailure> {
-        self.record.first.as_ref()
     }
 }
 

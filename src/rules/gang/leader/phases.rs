@@ -184,8 +184,8 @@ impl Leader {
             .iter()
             .filter_map(restores)
             .min_by(|(.., done, all), (.., other, of)| share(*done, *all).total_cmp(&share(*other, *of)))?;
-        let far = words(done, all, now.saturating_sub(self.since));
-        Some(format!("{seat} on {host} is the slowest to restore: {far}"))
+        let progress = words(done, all, now.saturating_sub(self.since));
+        Some(format!("{seat} on {host} is the slowest to restore: {progress}"))
     }
 }
 

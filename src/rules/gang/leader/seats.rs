@@ -60,7 +60,7 @@ impl Leader {
                 return actions.extend(refuse(format!("the seat {seat} is taken by an agent on {}", holder.host)));
             }
             let (host, silent) = (holder.host.clone(), holder.link.is_some());
-            self.remove_holder(now, seat, silent, &host, "another agent came for its seat", actions);
+            self.remove_holder(now, seat, silent, &host, "another agent has taken its seat", actions);
         }
         if let Some(until) = self.fences.get(&seat).filter(|until| now < **until) {
             let wait = (*until - now).as_millis();
@@ -97,8 +97,8 @@ impl Leader {
         self.links.insert(link, seat);
         self.left.remove(&seat);
         (holder.last_received, holder.closed) = (now, None);
-        let continues = resumes && matches!(holder.state, State::Restoring | State::Armed | State::Training);
-        let has_lost_trainer = !continues && matches!(holder.state, State::Restoring | State::Armed | State::Training);
+        let continues = resumes && holder.is_active();
+        let has_lost_trainer = !continues && holder.is_active();
         if !continues && holder.state != State::Finished {
             holder.state = if hello.busy.is_some() { State::Stopping } else { State::Joined };
         }
@@ -113,8 +113,8 @@ impl Leader {
         if let Some(step) = self.record.kept {
             actions.push(Action::Send(link, ToMember::Kept { step }));
         }
-        if let Some(word) = &self.final_message {
-            actions.push(Action::Send(link, word.clone()));
+        if let Some(message) = &self.final_message {
+            actions.push(Action::Send(link, message.clone()));
         }
         if has_lost_trainer && matches!(self.phase, Phase::Arming | Phase::Training) {
             // The report of its trainer's end may have been lost with the connection. The member repeats it.
@@ -178,7 +178,7 @@ impl Leader {
             };
             self.fences.insert(seat, end);
         }
-        let is_part = matches!(holder.state, State::Restoring | State::Armed | State::Training | State::Finished);
+        let is_part = holder.is_active() || holder.state == State::Finished;
         if seat.is_required() && is_part && matches!(self.phase, Phase::Arming | Phase::Training) {
             let class = if holder.notice.is_some() { Class::Preempted } else { Class::Lost };
             let failure = Failure { class, code: None, signal: None, step: holder.step, detail: why.to_owned() };
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(leader.state(), "collecting");
         receive(&mut leader, 5_010, 7, failed(Class::Code, Some(7)));
         step(&mut leader, 5_500, Event::Tick);
-        assert_eq!(leader.first().map(|first| first.failure.class), Some(Class::Code));
+        assert_eq!(leader.record().first.as_ref().map(|first| first.failure.class), Some(Class::Code));
         assert_eq!(leader.record().charged, 1);
     }
 

@@ -52,9 +52,10 @@ pub(super) const NOTHING: JobState = JobState { from_nothing: true, from_scratch
 /// Handles an event; the store grants each claim at once.
 pub(super) fn step(leader: &mut Leader, ms: u64, event: Event) -> Vec<Action> {
     let mut actions = leader.step(at(ms), event);
-    let asked = |action: &Action| if let Action::Claim { generation, .. } = action { Some(*generation) } else { None };
-    while let Some(generation) = actions.iter().find_map(asked) {
-        actions.retain(|action| asked(action).is_none());
+    let requested =
+        |action: &Action| if let Action::Claim { generation, .. } = action { Some(*generation) } else { None };
+    while let Some(generation) = actions.iter().find_map(requested) {
+        actions.retain(|action| requested(action).is_none());
         actions.extend(leader.step(at(ms), Event::Claimed(generation)));
     }
     actions

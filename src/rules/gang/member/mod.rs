@@ -126,11 +126,6 @@ impl Member {
         (member, vec![Action::Dial])
     }
 
-    /// The generation whose trainer may run now.
-    pub fn training(&self) -> Option<Generation> {
-        if let Phase::Training(generation) = self.phase { Some(generation) } else { None }
-    }
-
     /// The newest generation that this member has seen.
     pub fn newest(&self) -> Generation {
         self.newest

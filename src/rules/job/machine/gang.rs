@@ -176,11 +176,14 @@ impl Machine {
     /// The gang hangs: ends the trainer like one that hangs itself.
     fn abort_with_gang(&mut self, now: Uptime) -> Vec<Action> {
         if self.state != State::Running || self.stopping.stop.is_some() {
-            let grace = self.policy.gang.map(|gang| gang.stop_grace).unwrap_or_default();
-            return self.halt(now, grace);
+            return self.halt(now, self.gang_stop_grace());
         }
         self.gang.is_halting = true;
         self.abort(now, "the leader reports that the gang hangs".to_owned())
+    }
+
+    fn gang_stop_grace(&self) -> Duration {
+        self.policy.gang.map(|gang| gang.stop_grace).unwrap_or_default()
     }
 
     /// The time for the remaining processes of a tree after its main child has ended.
@@ -213,8 +216,7 @@ impl Machine {
 
     /// The time to end by itself is over.
     pub(super) fn on_finish_over(&mut self, now: Uptime) -> Vec<Action> {
-        let grace = self.policy.gang.map(|gang| gang.stop_grace).unwrap_or_default();
-        if self.gang.is_ending { self.halt(now, grace) } else { Vec::new() }
+        if self.gang.is_ending { self.halt(now, self.gang_stop_grace()) } else { Vec::new() }
     }
 
     /// Another replica's machine goes away: the trainer saves as for its own notice, and starts again with the others.
@@ -237,12 +239,15 @@ impl Machine {
         self.gang.is_ending = true;
         match self.state {
             State::Assembling if has_finished => self.finish(),
-            State::Fetching | State::Surveying | State::Assembling | State::Arming => self.flush(now),
-            State::Restoring | State::Gathering | State::Refreshing | State::Waiting => self.flush(now),
-            State::Running | State::Launching => {
-                let grace = self.policy.gang.map(|gang| gang.stop_grace).unwrap_or_default();
-                self.halt(now, grace)
-            }
+            State::Fetching
+            | State::Surveying
+            | State::Assembling
+            | State::Arming
+            | State::Restoring
+            | State::Gathering
+            | State::Refreshing
+            | State::Waiting => self.flush(now),
+            State::Running | State::Launching => self.halt(now, self.gang_stop_grace()),
             State::Draining | State::Flushing | State::Done => Vec::new(),
         }
     }
