@@ -51,8 +51,8 @@ impl Leader {
         }
         let mut awaited = BTreeSet::new();
         for (seat, holder) in &self.holders {
-            let is_asked = holder.state == State::Training && holder.tree.is_none();
-            if let Some(link) = holder.link.filter(|_| is_asked) {
+            let is_requested = holder.state == State::Training && holder.tree.is_none();
+            if let Some(link) = holder.link.filter(|_| is_requested) {
                 awaited.insert(*seat);
                 actions.push(Action::Send(link, ToMember::ReportTree { generation: self.generation }));
             }
@@ -92,7 +92,7 @@ impl Leader {
         let holder = self.holders.get(&seat)?;
         let limit = self.config.hang.unwrap_or_default();
         let detail = format!("no step moved for {} s", limit.as_secs());
-        let failure = Failure { class: Class::Hung, code: None, signal: None, step: holder.step, detail };
+        let failure = Failure::new(Class::Hung, holder.step, detail);
         Some(FailureReport::new(since, 0, seat, &holder.host, failure))
     }
 }
@@ -127,7 +127,7 @@ mod tests {
         let beat = |step| ToLeader::Beat { clock: 0, step: Some(step), restoring: None, committed: Vec::new() };
         receive(&mut leader, 9_000, 0, beat(5));
         receive(&mut leader, 12_000, 1, beat(4));
-        assert!(sent(&step(&mut leader, 21_999, Event::Tick), 0).is_empty(), "one has moved");
+        assert!(sent(&step(&mut leader, 21_999, Event::Tick), 0).is_empty(), "one step has advanced");
         let actions = step(&mut leader, 22_000, Event::Tick);
         assert_eq!((sent(&actions, 0), sent(&actions, 1)), (vec![&REQUEST], vec![&REQUEST]));
         assert!(actions.contains(&Action::Wake(Duration::from_millis(1_024_000))), "{actions:?}");
@@ -135,10 +135,10 @@ mod tests {
     }
 
     #[test]
-    fn where_no_step_moves_all_are_asked_and_halt_once_the_last_has_answered() {
+    fn if_no_step_advances_all_report_their_activity_and_halt_after_the_last_answer() {
         let mut leader = inquiring();
         assert!(sent(&receive(&mut leader, 22_001, 0, tree(5)), 0).is_empty());
-        assert!(sent(&receive(&mut leader, 22_002, 0, tree(5)), 0).is_empty(), "an answer that comes twice");
+        assert!(sent(&receive(&mut leader, 22_002, 0, tree(5)), 0).is_empty(), "a repeated answer");
         let actions = receive(&mut leader, 22_003, 1, tree(4));
         assert_eq!((sent(&actions, 0), sent(&actions, 1)), (vec![&HALT], vec![&HALT]));
         let lines = lines(&actions);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_members_own_hang_is_looked_at_by_all_and_stays_its_own() {
+    fn after_the_report_of_a_hang_the_others_report_their_activity_and_the_failure_stays_that_members() {
         let mut leader = training();
         receive(&mut leader, 5_000, 1, tree(7));
         let actions = receive(&mut leader, 5_000, 1, failed(Class::Hung, Some(7)));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_hang_is_part_of_the_first_and_a_death_halts_all_at_once() {
+    fn a_second_hang_is_added_to_the_first_and_a_death_halts_all_at_once() {
         let mut leader = inquiring();
         assert!(sent(&receive(&mut leader, 22_100, 1, failed(Class::Hung, Some(4))), 0).is_empty());
         let actions = receive(&mut leader, 22_200, 0, failed(Class::Code, Some(5)));

@@ -95,13 +95,7 @@ impl Leader {
             }
             ToLeader::Notice { lead } => {
                 holder.notice = Some(now + Duration::from_millis(lead));
-                let failure = Failure {
-                    class: Class::Preempted,
-                    code: None,
-                    signal: None,
-                    step: holder.step,
-                    detail: "a notice announced the end of its machine".to_owned(),
-                };
+                let failure = Failure::new(Class::Preempted, holder.step, "a notice announced the end of its machine");
                 let report = FailureReport::new(now, 0, seat, &holder.host, failure);
                 self.on_notice(now, seat, lead, report, actions);
             }

@@ -118,8 +118,7 @@ impl Leader {
         }
         if has_lost_trainer && matches!(self.phase, Phase::Arming | Phase::Training) {
             // The report of its trainer's end may have been lost with the connection. The member repeats it.
-            let detail = "its agent reconnected without its trainer".to_owned();
-            let failure = Failure { class: Class::Lost, code: None, signal: None, step: None, detail };
+            let failure = Failure::new(Class::Lost, None, "its agent reconnected without its trainer");
             self.on_failure(now, FailureReport::new(now, 0, seat, &hello.host, failure), actions);
         }
     }
@@ -181,7 +180,7 @@ impl Leader {
         let is_part = holder.is_active() || holder.state == State::Finished;
         if seat.is_required() && is_part && matches!(self.phase, Phase::Arming | Phase::Training) {
             let class = if holder.notice.is_some() { Class::Preempted } else { Class::Lost };
-            let failure = Failure { class, code: None, signal: None, step: holder.step, detail: why.to_owned() };
+            let failure = Failure::new(class, holder.step, why);
             let since = holder.closed.unwrap_or(holder.last_received);
             let age = millis(now.saturating_sub(since));
             self.on_failure(now, FailureReport::new(now, age, seat, host, failure), actions);

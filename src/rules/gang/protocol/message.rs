@@ -350,6 +350,11 @@ pub fn millis(duration: Duration) -> u64 {
 }
 
 impl Failure {
+    /// A failure without an exit code or a signal.
+    pub fn new(class: Class, step: Option<u64>, detail: impl Into<String>) -> Failure {
+        Failure { class, code: None, signal: None, step, detail: detail.into() }
+    }
+
     /// Limits the text to one short line.
     pub fn bounded(mut self) -> Failure {
         self.detail = bounded_text(&self.detail);

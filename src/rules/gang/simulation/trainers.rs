@@ -88,7 +88,7 @@ impl World {
             return;
         }
         self.report_tree(agent);
-        let failure = Failure { class: Class::Hung, code: None, signal: None, step: None, detail: "hung".to_owned() };
+        let failure = Failure::new(Class::Hung, None, "hung");
         self.member(agent, member::Event::Failed(failure));
         self.stop(agent, 10 * SECOND);
     }
