@@ -20,7 +20,7 @@ use crate::edge::store::clouds::access::Access;
 use crate::edge::store::http::progress::{Meter, Progress};
 use crate::edge::transfer::blocking::blocking;
 
-/// Operations at once. One that hangs keeps its permit, which limits the number of hanging threads.
+/// The maximum of operations at once. One that hangs keeps its permit, which limits the number of hanging threads.
 const AT_ONCE: usize = 16;
 /// The lowest rate at which a disk flushes, bytes a second.
 const SLOWEST: u64 = 4 << 20;

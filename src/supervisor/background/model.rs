@@ -41,7 +41,7 @@ const TRIES: u32 = 4;
 const MANIFEST: &str = ".trainit/model.json";
 const SCHEMA: &str = "trainit.model/1";
 
-/// A model and where it goes.
+/// A model and its destination.
 #[derive(Debug)]
 pub struct LeftModel {
     /// The directory in which the trainer wrote it.

@@ -82,7 +82,7 @@ fn if_a_commit_disappears_during_its_check_a_newer_one_is_restored() {
         }
         pull.signal(libc::SIGCONT);
         let done = pull.finish().expect_code(0);
-        assert!(done.err().contains("passed over commit 0000000002-000001"), "{}", done.err());
+        assert!(done.err().contains("skipped commit 0000000002-000001"), "{}", done.err());
         assert!(there.join("step-3").is_dir(), "{} {}", done.out(), done.err());
         assert_eq!(tree(&there.join("step-3")), saved);
         assert!(!there.join("step-1").exists());
@@ -124,7 +124,7 @@ fn a_torn_newest_commit_is_skipped_for_the_previous_one_with_the_reason() {
         let there = place.path("elsewhere");
         let done = place.checkpoint_in("pull", &there).output().expect_code(0);
         assert!(
-            done.err().contains("passed over commit 0000000002-000001") && done.err().contains(reason),
+            done.err().contains("skipped commit 0000000002-000001") && done.err().contains(reason),
             "{}",
             done.err()
         );
@@ -204,7 +204,7 @@ fn hostile_manifests_write_nothing_outside_and_are_skipped() {
         place.forge(manifest);
     }
     let done = place.checkpoint_in("pull", &there).output().expect_code(0);
-    assert_eq!(done.err().matches("passed over").count(), changes.len(), "{}", done.err());
+    assert_eq!(done.err().matches("skipped commit").count(), changes.len(), "{}", done.err());
     assert_eq!(place.steps(), [1]);
     place.checkpoint("verify").output().expect_code(1);
     place.checkpoint("prune").args(["--dry-run"]).output().expect_code(0);

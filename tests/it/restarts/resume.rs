@@ -168,7 +168,7 @@ fn a_torn_commit_is_skipped_for_the_previous_one() {
     let done = job.trainit("0").output().expect_code(0);
     let before = commits[commits.len() - 2];
     assert!(done.out().contains(&format!("resume_step={before}\n")), "{commits:?}: {}{}", done.out(), done.err());
-    assert!(done.err().contains("passed over") || done.err().contains("checkpoint"), "{}", done.err());
+    assert!(done.err().contains("skipped commit") || done.err().contains("checkpoint"), "{}", done.err());
 }
 
 fn data_of(job: &Job, step: u64) -> PathBuf {

@@ -24,7 +24,7 @@ const BEAT: Duration = Duration::from_secs(30);
 const ABANDONED: Duration = Duration::from_secs(300);
 /// Another restore installs its files within this time, or hangs.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Between two looks at the lock.
+/// The pause between two tries to take the lock.
 const PAUSE: Duration = Duration::from_millis(20);
 /// A directory may be swept while it is created; each try creates another.
 const TRIES: u32 = 5;

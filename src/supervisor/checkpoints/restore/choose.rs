@@ -70,7 +70,7 @@ impl Mirror {
                 Considered::Chosen => return Ok(()),
                 Considered::OfAnotherStep => {}
                 Considered::Rejected(why) => {
-                    self.note(format!("passed over commit {name}: {why}"));
+                    self.note(format!("skipped commit {name}: {why}"));
                     refused.push(why);
                 }
             }

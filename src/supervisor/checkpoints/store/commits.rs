@@ -28,8 +28,8 @@ pub(crate) fn commits_among(objects: &[Object]) -> Vec<CommitName> {
     names
 }
 
-/// Reads a manifest and checks that all its objects exist with their sizes. The inner error says why the commit must be passed
-/// over.
+/// Reads a manifest and checks that all its objects exist with their sizes. The inner error says why the commit must be
+/// skipped.
 pub(crate) async fn judge(store: &Store, name: &CommitName) -> Result<Result<Manifest, String>, StoreError> {
     match read(store, name).await? {
         Ok(manifest) => Ok(lacks(store, &manifest).await?.map_or(Ok(manifest), Err)),
@@ -37,7 +37,7 @@ pub(crate) async fn judge(store: &Store, name: &CommitName) -> Result<Result<Man
     }
 }
 
-/// Reads a manifest. The inner error says why the commit must be passed over. A damaged response is an outer error.
+/// Reads a manifest. The inner error says why the commit must be skipped. A damaged response is an outer error.
 pub(crate) async fn read(store: &Store, name: &CommitName) -> Result<Result<Manifest, String>, StoreError> {
     let key = name.key();
     let is_damaged = |got: &Result<Bytes, StoreError>| match got {
