@@ -337,9 +337,9 @@ mod tests {
             fs::create_dir(path).expect("a directory");
             std::os::unix::fs::chown(path, Some(uid), None).expect("root may");
         }
-        let here = |found: Vec<PathBuf>| found.into_iter().filter(|run| run.starts_with(place.path())).collect();
+        let in_place = |found: Vec<PathBuf>| found.into_iter().filter(|run| run.starts_with(place.path())).collect();
         let tmp = place.path().to_str();
-        let (own, all): (Vec<_>, Vec<_>) = (here(own(tmp)), here(all(tmp)));
+        let (own, all): (Vec<_>, Vec<_>) = (in_place(own(tmp)), in_place(all(tmp)));
         assert_eq!((own, all), (vec![own_run.clone()], vec![own_run, others_run]));
     }
 

@@ -224,14 +224,14 @@ impl Tracker {
 
     /// The most recently saved unit among the parts of a commit, or else the directory.
     fn resume_of(&self, facts: &Facts, parts: &[Part], planned: &[PlanPart]) -> Resume {
-        let here = parts.iter().filter(|part| part.is_taken()).filter_map(|part| part.unit);
-        let here = here.map(|unit| unit.age(&self.history));
+        let taken = parts.iter().filter(|part| part.is_taken()).filter_map(|part| part.unit);
+        let taken = taken.map(|unit| unit.age(&self.history));
         let time = |path: &String| self.last()?.entries.get(path).map(|entry| entry.mtime_ns);
         let carried = planned.iter().filter(|part| part.carried).filter_map(|PlanPart { record, .. }| {
             let newest = record.files.iter().filter_map(time).max().unwrap_or(0);
             Some((0, newest, record.step, record.unit.clone()?))
         });
-        let newest = here.chain(carried).max().map(|(_, _, step, unit)| (unit, step));
+        let newest = taken.chain(carried).max().map(|(_, _, step, unit)| (unit, step));
         let files = parts.iter().flat_map(|part| part.files.iter().copied());
         let resume = resume_from(newest, || step_of_paths(&facts.scan, &self.history, files));
         Resume { step: resume.step.or(facts.heartbeat_step), ..resume }

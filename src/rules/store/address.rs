@@ -123,9 +123,10 @@ impl Address {
     /// The message that the store (called `name`) and a directory overlap.
     pub fn nested(&self, name: &str, dir: &Path, consequence: &str) -> String {
         let mounted = if let Address::Bucket(bucket) = self { bucket.mounted() } else { None };
-        let here = mounted.map_or(String::new(), |path| format!(" (which Vertex AI mounts at {})", path.display()));
+        let mount_point =
+            mounted.map_or(String::new(), |path| format!(" (which Vertex AI mounts at {})", path.display()));
         format!(
-            "{name} {self}{here} and the directory {} overlap, so {consequence}; choose separate places",
+            "{name} {self}{mount_point} and the directory {} overlap, so {consequence}; choose separate places",
             dir.display()
         )
     }

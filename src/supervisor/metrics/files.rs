@@ -207,7 +207,7 @@ impl RecordFile {
                     reader.start_again();
                 }
             });
-            *exists |= file.is_there();
+            *exists |= file.exists();
             sink.take(found.into_iter().map(|found| (None, found)));
             match more {
                 Ok(true) => {}

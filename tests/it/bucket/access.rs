@@ -38,7 +38,7 @@ fn an_invalid_value_is_one_line_that_names_the_variable() {
         google("GCE_METADATA_IP", " "),
     ];
     for (url, mut env, name, value) in all {
-        env.retain(|(there, _)| *there != name);
+        env.retain(|(variable, _)| *variable != name);
         env.extend([(name, value), ("HOME", "/nonexistent".to_owned())]);
         fails(Place::with_store(&url, env).checkpoint("list").output(), &[name, "cannot be used"]);
     }

@@ -83,8 +83,8 @@ fn a_file_of_many_parts_is_restored_bit_for_bit() {
         }
         drop(large);
         place.push();
-        let there = place.pull_afresh("elsewhere");
-        let same = |name: &str| fs::read(there.join(name)).unwrap() == fs::read(place.local().join(name)).unwrap();
+        let pulled = place.pull_afresh("elsewhere");
+        let same = |name: &str| fs::read(pulled.join(name)).unwrap() == fs::read(place.local().join(name)).unwrap();
         assert!(same("step-1/large.bin") && same("step-1/weights.bin"));
         assert_eq!(bucket.uploads(), 0);
         let is_part =
@@ -191,9 +191,9 @@ fn after_a_kill_at_any_point_of_a_commit_the_newest_commit_is_restored_from_the_
         let second = place.save(2);
         let push = place.checkpoint("push").args(["--keep-last", "1"]);
         push.env("TRAINIT_TEST_FAULT", point.to_string()).output().expect_code(137);
-        let there = place.pull_afresh("elsewhere");
+        let pulled = place.pull_afresh("elsewhere");
         let (step, saved) = if point < 9 { (1, &first) } else { (2, &second) };
-        assert_eq!(tree(&there.join(format!("step-{step}"))), *saved, "killed at point {point}");
+        assert_eq!(tree(&pulled.join(format!("step-{step}"))), *saved, "killed at point {point}");
         place.push();
         assert_eq!(place.steps()[0], 2, "after point {point}");
     }
@@ -213,8 +213,8 @@ fn a_bucket_that_ignores_conditions_is_detected_and_used_with_care() {
         let done = place.push();
         assert!(done.err().contains("ignores put-if-absent"), "{}", done.err());
         assert!(bucket.keys().iter().any(|k| k.contains("/attempts/0000000001r")), "{:?}", bucket.keys());
-        let there = place.pull_afresh("elsewhere");
-        assert_eq!(tree(&there.join("step-1")), tree(&place.local().join("step-1")));
+        let pulled = place.pull_afresh("elsewhere");
+        assert_eq!(tree(&pulled.join("step-1")), tree(&place.local().join("step-1")));
     }
 }
 

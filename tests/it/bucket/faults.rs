@@ -73,8 +73,8 @@ fn connections_that_break_are_made_again() {
         };
         bucket.misbehave(every_third);
         place.push();
-        let there = place.pull_afresh("elsewhere");
-        assert_eq!(tree(&there.join("step-1")), tree(&place.local().join("step-1")));
+        let pulled = place.pull_afresh("elsewhere");
+        assert_eq!(tree(&pulled.join("step-1")), tree(&place.local().join("step-1")));
     });
 }
 
@@ -147,16 +147,16 @@ fn bytes_that_change_on_the_way_are_never_committed_nor_restored() {
         let is_it = r.method == "GET" && r.key.ends_with("/step-2/0000000003-000001/weights.bin");
         is_it.then_some(Fault::Flip)
     });
-    let there = place.pull_afresh("elsewhere");
-    assert!(there.join("step-1").exists() && !there.join("step-2").exists());
+    let pulled = place.pull_afresh("elsewhere");
+    assert!(pulled.join("step-1").exists() && !pulled.join("step-2").exists());
     // Damaged once: the data are fetched again.
     let once = std::sync::atomic::AtomicBool::new(true);
     bucket.misbehave(move |r| {
         let is_it = r.method == "GET" && r.key.ends_with("weights.bin");
         (is_it && once.swap(false, std::sync::atomic::Ordering::Relaxed)).then_some(Fault::Flip)
     });
-    let there = place.pull_afresh("later");
-    assert_eq!(tree(&there.join("step-2")), tree(&place.local().join("step-2")));
+    let pulled = place.pull_afresh("later");
+    assert_eq!(tree(&pulled.join("step-2")), tree(&place.local().join("step-2")));
 }
 
 #[test]
@@ -169,8 +169,8 @@ fn an_answer_that_breaks_off_is_requested_again() {
             let is_it = r.method == "GET" && r.key.ends_with("weights.bin");
             (is_it && once.swap(false, std::sync::atomic::Ordering::Relaxed)).then_some(Fault::Half)
         });
-        let there = place.pull_afresh("elsewhere");
-        assert_eq!(tree(&there.join("step-1")), tree(&place.local().join("step-1")));
+        let pulled = place.pull_afresh("elsewhere");
+        assert_eq!(tree(&pulled.join("step-1")), tree(&place.local().join("step-1")));
     });
 }
 

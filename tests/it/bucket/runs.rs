@@ -52,8 +52,8 @@ fn an_unchanged_file_is_sent_once_and_kept_while_a_commit_needs_it() {
     let kept: Vec<String> = bucket.keys().into_iter().filter(|k| k.ends_with(".bin")).collect();
     let expected = ["job/step-1/0000000001-000001/base.bin", "job/step-3/0000000001-000003/head.bin"];
     assert_eq!(kept, expected);
-    let there = place.pull_afresh("elsewhere");
-    assert_eq!(tree(&there.join("step-3")), tree(&place.local().join("step-3")));
+    let pulled = place.pull_afresh("elsewhere");
+    assert_eq!(tree(&pulled.join("step-3")), tree(&place.local().join("step-3")));
     place.checkpoint("verify").output().expect_code(0);
     // The object is deleted with the last commit that needs it.
     fs::write(place.local().join("step-3/head.bin"), "changed").unwrap();

@@ -36,8 +36,8 @@ fn directories_are_restored_with_their_modes() {
         set_mode(&unit.join(directory), mode);
     }
     place.push();
-    let there = place.pull_afresh("there").join("step-2");
-    let restored = modes.map(|(directory, _)| mode(&there.join(directory)));
+    let pulled = place.pull_afresh("pulled").join("step-2");
+    let restored = modes.map(|(directory, _)| mode(&pulled.join(directory)));
     assert_eq!(restored, [0o770, 0o707, 0o755], "each owner can still use the directory");
-    assert!(place.checkpoint_in("pull", &place.path("there")).output().out().contains("is already in place"));
+    assert!(place.checkpoint_in("pull", &place.path("pulled")).output().out().contains("is already in place"));
 }

@@ -32,13 +32,17 @@ fn targets_of_links_out_of_the_checkpoint_are_copied_with_follow_symlinks() {
         "step-2/frozen.bin is NOT committed: a symbolic link that leaves the checkpoint directory; --follow-symlinks";
     assert!(done.err().contains(omitted) && done.err().contains("step-2/tokens is NOT"), "{}", done.err());
     place.checkpoint("push").args(FOLLOW).output().expect_code(0);
-    let there = place.pull_afresh("elsewhere").join("step-2");
+    let pulled = place.pull_afresh("elsewhere").join("step-2");
     for name in ["frozen.bin", "tokens/vocabulary.txt"] {
-        assert!(!fs::symlink_metadata(there.join(name)).unwrap().is_symlink(), "{name}");
-        assert_eq!(fs::read(there.join(name)).unwrap(), fs::read(place.local().join("step-2").join(name)).unwrap());
+        assert!(!fs::symlink_metadata(pulled.join(name)).unwrap().is_symlink(), "{name}");
+        assert_eq!(fs::read(pulled.join(name)).unwrap(), fs::read(place.local().join("step-2").join(name)).unwrap());
     }
-    assert!(there.join("tokens/empty").is_dir() && !there.join("tokens").is_symlink());
-    assert_eq!(fs::read_link(there.join("same.bin")).unwrap().to_str(), Some("weights.bin"), "a link inside stays one");
+    assert!(pulled.join("tokens/empty").is_dir() && !pulled.join("tokens").is_symlink());
+    assert_eq!(
+        fs::read_link(pulled.join("same.bin")).unwrap().to_str(),
+        Some("weights.bin"),
+        "a link inside stays one"
+    );
     place.checkpoint("verify").output().expect_code(0);
 }
 

@@ -218,12 +218,12 @@ fn three_runs_with_one_frozen_and_one_killed_leave_a_whole_newest_checkpoint() {
             dying.env("TRAINIT_TEST_FAULT", dies_at.to_string()).output().expect_code(137);
             sleeper.signal(libc::SIGCONT);
             assert!([0, 205].contains(&sleeper.finish().code()), "{what}");
-            let there = place.pull_afresh("a third machine");
+            let pulled = place.pull_afresh("a third machine");
             let steps = place.steps();
             assert!(!steps.is_empty() && place.commits()[0]["complete"] == true, "{what}");
             let newest = format!("step-{}", steps[0]);
             let written = if steps[0] == 3 { machine.join(&newest) } else { place.local().join(&newest) };
-            assert_eq!(tree(&there.join(&newest)), tree(&written), "{what}");
+            assert_eq!(tree(&pulled.join(&newest)), tree(&written), "{what}");
             assert_eq!(steps[0] == 3, dies_at >= 9, "{what}: {steps:?}");
         }
     }
@@ -386,9 +386,9 @@ fn after_any_crash_the_pointer_names_the_checkpoint_that_the_restart_resumes_fro
             place.push();
             run(&place, &[], &script)
         } else {
-            let there = place.local();
-            let trainit = Trainit::new(["run", "--restart-backoff", "1ms", "--checkpoint-dir"]).args([&there]);
-            trainit.args(["--", "sh", "-c", &script]).env("D", &there).output()
+            let local = place.local();
+            let trainit = Trainit::new(["run", "--restart-backoff", "1ms", "--checkpoint-dir"]).args([&local]);
+            trainit.args(["--", "sh", "-c", &script]).env("D", &local).output()
         };
         let done = done.expect_code(0);
         assert_eq!(done.out(), "10, at 10\n10, at 10\n", "{left}: {}", done.err());

@@ -43,8 +43,8 @@ fn the_error_of_a_pull_does_not_mention_the_start_of_a_run() {
         assert!(line.contains("nothing was pulled") && !is_of_a_run, "{line}");
         line
     };
-    let (there, linked) = (place.path("there"), place.path("linked"));
-    let line = pull(&there, &["--restore", "required"], 204);
+    let (pulled, linked) = (place.path("pulled"), place.path("linked"));
+    let line = pull(&pulled, &["--restore", "required"], 204);
     assert!(line.contains("see that this is the store that the run was given"), "{line}");
     place.save(1);
     place.push();
@@ -52,8 +52,8 @@ fn the_error_of_a_pull_does_not_mention_the_start_of_a_run() {
     symlink("elsewhere", linked.join(".trainit")).unwrap();
     assert!(pull(&linked, &[], 125).contains("move it away"));
     fs::remove_dir_all(place.store().join("step-1")).unwrap();
-    assert!(pull(&there, &[], 204).ends_with("repair the store\n"));
-    assert!(pull(&there, &["--restore-step", "9"], 204).contains("committed are 1"));
+    assert!(pull(&pulled, &[], 204).ends_with("repair the store\n"));
+    assert!(pull(&pulled, &["--restore-step", "9"], 204).contains("committed are 1"));
 }
 
 #[test]
@@ -63,9 +63,9 @@ fn a_checkpoint_without_a_step_is_not_shown_as_step_0() {
     fs::create_dir(&unit).unwrap();
     fs::write(unit.join("model.safetensors"), b"\x02\0\0\0\0\0\0\0{}").unwrap();
     place.push();
-    let there = place.path("there");
+    let pulled = place.path("pulled");
     let pull =
-        |step| place.checkpoint_in("pull", &there).args(["--restore-step", step]).output().expect_code(204).err();
+        |step| place.checkpoint_in("pull", &pulled).args(["--restore-step", step]).output().expect_code(204).err();
     let (zero, seven) = (pull("0"), pull("7"));
     assert!(!zero.contains("committed are") && zero.contains("without --restore-step the newest is taken"), "{zero}");
     assert!(seven.contains("committed are 0 (or without a step)"), "{seven}");

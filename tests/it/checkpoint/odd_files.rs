@@ -27,8 +27,8 @@ fn a_pipe_or_a_socket_among_the_files_does_not_block_and_its_checkpoint_is_incom
         let keep = ["--keep-last", "1", "--json"];
         let pruned = place.checkpoint("prune").args(keep).output().expect_code(0).out();
         assert_eq!(serde_json::from_str::<Value>(&pruned).unwrap()["kept"], 2, "{pruned}");
-        let there = place.pull_afresh("there");
-        assert!(there.join("step-1").exists() && !there.join("step-2").exists());
+        let pulled = place.pull_afresh("pulled");
+        assert!(pulled.join("step-1").exists() && !pulled.join("step-2").exists());
         let run = ["run", "--checkpoint-dir", place.path("run").to_str().unwrap(), "--checkpoint-store", &place.url()]
             .map(str::to_owned);
         let done = Trainit::new(run).args(["--", "sh", "-c", "echo $TRAINIT_RESUME_STEP"]).output().expect_code(0);

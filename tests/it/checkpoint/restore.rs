@@ -70,8 +70,8 @@ fn if_a_commit_disappears_during_its_check_a_newer_one_is_restored() {
         place.save(2);
         place.push();
         let (manifest, data) = (place.manifest().0, place.store().join("step-2"));
-        let there = place.path("elsewhere");
-        let pull = place.checkpoint_in("pull", &there).env("TRAINIT_TEST_FAULT", "19:stop").start();
+        let pulled = place.path("elsewhere");
+        let pull = place.checkpoint_in("pull", &pulled).env("TRAINIT_TEST_FAULT", "19:stop").start();
         stopped(&pull);
         let saved = place.save(3);
         place.push();
@@ -83,9 +83,9 @@ fn if_a_commit_disappears_during_its_check_a_newer_one_is_restored() {
         pull.signal(libc::SIGCONT);
         let done = pull.finish().expect_code(0);
         assert!(done.err().contains("skipped commit 0000000002-000001"), "{}", done.err());
-        assert!(there.join("step-3").is_dir(), "{} {}", done.out(), done.err());
-        assert_eq!(tree(&there.join("step-3")), saved);
-        assert!(!there.join("step-1").exists());
+        assert!(pulled.join("step-3").is_dir(), "{} {}", done.out(), done.err());
+        assert_eq!(tree(&pulled.join("step-3")), saved);
+        assert!(!pulled.join("step-1").exists());
     }
 }
 
@@ -121,15 +121,15 @@ fn a_torn_newest_commit_is_skipped_for_the_previous_one_with_the_reason() {
         place.save(2);
         place.push();
         damage(&place);
-        let there = place.path("elsewhere");
-        let done = place.checkpoint_in("pull", &there).output().expect_code(0);
+        let pulled = place.path("elsewhere");
+        let done = place.checkpoint_in("pull", &pulled).output().expect_code(0);
         assert!(
             done.err().contains("skipped commit 0000000002-000001") && done.err().contains(reason),
             "{}",
             done.err()
         );
-        assert_eq!(tree(&there.join("step-1")), saved);
-        assert!(!there.join("step-2").exists(), "{reason}");
+        assert_eq!(tree(&pulled.join("step-1")), saved);
+        assert!(!pulled.join("step-2").exists(), "{reason}");
     }
 }
 
@@ -139,10 +139,10 @@ fn without_a_restorable_commit_nothing_starts_from_scratch() {
     place.save(1);
     place.push();
     fs::write(place.manifest().0, "{}").unwrap();
-    let there = place.path("elsewhere");
-    let done = place.checkpoint_in("pull", &there).output().expect_code(204);
+    let pulled = place.path("elsewhere");
+    let done = place.checkpoint_in("pull", &pulled).output().expect_code(204);
     assert!(done.err().contains("none of the 1 commits"), "{}", done.err());
-    place.checkpoint_in("pull", &there).args(["--restore", "none"]).output().expect_code(0);
+    place.checkpoint_in("pull", &pulled).args(["--restore", "none"]).output().expect_code(0);
 }
 
 #[test]
@@ -150,8 +150,8 @@ fn a_missing_required_checkpoint_is_204() {
     let place = Place::new();
     place.save(4);
     place.push();
-    let there = place.path("elsewhere");
-    let pull = |args: &[&str]| place.checkpoint_in("pull", &there).args(args).output();
+    let pulled = place.path("elsewhere");
+    let pull = |args: &[&str]| place.checkpoint_in("pull", &pulled).args(args).output();
     let done = pull(&["--restore-step", "5"]).expect_code(204);
     assert!(done.err().contains("of step 5"), "{}", done.err());
     pull(&["--restore-step", "4"]).expect_code(0);
@@ -167,8 +167,8 @@ fn hostile_manifests_write_nothing_outside_and_are_skipped() {
     place.save(1);
     place.push();
     let (_, honest) = place.manifest();
-    let there = place.path("deep/elsewhere");
-    fs::create_dir_all(&there).unwrap();
+    let pulled = place.path("deep/elsewhere");
+    fs::create_dir_all(&pulled).unwrap();
     let outside = place.path("outside");
     fs::create_dir(&outside).unwrap();
     type Change = fn(&mut Value);
@@ -203,12 +203,12 @@ fn hostile_manifests_write_nothing_outside_and_are_skipped() {
         manifest["seq"] = (number + 1).into();
         place.forge(manifest);
     }
-    let done = place.checkpoint_in("pull", &there).output().expect_code(0);
+    let done = place.checkpoint_in("pull", &pulled).output().expect_code(0);
     assert_eq!(done.err().matches("skipped commit").count(), changes.len(), "{}", done.err());
     assert_eq!(place.steps(), [1]);
     place.checkpoint("verify").output().expect_code(1);
     place.checkpoint("prune").args(["--dry-run"]).output().expect_code(0);
-    assert_eq!(tree(&there.join("step-1")), tree(&place.local().join("step-1")));
+    assert_eq!(tree(&pulled.join("step-1")), tree(&place.local().join("step-1")));
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
     assert_eq!(fs::read_dir(place.path("deep")).unwrap().count(), 1);
 }
@@ -218,12 +218,12 @@ fn a_link_planted_in_the_checkpoint_directory_is_not_followed() {
     let place = Place::new();
     let saved = place.save(1);
     place.push();
-    let (there, outside) = (place.path("elsewhere"), place.path("outside"));
-    fs::create_dir_all(&there).unwrap();
+    let (pulled, outside) = (place.path("elsewhere"), place.path("outside"));
+    fs::create_dir_all(&pulled).unwrap();
     fs::create_dir_all(outside.join("layers")).unwrap();
-    symlink(&outside, there.join("step-1")).unwrap();
-    place.checkpoint_in("pull", &there).output().expect_code(0);
-    assert_eq!(tree(&there.join("step-1")), saved);
+    symlink(&outside, pulled.join("step-1")).unwrap();
+    place.checkpoint_in("pull", &pulled).output().expect_code(0);
+    assert_eq!(tree(&pulled.join("step-1")), saved);
     assert_eq!(tree(&outside).len(), 1, "nothing was written through the link");
 }
 
@@ -239,14 +239,14 @@ fn tensorflows_state_file_is_restored_unchanged() {
                  all_model_checkpoint_timestamps: 1.5\nall_model_checkpoint_timestamps: 2.5\nlast_preserved_timestamp: 0.5\n";
     fs::write(place.local().join("checkpoint"), state).unwrap();
     place.push();
-    let there = place.path("elsewhere");
-    let done = place.checkpoint_in("pull", &there).args(["--json"]).output().expect_code(0);
+    let pulled = place.path("elsewhere");
+    let done = place.checkpoint_in("pull", &pulled).args(["--json"]).output().expect_code(0);
     let value: Value = serde_json::from_str(&done.out()).unwrap();
-    assert_eq!(value["resume"]["from"], there.join("ckpt-20").to_str().unwrap());
+    assert_eq!(value["resume"]["from"], pulled.join("ckpt-20").to_str().unwrap());
     assert_eq!(value["resume"]["step"], 20);
-    let names: Vec<String> = tree(&there).into_keys().collect();
+    let names: Vec<String> = tree(&pulled).into_keys().collect();
     assert_eq!(names, ["checkpoint", "ckpt-20.data-00000-of-00001", "ckpt-20.index"]);
-    assert_eq!(fs::read_to_string(there.join("checkpoint")).unwrap(), state);
+    assert_eq!(fs::read_to_string(pulled.join("checkpoint")).unwrap(), state);
 }
 
 #[test]
@@ -266,10 +266,10 @@ fn existing_files_are_left_unchanged() {
     let place = Place::new();
     place.save(1);
     place.push();
-    let there = place.pull_afresh("elsewhere");
-    let before = fs::metadata(there.join("step-1/weights.bin")).unwrap();
-    place.checkpoint_in("pull", &there).output().expect_code(0);
-    let after = fs::metadata(there.join("step-1/weights.bin")).unwrap();
+    let pulled = place.pull_afresh("elsewhere");
+    let before = fs::metadata(pulled.join("step-1/weights.bin")).unwrap();
+    place.checkpoint_in("pull", &pulled).output().expect_code(0);
+    let after = fs::metadata(pulled.join("step-1/weights.bin")).unwrap();
     use std::os::unix::fs::MetadataExt;
     assert_eq!((before.ino(), before.ctime_nsec()), (after.ino(), after.ctime_nsec()));
 }
@@ -281,17 +281,17 @@ fn a_reused_file_gets_its_committed_time_so_that_the_marker_stays_the_youngest()
     place.save(1);
     fs::write(place.local().join("step-1/DONE"), "").unwrap();
     marked("push", &place.local()).output().expect_code(0);
-    let there = place.path("elsewhere");
-    fs::create_dir_all(there.join("step-1")).unwrap();
-    fs::write(there.join("step-1/weights.bin"), "of the save before").unwrap();
-    fs::write(there.join("step-1/DONE"), "").unwrap();
-    let old = fs::File::open(there.join("step-1/DONE")).unwrap();
+    let pulled = place.path("elsewhere");
+    fs::create_dir_all(pulled.join("step-1")).unwrap();
+    fs::write(pulled.join("step-1/weights.bin"), "of the save before").unwrap();
+    fs::write(pulled.join("step-1/DONE"), "").unwrap();
+    let old = fs::File::open(pulled.join("step-1/DONE")).unwrap();
     old.set_modified(UNIX_EPOCH + Duration::from_secs(1)).unwrap();
     for _ in 0..2 {
-        marked("pull", &there).output().expect_code(0);
-        let listed = marked("list", &there).args(["--json"]).output().expect_code(0);
+        marked("pull", &pulled).output().expect_code(0);
+        let listed = marked("list", &pulled).args(["--json"]).output().expect_code(0);
         let value: Value = serde_json::from_str(&listed.out()).unwrap();
         assert_eq!(value["local"][0]["complete"], true, "{value}");
-        fs::File::open(there.join("step-1/DONE")).unwrap().set_modified(UNIX_EPOCH).unwrap();
+        fs::File::open(pulled.join("step-1/DONE")).unwrap().set_modified(UNIX_EPOCH).unwrap();
     }
 }

@@ -50,8 +50,8 @@ fn a_commit_has_the_newest_unit_of_each_known_root_and_all_other_files() {
     let of = |at: usize, key: &str| parts[at][key].clone();
     assert_eq!((of(0, "root"), of(1, "root"), of(2, "root")), ("actor".into(), "critic".into(), Value::Null));
     assert_eq!((of(0, "unit"), of(0, "step")), ("actor/checkpoint-20".into(), 20.into()));
-    let there = place.pull_afresh("elsewhere");
-    assert_eq!(tree(&there.join("critic")), tree(&place.local().join("critic")));
+    let pulled = place.pull_afresh("elsewhere");
+    assert_eq!(tree(&pulled.join("critic")), tree(&place.local().join("critic")));
 }
 
 #[test]
@@ -67,10 +67,10 @@ fn a_part_that_is_not_ready_is_carried_over_from_the_last_commit() {
     write(&place, "critic/checkpoint-20/model.safetensors", "cut");
     let done = place.push();
     assert!(done.err().contains("NOT committed: critic/checkpoint-20"), "{}", done.err());
-    let there = place.pull_afresh("elsewhere");
-    assert!(there.join("actor/checkpoint-20/trainer_state.json").exists());
-    assert!(there.join("critic/checkpoint-10/trainer_state.json").exists());
-    assert!(!there.join("critic/checkpoint-20").exists());
+    let pulled = place.pull_afresh("elsewhere");
+    assert!(pulled.join("actor/checkpoint-20/trainer_state.json").exists());
+    assert!(pulled.join("critic/checkpoint-10/trainer_state.json").exists());
+    assert!(!pulled.join("critic/checkpoint-20").exists());
 }
 
 #[test]

@@ -149,17 +149,17 @@ fn a_disk_that_fills_up_during_the_restore_is_204_in_one_line_and_partial_files_
             fs::write(unit.join(number.to_string()), "x").unwrap();
         }
         place.push();
-        let there = place.path("there");
-        fs::create_dir(&there).unwrap();
+        let pulled = place.path("pulled");
+        fs::create_dir(&pulled).unwrap();
         let script =
             "mount -t tmpfs -o size=$1 tmpfs \"$2\" && at=$2 && shift 2 && \"$@\"; code=$?; find \"$at\"; exit $code";
-        let prefix = ["unshare", "-rm", "sh", "-c", script, "sh", size, there.to_str().unwrap()];
+        let prefix = ["unshare", "-rm", "sh", "-c", script, "sh", size, pulled.to_str().unwrap()];
         let args =
-            ["checkpoint", "pull", "--checkpoint-store", &place.url(), "--checkpoint-dir", there.to_str().unwrap()];
+            ["checkpoint", "pull", "--checkpoint-store", &place.url(), "--checkpoint-dir", pulled.to_str().unwrap()];
         let done = Trainit::through(&prefix, args).output().expect_code(204);
         assert_eq!(done.err().lines().count(), 1, "{size}: {}", done.err());
         assert!(done.err().contains("no space left in") && done.err().contains("free space there"), "{}", done.err());
-        let left: Vec<String> = done.out().lines().map(|l| l.replace(there.to_str().unwrap(), "")).collect();
+        let left: Vec<String> = done.out().lines().map(|l| l.replace(pulled.to_str().unwrap(), "")).collect();
         assert!(left.iter().all(|path| ["", "/.trainit"].contains(&path.as_str())), "{size}: {left:?}");
     }
 }
@@ -269,12 +269,12 @@ fn a_directory_in_the_place_of_a_pointer_is_moved_aside() {
     fs::write(place.local().join("epoch=0-step=10.ckpt"), "weights").unwrap();
     std::os::unix::fs::symlink("epoch=0-step=10.ckpt", place.local().join("last.ckpt")).unwrap();
     place.push();
-    let there = place.path("there");
-    fs::create_dir_all(there.join("last.ckpt/inside")).unwrap();
-    let done = place.checkpoint_in("pull", &there).output().expect_code(0);
+    let pulled = place.path("pulled");
+    fs::create_dir_all(pulled.join("last.ckpt/inside")).unwrap();
+    let done = place.checkpoint_in("pull", &pulled).output().expect_code(0);
     assert!(done.err().contains("last.ckpt") && done.err().contains(".trainit/aside"), "{}", done.err());
-    assert_eq!(fs::read_to_string(there.join("last.ckpt")).unwrap(), "weights");
-    assert!(there.join(".trainit/aside/pull-1/last.ckpt/inside").exists());
+    assert_eq!(fs::read_to_string(pulled.join("last.ckpt")).unwrap(), "weights");
+    assert!(pulled.join(".trainit/aside/pull-1/last.ckpt/inside").exists());
 }
 
 #[test]

@@ -67,8 +67,8 @@ fn more_than_a_thousand_small_files_are_stored_in_few_objects_and_restored_bit_f
     each(|bucket, place| {
         save_odd(&place.local(), 7);
         place.push();
-        let there = place.pull_afresh("elsewhere");
-        assert!(tree(&there.join("step-7")) == tree(&place.local().join("step-7")));
+        let restored = place.pull_afresh("elsewhere");
+        assert!(tree(&restored.join("step-7")) == tree(&place.local().join("step-7")));
         place.checkpoint("verify").output().expect_code(0);
         assert_eq!(place.steps(), [7]);
         let (archives, others): (Vec<_>, Vec<_>) = data(bucket).into_iter().partition(|key| is_archive(key));
@@ -87,14 +87,14 @@ fn an_archive_can_be_unpacked_without_trainit() {
     let place = amazon(&bucket);
     save_odd(&place.local(), 7);
     place.push();
-    let there = place.path("unpacked");
-    fs::create_dir(&there).unwrap();
+    let folder = place.path("unpacked");
+    fs::create_dir(&folder).unwrap();
     for key in data(&bucket) {
         let object = bucket.object(&key).unwrap();
         if is_archive(&key) {
             fs::write(place.path("archive.tar"), object).unwrap();
             let tar =
-                Command::new("tar").arg("-xpf").arg(place.path("archive.tar")).current_dir(&there).output().unwrap();
+                Command::new("tar").arg("-xpf").arg(place.path("archive.tar")).current_dir(&folder).output().unwrap();
             assert!(tar.status.success() && tar.stderr.is_empty(), "{}", String::from_utf8_lossy(&tar.stderr));
         }
     }
@@ -110,7 +110,7 @@ fn an_archive_can_be_unpacked_without_trainit() {
     };
     let mut saved = whole_seconds(tree(&place.local()));
     saved.retain(|path, _| !path.contains("nnnnnnnnn") && !path.ends_with("/deep") && !path.ends_with("/large"));
-    let unpacked = whole_seconds(tree(&there));
+    let unpacked = whole_seconds(tree(&folder));
     let differ = saved.iter().find(|(path, content)| unpacked.get(*path) != Some(content));
     assert!(unpacked == saved, "{:?}", differ.map(|(path, content)| (path, content.len(), unpacked.get(path))));
 }
@@ -139,8 +139,8 @@ fn an_archive_never_has_the_name_of_a_file() {
     let large = vec![7; MIB + 1];
     fs::write(place.local().join("step-1/small-files-00001.tar"), &large).unwrap();
     place.push();
-    let there = place.pull_afresh("elsewhere");
-    assert!(tree(&there.join("step-1")) == tree(&place.local().join("step-1")));
+    let restored = place.pull_afresh("elsewhere");
+    assert!(tree(&restored.join("step-1")) == tree(&place.local().join("step-1")));
     assert!(bucket.object("jobs/1/step-1/0000000001-000001/small-files-00001.tar").unwrap() == large);
     assert!(bucket.object("jobs/1/step-1/0000000001-000001/small-files_-00001.tar").is_some());
 }
@@ -182,8 +182,8 @@ fn only_changed_small_files_are_sent_again_and_an_archive_stays_while_a_file_in_
     let changed = "job/step-3/0000000001-000003/00/0007.bin".to_owned();
     assert!(data(&bucket).contains(&first) && data(&bucket).contains(&changed));
     assert!(!data(&bucket).iter().any(|key| key.contains("step-2/")), "nothing needs it");
-    let there = place.pull_afresh("elsewhere");
-    assert!(tree(&there.join("step-3")) == tree(&local.join("step-3")));
+    let restored = place.pull_afresh("elsewhere");
+    assert!(tree(&restored.join("step-3")) == tree(&local.join("step-3")));
     place.checkpoint("verify").output().expect_code(0);
     // The last commit that needs the archive deletes it, with one request.
     bucket.forget();
@@ -237,9 +237,9 @@ fn after_one_corrupt_answer_only_its_files_are_requested_again() {
     two_commits(&place);
     let pulled = |name: &str| {
         bucket.forget();
-        let there = place.pull_afresh(name);
-        assert!(tree(&there.join("step-2")) == tree(&place.local().join("step-2")), "{name}");
-        assert!(!there.join("step-1").exists(), "{name}");
+        let restored = place.pull_afresh(name);
+        assert!(tree(&restored.join("step-2")) == tree(&place.local().join("step-2")), "{name}");
+        assert!(!restored.join("step-1").exists(), "{name}");
         bucket.asked().iter().filter(|request| is_get(request)).count()
     };
     let requests = pulled("well");
@@ -268,13 +268,13 @@ fn a_damaged_archive_causes_a_restore_of_the_previous_commit_and_verify_names_th
     let done = place.checkpoint("verify").output().expect_code(1);
     assert!(done.out().contains("step-2/05/0512.bin does not match its checksum"), "{}", done.out());
     assert_eq!(done.out().matches("does not match").count(), 1, "{}", done.out());
-    let there = place.pull_afresh("damaged");
-    assert!(there.join("step-1").exists() && !there.join("step-2").exists());
+    let restored = place.pull_afresh("damaged");
+    assert!(restored.join("step-1").exists() && !restored.join("step-2").exists());
 
     bucket.place(&key, &whole[..whole.len() - 8192]);
     assert_eq!(place.steps(), [1]);
-    let there = place.pull_afresh("shorter");
-    assert!(there.join("step-1").exists() && !there.join("step-2").exists());
+    let restored = place.pull_afresh("shorter");
+    assert!(restored.join("step-1").exists() && !restored.join("step-2").exists());
     bucket.remove(&key);
     assert_eq!(place.steps(), [1]);
     assert!(place.pull_afresh("gone").join("step-1").exists());
@@ -286,9 +286,12 @@ fn an_unreadable_archive_with_a_complete_listing_causes_no_older_restore() {
     let place = google(&bucket);
     two_commits(&place);
     bucket.misbehave(|r| is_get(r).then_some(Fault::Refuse("409 Conflict", "Conflict")));
-    let there = place.path("elsewhere");
-    fails(place.checkpoint_in("pull", &there).output(), &["cannot read", "the store lists it whole", "--restore-step"]);
-    assert!(!there.join("step-1").exists());
+    let restored = place.path("elsewhere");
+    fails(
+        place.checkpoint_in("pull", &restored).output(),
+        &["cannot read", "the store lists it whole", "--restore-step"],
+    );
+    assert!(!restored.join("step-1").exists());
 }
 
 #[test]
@@ -323,17 +326,17 @@ fn killed_at_any_point_of_a_commit_or_a_restore_of_archives_the_newest_committed
         save(&place.local(), 1, FEW + 1);
         place.push();
         save(&place.local(), 2, FEW + 1);
-        let there = place.path("elsewhere");
+        let restored = place.path("elsewhere");
         let killed = if point < 20 {
             place.checkpoint("push").args(["--keep-last", "1"])
         } else {
             place.push();
-            place.checkpoint_in("pull", &there)
+            place.checkpoint_in("pull", &restored)
         };
         killed.env("TRAINIT_TEST_FAULT", point.to_string()).output().expect_code(137);
-        place.checkpoint_in("pull", &there).output().expect_code(0);
+        place.checkpoint_in("pull", &restored).output().expect_code(0);
         let unit = format!("step-{}", if point < 9 { 1 } else { 2 });
-        assert!(tree(&there.join(&unit)) == tree(&place.local().join(&unit)), "killed at point {point}");
+        assert!(tree(&restored.join(&unit)) == tree(&place.local().join(&unit)), "killed at point {point}");
         if point < 20 {
             place.push();
             assert_eq!(place.steps()[0], 2, "after point {point}");
@@ -364,9 +367,9 @@ fn a_commit_with_offsets_beyond_its_archive_is_skipped_for_the_previous_one() {
         manifest["seq"] = (number + 2).into();
         manifest["files"].as_array_mut().unwrap().iter_mut().for_each(|file| file["offset"] = offset.into());
         place.forge(manifest);
-        let there = place.path(&format!("there-{number}"));
-        let done = place.checkpoint_in("pull", &there).output().expect_code(0);
+        let restored = place.path(&format!("restored-{number}"));
+        let done = place.checkpoint_in("pull", &restored).output().expect_code(0);
         assert!(done.err().contains(" lies, has only "), "{}", done.err());
-        assert!(tree(&there.join("step-1")) == unit);
+        assert!(tree(&restored.join("step-1")) == unit);
     }
 }

@@ -47,11 +47,11 @@ fn one_committed(place: Place) -> (Place, [Saved; 2]) {
 }
 
 fn restores(place: &Place, step: usize, saved: &Saved, what: &str) {
-    let there = place.path("another machine");
-    let _ = fs::remove_dir_all(&there);
+    let dir = place.path("another machine");
+    let _ = fs::remove_dir_all(&dir);
     let script = r#"echo "from $TRAINIT_RESUME_FROM at $TRAINIT_RESUME_STEP""#;
-    let done = run(place, &there, script).output().expect_code(0);
-    let unit = there.join(format!("step-{step}"));
+    let done = run(place, &dir, script).output().expect_code(0);
+    let unit = dir.join(format!("step-{step}"));
     assert!(done.out().contains(&format!("from {} at {step}\n", unit.display())), "{what}: {}", done.out());
     assert_eq!(tree(&unit), *saved, "{what}");
 }
@@ -117,10 +117,10 @@ fn a_commit_survives_an_outage_of_the_store_at_any_point() {
 }
 
 /// A directory in which step 2 was being written when the machine went down.
-fn torn(there: &Path) {
-    save_in(there, 1);
-    fs::create_dir_all(there.join("step-2")).unwrap();
-    fs::write(there.join("step-2/weights.bin"), "torn").unwrap();
+fn torn(dir: &Path) {
+    save_in(dir, 1);
+    fs::create_dir_all(dir.join("step-2")).unwrap();
+    fs::write(dir.join("step-2/weights.bin"), "torn").unwrap();
 }
 
 #[test]
@@ -129,15 +129,15 @@ fn if_trainit_is_killed_at_any_point_of_a_restore_the_next_run_restores_bit_for_
         let place = Place::new();
         let saved = place.save(2);
         place.push();
-        let there = place.path("elsewhere");
-        torn(&there);
+        let dir = place.path("elsewhere");
+        torn(&dir);
         let script = r#"echo "$TRAINIT_RESUME_FROM" >>"$D.began""#;
-        run(&place, &there, script).env("TRAINIT_TEST_FAULT", point.to_string()).output().expect_code(137);
-        assert!(!there.with_extension("began").exists(), "killed at point {point}");
-        run(&place, &there, script).output().expect_code(0);
-        let began = fs::read_to_string(there.with_extension("began")).unwrap();
-        assert_eq!(began, format!("{}\n", there.join("step-2").display()), "killed at point {point}");
-        assert_eq!(tree(&there.join("step-2")), saved, "killed at point {point}");
+        run(&place, &dir, script).env("TRAINIT_TEST_FAULT", point.to_string()).output().expect_code(137);
+        assert!(!dir.with_extension("began").exists(), "killed at point {point}");
+        run(&place, &dir, script).output().expect_code(0);
+        let began = fs::read_to_string(dir.with_extension("began")).unwrap();
+        assert_eq!(began, format!("{}\n", dir.join("step-2").display()), "killed at point {point}");
+        assert_eq!(tree(&dir.join("step-2")), saved, "killed at point {point}");
     }
 }
 
@@ -148,15 +148,15 @@ fn a_restore_survives_an_outage_of_the_store_at_any_point() {
         let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
         let saved = place.save(2);
         place.push();
-        let there = place.path("elsewhere");
-        torn(&there);
+        let dir = place.path("elsewhere");
+        torn(&dir);
         let script = r#"echo "from $TRAINIT_RESUME_FROM""#;
-        let going = run(&place, &there, script).env("TRAINIT_TEST_FAULT", format!("{point}:stop")).start();
+        let going = run(&place, &dir, script).env("TRAINIT_TEST_FAULT", format!("{point}:stop")).start();
         stopped(&going);
         fails_and_recovers(&bucket, &going);
         let done = going.finish().expect_code(0);
-        assert_eq!(done.out(), format!("from {}\n", there.join("step-2").display()), "gone at point {point}");
-        assert_eq!(tree(&there.join("step-2")), saved, "gone at point {point}");
+        assert_eq!(done.out(), format!("from {}\n", dir.join("step-2").display()), "gone at point {point}");
+        assert_eq!(tree(&dir.join("step-2")), saved, "gone at point {point}");
     }
 }
 
@@ -195,9 +195,9 @@ fn a_store_that_never_answers_does_not_delay_a_stop_at_the_start() {
     let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
     let (place, _) = one_committed(place);
     bucket.misbehave(|_| Some(Fault::Hang));
-    let there = place.path("elsewhere");
+    let dir = place.path("elsewhere");
     let before = bucket.asked().len();
-    let going = run(&place, &there, "echo began").start();
+    let going = run(&place, &dir, "echo began").start();
     eventually("the store is asked", || bucket.asked().len() > before);
     let begun = Instant::now();
     going.signal(libc::SIGTERM);

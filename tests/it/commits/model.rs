@@ -87,9 +87,9 @@ fn a_later_run_replaces_the_model_and_removes_its_obsolete_files() {
     fs::remove_dir_all(place.path("model")).unwrap();
     fs::write(place.store().join("foreign-file"), "x").unwrap();
     run(&place, "mkdir \"$0\"; echo longer graph > \"$0/saved_model.pb\"").output().expect_code(0);
-    let there = files(&place.store());
-    assert_eq!(there["saved_model.pb"], "longer graph\n");
-    assert_eq!(there.keys().collect::<Vec<_>>(), ["foreign-file", "saved_model.pb"]);
+    let stored = files(&place.store());
+    assert_eq!(stored["saved_model.pb"], "longer graph\n");
+    assert_eq!(stored.keys().collect::<Vec<_>>(), ["foreign-file", "saved_model.pb"]);
 }
 
 #[test]
@@ -140,12 +140,12 @@ fn links_within_the_model_are_copied_as_their_targets() {
                   ln -s blobs/abc model.safetensors; ln -s ../../blobs/abc snapshots/a1/model.safetensors; \
                   ln -s snapshots/a1 main; ln -s gone dangling; ln -s . loop; ln -s self self; ln -s main/../../blobs x";
     let done = run(&place, script).output().expect_code(0);
-    let there = files(&place.store());
-    let names: Vec<&str> = there.keys().map(String::as_str).filter(|name| !name.starts_with(".trainit")).collect();
+    let stored = files(&place.store());
+    let names: Vec<&str> = stored.keys().map(String::as_str).filter(|name| !name.starts_with(".trainit")).collect();
     let expected =
         ["blobs/abc", "main/model.safetensors", "model.safetensors", "snapshots/a1/model.safetensors", "x/abc"];
     assert_eq!(names, expected, "{}", done.err());
-    assert!(names.iter().all(|name| there[*name] == "weights\n"), "{there:?}");
+    assert!(names.iter().all(|name| stored[*name] == "weights\n"), "{stored:?}");
     assert_eq!(manifest(&place).expect("a manifest")["files"].as_array().unwrap().len(), 5);
     for (name, why) in [("dangling", "to nothing"), ("loop", "leads back"), ("self", "leads back")] {
         let line = done.err().lines().find(|line| line.contains(&format!("{name} in "))).unwrap_or_default().to_owned();
@@ -176,8 +176,8 @@ fn links_out_of_the_model_are_refused_without_follow_symlinks() {
     assert!(!place.store().exists(), "refused before anything was written");
     fs::remove_dir_all(place.path("model")).unwrap();
     run(&place, &script).env("TRAINIT_FOLLOW_SYMLINKS", "1").output().expect_code(0);
-    let there = files(&place.store());
-    assert_eq!((there["w"].as_str(), there["tokens/vocabulary"].as_str()), ("weights", "words"));
+    let stored = files(&place.store());
+    assert_eq!((stored["w"].as_str(), stored["tokens/vocabulary"].as_str()), ("weights", "words"));
 }
 
 #[test]
@@ -222,9 +222,9 @@ fn a_partial_copy_has_no_manifest_and_files_that_cannot_be_replaced_are_unchange
     let args = ["run", "--model-dir", model.to_str().unwrap(), "--", "sh", "-c", &script, model.to_str().unwrap()];
     let limited = Trainit::through(&["sh", "-c", "ulimit -f 4096; exec \"$0\" \"$@\""], args);
     let done = limited.env("AIP_MODEL_DIR", place.url()).output().expect_code(204);
-    let there = files(&place.store());
-    assert_eq!((there["saved_model.pb"].as_str(), there["variables/variables.index"].as_str()), ("graph\n", "v2\n"));
-    assert_eq!(there.len(), 2, "{there:?}");
+    let stored = files(&place.store());
+    assert_eq!((stored["saved_model.pb"].as_str(), stored["variables/variables.index"].as_str()), ("graph\n", "v2\n"));
+    assert_eq!(stored.len(), 2, "{stored:?}");
     assert!(manifest(&place).is_none(), "what is half new is not whole");
     assert!(
         done.err().contains("1 of its 2 files are there now") && done.err().contains("model.json"),
@@ -242,9 +242,9 @@ fn a_file_may_become_a_directory_and_the_reverse() {
     fs::remove_dir_all(place.path("model")).unwrap();
     let second = "mkdir -p \"$0/d/e\"; echo 2 > \"$0/d/e/f\"; echo 2 > \"$0/a\"";
     run(&place, second).output().expect_code(0);
-    let there = files(&place.store());
+    let stored = files(&place.store());
     assert_eq!(
-        there.into_iter().collect::<Vec<_>>(),
+        stored.into_iter().collect::<Vec<_>>(),
         [("a", "2\n"), ("d/e/f", "2\n")].map(|(p, t)| (p.into(), t.into()))
     );
     // A foreign file is kept, and the error names the file that it blocks.

@@ -26,8 +26,8 @@ fn pull_returns_the_pushed_bytes_modes_times_links_and_empty_directories() {
     fs::set_permissions(unit.join("state.json"), fs::Permissions::from_mode(0o640)).unwrap();
     let done = place.push();
     assert!(done.out().contains("committed step-7"), "{}", done.out());
-    let there = place.pull_afresh("elsewhere");
-    assert_eq!(tree(&there.join("step-7")), tree(&unit));
+    let pulled = place.pull_afresh("elsewhere");
+    assert_eq!(tree(&pulled.join("step-7")), tree(&unit));
     let data = place.store().join("step-7/0000000001-000001/weights.bin");
     assert_eq!(fs::read(data).unwrap(), fs::read(unit.join("weights.bin")).unwrap(), "data is plain bytes");
 }
@@ -61,12 +61,12 @@ fn after_a_kill_at_any_point_of_a_commit_the_newest_commit_is_restored() {
         let second = place.save(2);
         let push = place.checkpoint("push").args(["--keep-last", "1"]);
         push.env("TRAINIT_TEST_FAULT", point.to_string()).output().expect_code(137);
-        let there = place.pull_afresh("elsewhere");
+        let pulled = place.pull_afresh("elsewhere");
         if point < COMMITTED {
-            assert_eq!(tree(&there.join("step-1")), first, "killed at point {point}");
-            assert!(!there.join("step-2").exists(), "killed at point {point}");
+            assert_eq!(tree(&pulled.join("step-1")), first, "killed at point {point}");
+            assert!(!pulled.join("step-2").exists(), "killed at point {point}");
         } else {
-            assert_eq!(tree(&there.join("step-2")), second, "killed at point {point}");
+            assert_eq!(tree(&pulled.join("step-2")), second, "killed at point {point}");
         }
         place.push();
         assert_eq!(place.steps()[0], 2, "after point {point}");
@@ -141,8 +141,8 @@ fn a_file_that_changes_during_the_copy_moves_to_the_next_commit() {
     assert_eq!(place.commits().len(), 0);
     assert!(!place.store().join("step-1").exists(), "its uploaded data is deleted");
     place.push();
-    let there = place.pull_afresh("elsewhere");
-    assert_eq!(tree(&there), tree(&place.local()));
+    let pulled = place.pull_afresh("elsewhere");
+    assert_eq!(tree(&pulled), tree(&place.local()));
 }
 
 #[test]
@@ -228,8 +228,8 @@ fn pushing_twice_copies_once() {
     place.push();
     let pushed = place.checkpoint("push").output().expect_code(0);
     assert!(pushed.out().contains("committed") || pushed.out().contains("already"), "{}", pushed.out());
-    let there = place.pull_afresh("elsewhere");
-    assert_eq!(tree(&there), tree(&place.local()));
+    let pulled = place.pull_afresh("elsewhere");
+    assert_eq!(tree(&pulled), tree(&place.local()));
 }
 
 #[test]
@@ -266,8 +266,8 @@ fn ten_thousand_small_files_are_committed_and_restored() {
         }
     }
     place.push();
-    let there = place.pull_afresh("elsewhere");
-    assert_eq!(tree(&there), tree(&place.local()));
+    let pulled = place.pull_afresh("elsewhere");
+    assert_eq!(tree(&pulled), tree(&place.local()));
 }
 
 #[test]
@@ -278,9 +278,9 @@ fn holes_cost_neither_time_nor_disk_in_a_restore() {
     std::os::unix::fs::FileExt::write_all_at(&file, b"data", 150 << 20).unwrap();
     drop(file);
     place.push();
-    let there = fs::metadata(place.pull_afresh("elsewhere").join("step-1.bin")).unwrap();
-    assert_eq!(there.len(), 200 << 20);
-    assert!(there.blocks() * 512 < 1 << 20, "{} blocks", there.blocks());
+    let pulled = fs::metadata(place.pull_afresh("elsewhere").join("step-1.bin")).unwrap();
+    assert_eq!(pulled.len(), 200 << 20);
+    assert!(pulled.blocks() * 512 < 1 << 20, "{} blocks", pulled.blocks());
 }
 
 #[test]

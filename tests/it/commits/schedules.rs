@@ -280,8 +280,8 @@ fn check_store(book: &mut Book, store: &Path) {
     let mut found = BTreeMap::new();
     visit(store, &mut found);
     for (path, (inode, size)) in &found {
-        if let Some((was, long, there)) = book.objects.get(path) {
-            assert!(there, "{} was deleted and came back", path.display());
+        if let Some((was, long, exists)) = book.objects.get(path) {
+            assert!(exists, "{} was deleted and came back", path.display());
             assert_eq!((was, long), (inode, size), "{} was overwritten", path.display());
         }
         book.objects.insert(path.clone(), (*inode, *size, true));

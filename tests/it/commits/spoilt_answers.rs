@@ -48,10 +48,10 @@ fn one_corrupt_answer_is_requested_again_and_the_newest_commit_is_restored() {
             for (number, fault) in REFUSALS.into_iter().chain(SPOILT).enumerate() {
                 let once = AtomicBool::new(true);
                 bucket.misbehave(move |r| (is_get_of(r, key) && once.swap(false, Relaxed)).then(fault));
-                let there = place.pull_afresh(&format!("{name}-{number}"));
-                assert!(!there.join("step-1").exists(), "{name} {number}");
-                assert_eq!(tree(&there.join("step-2")), saved, "{name} {number}");
-                fs::remove_dir_all(there).unwrap();
+                let pulled = place.pull_afresh(&format!("{name}-{number}"));
+                assert!(!pulled.join("step-1").exists(), "{name} {number}");
+                assert_eq!(tree(&pulled.join("step-2")), saved, "{name} {number}");
+                fs::remove_dir_all(pulled).unwrap();
             }
         }
     });
@@ -61,11 +61,11 @@ fn one_corrupt_answer_is_requested_again_and_the_newest_commit_is_restored() {
 fn unreadable_data_with_a_complete_listing_does_not_cause_an_older_restore() {
     each(|bucket, place| {
         two_commits(&place);
-        let there = place.path("elsewhere");
+        let pulled = place.path("elsewhere");
         let refused = |key: &'static str, fault: Make, words: &[&str]| {
             bucket.misbehave(move |r| is_get_of(r, key).then(fault));
-            fails(place.checkpoint_in("pull", &there).output(), words);
-            assert!(!there.join("step-1").exists(), "{words:?}");
+            fails(place.checkpoint_in("pull", &pulled).output(), words);
+            assert!(!pulled.join("step-1").exists(), "{words:?}");
         };
         for key in [SMALL, LARGE] {
             for fault in REFUSALS.into_iter().chain([(|| Fault::Short) as Make]) {
@@ -76,8 +76,8 @@ fn unreadable_data_with_a_complete_listing_does_not_cause_an_older_restore() {
             refused(MANIFEST, fault, &["cannot read", ".trainit/commits/0000000002-"]);
         }
         refused(MANIFEST, || Fault::Short, &["cannot read", "bytes came"]);
-        place.checkpoint_in("pull", &there).args(["--restore-step", "1"]).output().expect_code(0);
-        assert!(there.join("step-1").exists());
+        place.checkpoint_in("pull", &pulled).args(["--restore-step", "1"]).output().expect_code(0);
+        assert!(pulled.join("step-1").exists());
     });
 }
 

@@ -93,11 +93,11 @@ fn a_peer_that_does_not_answer_at_the_start_is_named_and_a_stop_works() {
     let (near, far) = (place.local(), place.path("far"));
     let (near, far) = (near.to_str().unwrap(), far.to_str().unwrap());
     let (url, below) = (format!("file://{far}"), format!("file://{far}/jobs/1"));
-    let there = place.url();
+    let store = place.url();
     std::thread::scope(|scope| {
         scope.spawn(|| named(&["--checkpoint-dir", near, "--checkpoint-store", &url], &url));
         scope.spawn(|| named(&["--checkpoint-dir", near, "--checkpoint-store", &below], &below));
-        scope.spawn(|| named(&["--checkpoint-dir", far, "--checkpoint-store", &there], "checkpoint directory"));
+        scope.spawn(|| named(&["--checkpoint-dir", far, "--checkpoint-store", &store], "checkpoint directory"));
         scope.spawn(|| named(&["--checkpoint-dir", far], "checkpoint directory"));
     });
 }

@@ -50,7 +50,7 @@ impl Named {
     }
 
     /// Whether it existed at the last look.
-    pub fn is_there(&self) -> bool {
+    pub fn exists(&self) -> bool {
         self.open.is_some()
     }
 
@@ -225,7 +225,7 @@ mod tests {
         let (_dir, path) = place();
         append(&path, "a,b\n1,2\n");
         let mut named = Named::new(path.clone());
-        assert_eq!((look(&mut named), named.is_there()), ("<a,b>".into(), true), "except for its first line");
+        assert_eq!((look(&mut named), named.exists()), ("<a,b>".into(), true), "except for its first line");
         append(&path, "new");
         assert_eq!(look(&mut named), "new");
     }

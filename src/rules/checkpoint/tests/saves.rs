@@ -170,9 +170,9 @@ fn the_commit_of_a_save_is_the_newest_unit_and_its_pointers() {
         assert_eq!(plan.resume.unit.as_deref(), Some(unit.as_str()), "{}", save.name);
         let root = plan.parts.iter().find(|part| part.record.root.is_some()).expect("a root");
         assert_eq!(root.record.layout.as_deref(), Some(save.layout()), "{}", save.name);
-        let is_here = |path: &&str| !path.contains("_stage") && dir.files.contains_key(*path);
-        let here: Vec<&str> = dir.files.keys().map(String::as_str).filter(is_here).collect();
-        assert_eq!(dir.stored_paths().into_iter().filter(is_here).collect::<Vec<_>>(), here, "{}", save.name);
+        let is_on_disk = |path: &&str| !path.contains("_stage") && dir.files.contains_key(*path);
+        let on_disk: Vec<&str> = dir.files.keys().map(String::as_str).filter(is_on_disk).collect();
+        assert_eq!(dir.stored_paths().into_iter().filter(is_on_disk).collect::<Vec<_>>(), on_disk, "{}", save.name);
         dir.lose_disk();
         assert_eq!(dir.resume().map(|resume| resume.0), Some(unit), "{}: the restored is complete as well", save.name);
         dir.wait(30.0);

@@ -153,7 +153,7 @@ impl CheckpointThread {
                 }
                 Some(Outcome::Waiting { .. }) => break self.safe(None),
                 Some(Outcome::Empty) => {
-                    self.mirror.as_ref().inspect(|mirror| self.report.nothing_there(mirror));
+                    self.mirror.as_ref().inspect(|mirror| self.report.warn_nothing_committed(mirror));
                     break Flushed::Done { step: None };
                 }
                 Some(Outcome::Fenced { by }) => return Err(by),

@@ -121,7 +121,7 @@ impl Report {
 
     /// There was nothing to commit at the end. If the store has nothing of this run either, this is a warning: a job
     /// that saved elsewhere loses its work, and exit code 0 would hide that.
-    pub(super) fn nothing_there(&self, mirror: &Mirror) {
+    pub(super) fn warn_nothing_committed(&self, mirror: &Mirror) {
         if mirror.committed().is_none() {
             tracing::warn!(
                 code = "nothing_committed",

@@ -275,7 +275,7 @@ impl CheckpointThread {
         let how = self.how();
         let found = match &mut self.mirror {
             Some(mirror) if mirror.config.role != Role::Watches => mirror.restore_again(how).await,
-            Some(mirror) => mirror.resume_here().await,
+            Some(mirror) => mirror.local_resume().await,
             None => Ok(None),
         };
         self.report_found(found);

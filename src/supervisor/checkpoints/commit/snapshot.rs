@@ -232,7 +232,7 @@ impl Mirror {
             return Err(Stop::Failed(format!("{} of another process is in the store already", name.key())));
         }
         faults.point(9);
-        remote.is_there(&name).await?;
+        remote.confirm_manifest(&name).await?;
         if let Some(by) = remote.is_outdone(&name, &manifest).await {
             self.take_down(remote, &name, &manifest).await?;
             return Err(Stop::Fenced(by));

@@ -39,7 +39,7 @@ impl Mirror {
                 self.in_gang.follows_chief = true;
                 self.last = None;
                 self.begin(None).await?;
-                self.resume_here().await?
+                self.local_resume().await?
             }
         };
         self.in_gang.directory_counts = true;
@@ -98,12 +98,12 @@ impl Mirror {
                 }
             }
         }
-        self.resume_here().await
+        self.local_resume().await
     }
 
     /// Restores node 0's commit into this node's directory.
     async fn restore_chiefs(&mut self, step: Step) -> Result<Option<Resume>, Failure> {
-        let Some(address) = self.config.chiefs_store.clone() else { return self.resume_here().await };
+        let Some(address) = self.config.chiefs_store.clone() else { return self.local_resume().await };
         if !step.is_stored {
             let why = "node 0's checkpoint is in its directory only, and could not be committed: its log says why";
             return Err(Failure::store(why.to_owned()));
@@ -122,7 +122,7 @@ impl Mirror {
             // This node's store does not have the keys of node 0.
             self.sender.known = Known::default();
         }
-        self.resume_here().await
+        self.local_resume().await
     }
 
     async fn bring_agreed(&mut self, remote: &Remote, name: &CommitName) -> Result<(), Failure> {

@@ -41,7 +41,7 @@ impl Mirror {
         // After a fetch the commit is complete, even if another restore has started.
         let resume = match never || self.fetched.is_none() && self.is_half_restored().await {
             true => None,
-            false => self.resume_here().await?,
+            false => self.local_resume().await?,
         };
         let is_it = |resume: &Resume| step.is_none_or(|step| resume.step == Some(step));
         if !resume.as_ref().is_some_and(is_it) && (what == Restore::Required || step.is_some()) {
@@ -98,9 +98,9 @@ impl Mirror {
         let is_spoilt = self.roll_back(how).await?.is_some();
         let resume = match is_spoilt || self.remote.is_some() && self.lacks_the_newest().await? {
             true => None,
-            false => self.resume_here().await?,
+            false => self.local_resume().await?,
         };
-        if self.has_only_what_was_there().await {
+        if self.has_only_ignored_files().await {
             return Ok(None);
         }
         match (resume, self.remote.clone()) {
@@ -108,7 +108,7 @@ impl Mirror {
                 self.check_claim(&remote).await?;
                 self.choose(&remote, Which::Later, None).await?;
                 self.write_record().await;
-                self.resume_here().await
+                self.local_resume().await
             }
             (resume, _) => Ok(resume),
         }
@@ -130,11 +130,11 @@ impl Mirror {
             self.note(format!("{error}; the note about commit {} is not written", bad.stamp));
         }
         self.write_record().await;
-        self.resume_here().await
+        self.local_resume().await
     }
 
     /// Whether a run from scratch has written no files of its own yet.
-    pub(crate) async fn has_only_what_was_there(&self) -> bool {
+    pub(crate) async fn has_only_ignored_files(&self) -> bool {
         let (Some(before), Ok(now)) = (&self.ignored, self.followed().await) else { return false };
         let is_old = |file: &Entry| before.get(&file.path).is_some_and(|then| then.same_bytes(file));
         now.files().next().is_some() && now.files().all(is_old)
@@ -158,7 +158,7 @@ impl Mirror {
         self.watcher.begin(last).await.map_err(|error| self.config.unusable(&error))
     }
 
-    pub(crate) async fn resume_here(&self) -> Result<Option<Resume>, Failure> {
+    pub(crate) async fn local_resume(&self) -> Result<Option<Resume>, Failure> {
         let found = self.watcher.resume().await.map_err(|error| self.config.unusable(&error))?;
         let Some(found) = found else { return Ok(None) };
         let home = self.config.home();

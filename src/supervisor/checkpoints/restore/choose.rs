@@ -83,7 +83,7 @@ impl Mirror {
         self.last = None;
         self.sender.known = Known::default();
         self.begin(None).await?;
-        if had_one && self.resume_here().await?.is_none() {
+        if had_one && self.local_resume().await?.is_none() {
             return Err(self.none_restorable(which, names.len(), refused.first()));
         }
         Ok(())

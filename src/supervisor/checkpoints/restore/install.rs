@@ -236,21 +236,21 @@ impl Install {
     /// with the path that could not be moved, if any.
     fn carry_out(&mut self, temporary: &str) -> Result<bool, (Option<String>, io::Error)> {
         let dir = Arc::clone(&self.dir);
-        let here = |error| (None, error);
+        let without_path = |error| (None, error);
         if !self.is_as_seen(&dir) {
             return Ok(false);
         }
         // From here on the directory may mix two commits, and only the store is reliable.
-        record::begin_restore(&dir, self.node).map_err(here)?;
+        record::begin_restore(&dir, self.node).map_err(without_path)?;
         self.faults.point(23);
         if !self.moves.is_empty() {
-            let place = free_place(&dir, ASIDE, &self.attempt).map_err(here)?;
+            let place = free_place(&dir, ASIDE, &self.attempt).map_err(without_path)?;
             for path in &self.moves {
                 let to = format!("{place}/{path}");
                 if let Err(error) = dir.rename(path, &to) {
                     // Nothing was changed yet.
                     if self.aside.is_none() {
-                        record::end_restore(&dir).map_err(here)?;
+                        record::end_restore(&dir).map_err(without_path)?;
                     }
                     return Err((Some(path.clone()), error));
                 }

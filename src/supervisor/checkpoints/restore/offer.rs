@@ -82,7 +82,7 @@ impl Mirror {
     pub(crate) async fn offer(&mut self, leader: Option<Incarnation>) -> Result<Offer, Failure> {
         let is_half = self.in_dir(|dir| Ok(record::is_half_restored(&dir))).await.unwrap_or(false);
         let is_behind = self.remote.is_some() && self.lacks_the_newest().await?;
-        let here = if is_half || is_behind || !self.in_gang.directory_counts || self.has_only_what_was_there().await {
+        let local = if is_half || is_behind || !self.in_gang.directory_counts || self.has_only_ignored_files().await {
             Vec::new()
         } else {
             self.in_directory().await?
@@ -93,12 +93,12 @@ impl Mirror {
             // The failure was logged, and the directory is enough.
             Some(_) | None => Vec::new(),
         };
-        let is_as_committed = !here.is_empty() && self.is_as_committed().await;
+        let is_as_committed = !local.is_empty() && self.is_as_committed().await;
         let is_chiefs = self.in_gang.follows_chief && is_as_committed;
-        let has_own_checkpoints = !stored.is_empty() || !here.is_empty() && !is_chiefs;
-        let (here, older) = here.split_at(here.len().min(1));
+        let has_own_checkpoints = !stored.is_empty() || !local.is_empty() && !is_chiefs;
+        let (local, older) = local.split_at(local.len().min(1));
         // A checkpoint that is in both is offered as the store's commit.
-        let newest: Option<(Step, Source)> = here.first().filter(|_| stored.is_empty() || !is_as_committed).cloned();
+        let newest: Option<(Step, Source)> = local.first().filter(|_| stored.is_empty() || !is_as_committed).cloned();
         let mut rest: Vec<(Step, Source)> = older.iter().cloned().chain(stored).collect();
         // The directory's checkpoint of a step is preferred, because restoring it only moves newer files.
         rest.sort_by_key(|(step, _)| Reverse(step.step));

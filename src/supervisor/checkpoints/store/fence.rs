@@ -64,7 +64,7 @@ impl Remote {
     }
 
     /// Fails if the store acknowledged the manifest and does not have it. A store that does not answer is trusted.
-    pub(crate) async fn is_there(&self, name: &CommitName) -> Result<(), Stop> {
+    pub(crate) async fn confirm_manifest(&self, name: &CommitName) -> Result<(), Stop> {
         let key = name.key();
         let is_it = match tokio::time::timeout(SOON, self.store.get(&key, LIMIT + 1)).await {
             Err(_) => true,
