@@ -36,7 +36,6 @@ class Writer:
     keep = None        # how many checkpoints the framework keeps; None: all
     arguments = []     # flags for trainit
     processes = 1      # of the writer; one may be killed first
-    unproven = ()      # formats by which no checkpoint is complete
 
     def prepare(self):
         """Imports, in the parent; nothing that starts a thread."""
@@ -262,8 +261,6 @@ class HuggingFace(Writer):
     """transformers.Trainer: a checkpoint each step, three kept."""
 
     keep = 3
-    # Its first files are those of any directory with a number. A run moves such a save aside after a kill.
-    unproven = ("numbered",)
 
     def prepare(self):
         os.environ["HF_HUB_OFFLINE"] = "1"
@@ -355,9 +352,6 @@ class Accelerate(TorchFile):
 
 class AccelerateSame(Accelerate):
     """save_state over the same directory."""
-
-    # Without random states, the files of its first save are those of any directory with a number.
-    unproven = ("numbered",)
 
     def unit(self, step):
         return "checkpoint_1"
@@ -949,7 +943,7 @@ def trial(writer, options, rng, durations, counts):
     listed = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, env={}).stdout)["local"]
     # The listing names the newest complete unit of a format. Files without a format belong to the rest, which
     # has no unit.
-    verdicts = {unit["unit"]: unit for unit in listed if unit["unit"] is not None and unit["framework"] not in writer.unproven}
+    verdicts = {unit["unit"]: unit for unit in listed if unit["unit"] is not None}
     wrong = []
     finished = {unit for unit in [writer.unit(max(done))] if unit in writer.must_be_complete(begun, done)} if done else set()
     for unit in sorted(set(verdicts) | finished):
@@ -965,7 +959,8 @@ def trial(writer, options, rng, durations, counts):
             wrong.append("%s is called step %s and is step %s" % (unit, says["step"], loaded["ok"]))
         # The next save may have been killed after everything was written.
         newer = any(other["complete"] and name != unit for name, other in verdicts.items())
-        if unit in finished and not complete and not newer and not any(part["framework"] == "tree" for part in listed):
+        is_open = says and says["state"] == "unproven"
+        if unit in finished and not complete and not is_open and not newer and not any(part["framework"] == "tree" for part in listed):
             why = says["problem"] if says else "not seen at all"
             wrong.append("%s was finished and is called torn: %s (%s)" % (unit, why, loaded))
     return wrong

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::command::checkpoint::directory::survey;
+use crate::command::checkpoint::directory::at_rest;
 use crate::command::checkpoint::shown::part_object;
 use crate::edge::clock;
 use crate::edge::fault::Faults;
@@ -284,7 +284,7 @@ fn model_to_copy(model: Option<Model>, node_rank: Option<u32>, settings: &Checkp
 fn surveyed(config: Config) -> Result<Vec<PartState>, Failure> {
     let runtime = blocking::runtime(true);
     let runtime = runtime.map_err(|error| Failure { message: format!("cannot start: {error}"), code: 1 })?;
-    runtime.block_on(async { Ok(survey(&Mirror::open_to_look(config).await?).await?.parts) })
+    runtime.block_on(async { at_rest(&Mirror::open_to_look(config).await?).await })
 }
 
 /// The path of the finished model in the checkpoint directory, if it is there.

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::formats::engine::partition;
 use super::formats::layouts::{Also, pattern};
 use super::formats::readers::huggingface;
 use super::formats::rest;
@@ -25,7 +26,7 @@ pub enum State {
     Incomplete(String),
     /// A file is cut short.
     Torn(String),
-    /// The writer died, and nothing proves that the save was finished.
+    /// Nothing proves that the save was finished: the writer died, or this is a single look.
     Unproven(String),
     /// It has no files.
     Empty,
@@ -119,6 +120,25 @@ impl<'a> Part<'a> {
 }
 
 impl Tracker {
+    /// The state of every part at a single look, which cannot see whether files still change. Complete are only the parts
+    /// that a format proves, or one file with its known end.
+    pub fn listed(&mut self, facts: &Facts) -> Vec<PartState> {
+        self.update(facts);
+        let found = partition(&facts.scan, &self.history);
+        let mut parts = self.parts(facts, &found);
+        for part in parts.iter_mut().filter(|part| part.state == State::Ready && part.is_settled_only()) {
+            let is_counted = |entry: &&Entry| {
+                entry.kind == Kind::File && self.history.is_fresh(entry) && !self.history.is_text(entry)
+            };
+            let files: Vec<&Entry> = part.files.iter().copied().filter(is_counted).collect();
+            if let Some(entry) = files.first().filter(|_| !self.is_one_whole(facts, &files)) {
+                let why = "nothing proves that it is finished; a run commits it once it stops changing".to_owned();
+                part.held(State::Unproven(why), &entry.path);
+            }
+        }
+        parts.iter().map(Part::report).collect()
+    }
+
     /// Every part, the roots first.
     pub(super) fn parts<'a>(&self, facts: &Facts, found: &'a Partition<'a>) -> Vec<Part<'a>> {
         let roots = found.roots.iter().map(|root| self.root_part(facts, root));

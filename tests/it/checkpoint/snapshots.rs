@@ -182,3 +182,20 @@ fn an_excluded_newest_file_is_never_reported_as_safe() {
     assert!(!done.err().contains("is safe in the store"), "{}", done.err());
     assert!(done.err().contains("NOT in the store: b.json"), "{}", done.err());
 }
+
+#[test]
+fn a_list_calls_complete_only_what_a_format_or_a_known_end_proves() {
+    let place = Place::new();
+    let state = || {
+        let listed = place.checkpoint("list").args(["--json"]).output().expect_code(0).out();
+        let part = &serde_json::from_str::<Value>(&listed).unwrap()["local"][0];
+        (part["state"].as_str().unwrap().to_owned(), part["complete"].as_bool().unwrap())
+    };
+    write(&place, "tokenizer.json", "{}");
+    place.push();
+    assert_eq!(state(), ("committed".to_owned(), true));
+    write(&place, "state.json", "{}");
+    assert_eq!(state(), ("complete".to_owned(), true));
+    write(&place, "weights.ubj", "perhaps the first half");
+    assert_eq!(state(), ("unproven".to_owned(), false));
+}

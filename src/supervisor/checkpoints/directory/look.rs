@@ -77,6 +77,11 @@ impl Watcher {
         self.with(how, |tracker, facts| tracker.look(facts)).await
     }
 
+    /// The state of every part, for a caller that looks only once.
+    pub(crate) async fn listed(&self) -> io::Result<Vec<PartState>> {
+        self.with(How::AT_REST, |tracker, facts| tracker.listed(facts)).await
+    }
+
     /// The files to move away before the next attempt, and to put back.
     pub(crate) async fn after_death(&self, how: How) -> io::Result<Rollback> {
         self.with(how, |tracker, facts| tracker.after_death(facts)).await
