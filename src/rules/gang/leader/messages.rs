@@ -41,15 +41,21 @@ impl Leader {
                     self.halt(now, false, actions);
                 }
             }
-            ToLeader::Armed { generation: of } => {
-                if of == generation && holder.state == State::Restoring {
+            ToLeader::Armed { generation: of } if of == generation => match holder.state {
+                State::Restoring => {
                     holder.state = State::Armed;
                     // With a shared directory, the other members restore after the chief.
                     if Some(seat) == chief {
                         self.send_agreement(|_| true, actions);
                     }
                 }
-            }
+                // The start was lost with the member's connection.
+                State::Training if phase == Phase::Training => {
+                    actions.push(Action::Send(link, ToMember::Go { generation, record: self.record.clone() }))
+                }
+                _ => {}
+            },
+            ToLeader::Armed { .. } => {}
             ToLeader::CannotRestore { generation: of, why } => {
                 if of == generation && phase == Phase::Arming {
                     holder.state = State::Stopping;

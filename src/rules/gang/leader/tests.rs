@@ -129,6 +129,16 @@ fn a_generation_starts_when_all_have_offered_and_all_are_armed() {
 }
 
 #[test]
+fn a_member_whose_start_was_lost_with_its_connection_gets_it_again() {
+    let mut leader = training();
+    let reconnects = Hello { busy: Some(1), newest: 1, ..hello(1) };
+    assert!(!receive(&mut leader, 10, 7, ToLeader::Hello(reconnects)).contains(&Action::Started(1)));
+    let actions = receive(&mut leader, 11, 7, ToLeader::Armed { generation: 1 });
+    assert!(matches!(sent(&actions, 7)[..], [ToMember::Go { generation: 1, .. }]), "{actions:?}");
+    assert!(!actions.contains(&Action::Started(1)), "a generation starts once");
+}
+
+#[test]
 fn a_failure_halts_all_at_once_and_is_named_when_all_trees_are_empty() {
     let mut leader = training();
     let actions = receive(&mut leader, 5_000, 1, failed(Class::Code, Some(7)));
