@@ -72,13 +72,13 @@ impl Leader {
     fn agree(&mut self, now: Duration, generation: Generation, actions: &mut Vec<Action>) {
         let (mode, agreement) = self.agreement();
         self.record.each_has_own |= mode == Mode::Each;
-        // An old offer may lack a step that another agent of its seat has committed since.
+        // An old offer, or that of an agent which surveyed while another had its seat, may lack a step of that agent.
         let lacks_a_step = match &agreement {
             Agreement::NoCommonStep(_) => true,
             Agreement::On(choice) => choice.step() < self.record.kept,
         };
-        let (lease, fenced) = (self.config.timing.lease, self.fenced_until());
-        let is_old = |holder: &Holder| now >= holder.offered + lease || holder.offered < fenced;
+        let (lease, fenced, last) = (self.config.timing.lease, self.fenced_until(), self.record.generation);
+        let is_old = |holder: &Holder| now >= holder.offered + lease || holder.offered < fenced || holder.agreed < last;
         if lacks_a_step && self.holders.iter().any(|(seat, holder)| seat.is_required() && is_old(holder)) {
             (self.generation, self.claims.next, self.pause) = (generation, NextClaim::Unclaimed, Duration::ZERO);
             self.request_surveys(is_old, actions);
@@ -162,8 +162,12 @@ impl Leader {
 #[cfg(test)]
 mod tests {
     use super::super::super::claim::{Claim, JobState};
-    use super::super::super::message::ToLeader;
-    use super::super::tests::{at, claim_of, join, leader, receive};
+    use super::super::super::message::{Class, Hello, ToLeader};
+    use super::super::super::seat::Incarnation;
+    use super::super::Event;
+    use super::super::tests::{
+        at, claim_of, failed, hello, join, leader, offers, receive, sent, starts, step, training,
+    };
     use super::*;
 
     #[test]
@@ -178,6 +182,24 @@ mod tests {
         assert_eq!(leader.state(), "collecting", "the worker surveys");
         receive(&mut leader, 300, 1, offer());
         assert_eq!(leader.state(), "arming");
+    }
+
+    #[test]
+    fn an_agent_whose_offer_lacks_the_kept_step_surveys_again_after_the_end_of_the_former_one() {
+        let mut leader = training();
+        leader.record.kept = Some(10);
+        receive(&mut leader, 5_000, 1, failed(Class::Code, None));
+        offers(&mut leader, 5_001, 1, 1, &[10]);
+        step(&mut leader, 5_002, Event::Closed(1));
+        receive(&mut leader, 6_000, 7, ToLeader::Hello(Hello { incarnation: Incarnation(50), ..hello(1) }));
+        offers(&mut leader, 6_001, 0, 1, &[10]);
+        offers(&mut leader, 6_002, 7, 1, &[]);
+        let actions = step(&mut leader, 9_000, Event::Tick);
+        assert!(
+            !starts(&actions) && sent(&actions, 7).contains(&&ToMember::Halt { generation: 2, hung: false }),
+            "{actions:?}"
+        );
+        assert!(starts(&offers(&mut leader, 9_001, 7, 2, &[10])));
     }
 
     #[test]

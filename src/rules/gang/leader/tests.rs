@@ -77,7 +77,7 @@ pub(super) fn receive(leader: &mut Leader, ms: u64, link: Link, message: ToLeade
     step(leader, ms, Event::Received(link, message))
 }
 
-fn offers(leader: &mut Leader, ms: u64, link: Link, after: Generation, steps: &[u64]) -> Vec<Action> {
+pub(super) fn offers(leader: &mut Leader, ms: u64, link: Link, after: Generation, steps: &[u64]) -> Vec<Action> {
     let steps = steps.iter().map(|step| Step { step: Some(*step), hash: *step, is_stored: true }).collect();
     receive(leader, ms, link, ToLeader::Offer { after, offer: Offer { steps, ..Offer::default() } })
 }
@@ -90,7 +90,7 @@ pub(super) fn sent(actions: &[Action], link: Link) -> Vec<&ToMember> {
     actions.iter().filter_map(to).collect()
 }
 
-fn starts(actions: &[Action]) -> bool {
+pub(super) fn starts(actions: &[Action]) -> bool {
     actions.iter().any(|action| matches!(action, Action::Send(_, ToMember::Agreed { .. })))
 }
 
