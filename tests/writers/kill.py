@@ -487,8 +487,8 @@ class TensorFlow(Writer):
 
     def load(self, directory, unit):
         variables = {k: self.tf.Variable(v) for k, v in filled(self.numpy, 0).items()}
-        restored = self.tf.train.Checkpoint(**variables).restore(os.path.join(directory, unit))
-        restored.assert_existing_objects_matched()
+        read = self.tf.train.Checkpoint(**variables).read(os.path.join(directory, unit))
+        read.assert_existing_objects_matched()
         return step_of(self.numpy, {k: v.numpy() for k, v in variables.items()})
 
 
@@ -514,12 +514,6 @@ class TensorFlowSame(TensorFlow):
             prefix = checkpoint.write(os.path.join(directory, self.unit(step)))
             tf.compat.v1.train.update_checkpoint_state(directory, prefix)
             say("done", step)
-
-    def load(self, directory, unit):
-        variables = {k: self.tf.Variable(v) for k, v in filled(self.numpy, 0).items()}
-        read = self.tf.train.Checkpoint(**variables).read(os.path.join(directory, unit))
-        read.assert_existing_objects_matched()
-        return step_of(self.numpy, {k: v.numpy() for k, v in variables.items()})
 
 
 class Keras(Writer):
