@@ -94,9 +94,9 @@ fn parse_with_clap(mut argv: Vec<OsString>) -> Result<Parsed, Refusal> {
     }
 }
 
-/// Removes values after switches, which would be read as the command (`--allow-http true -- python` ran `true`), and
-/// flags without a value, which would consume the next word (in `--checkpoint-dir $DIR -- python` with an empty DIR,
-/// the `--`).
+/// Removes two kinds of words that clap would read wrongly, and reports each as a mistake:
+/// - a value after a switch, which would be the command: `--allow-http true -- python` would run `true`;
+/// - a flag without a value, which would consume the next word: in `--checkpoint-dir $DIR -- python` with an empty DIR, the `--`.
 fn misplaced_values(sub: &Sub, argv: &mut Vec<OsString>) -> Vec<Complaint> {
     let mut mistakes = Vec::new();
     let find_setting = |name: &str| sub.settings().find(|setting| setting.name == name);

@@ -64,9 +64,9 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     u8::from(!is_shown || (only_check && !is_well))
 }
 
-/// The run of this container: the container's init; or else a run of the same user before those of others, and a run of
-/// this container before those of others with which a directory is shared. All are queried at once, and only answers
-/// that can decide are awaited. Errors: there is none, or several that cannot be distinguished.
+/// The run of this container. The container's init comes first, then runs of the same user, then runs of this container, then
+/// runs of containers that share a directory with it. All are queried at once, and only answers that can decide are awaited.
+/// Errors: there is none, or several that cannot be distinguished.
 fn find(tmp: Option<&str>) -> Result<Run, String> {
     let (clock, own) = (Clock::start(), run_dir::own_uid());
     let mut refused = None;

@@ -1,8 +1,8 @@
 //! The metrics file: whole lines in, under a lock, on the same inode.
 //!
 //! `rules::metric::report::plan` decides what a write does to the file. Deliberately absent: a temporary file with a rename (a
-//! tailing reader would stay on the old inode, and a bind mount refuses it), truncation before writing, a lock file, and any
-//! flush without a setting for it.
+//! tailing reader would stay on the old inode, and a bind mount refuses it), truncation before writing, and a lock file. The
+//! file is flushed only if a setting asks for it.
 
 use std::fmt;
 use std::fs::{File, FileType, Metadata, TryLockError};

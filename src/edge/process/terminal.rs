@@ -27,8 +27,8 @@ pub fn take_back(terminal: BorrowedFd<'_>) -> io::Result<()> {
     Ok(tcsetpgrp(terminal, getpgrp())?)
 }
 
-/// Whether a job-control shell would continue this process after a stop, because its parent is in the same session but
-/// another group.
+/// Whether the parent looks like a job-control shell, which continues this process after a stop: it is in the same session
+/// but in another group.
 pub fn has_shell() -> bool {
     // Our parent may be gone; then the calls fail and the answer is no.
     let parent = Pid::parent();

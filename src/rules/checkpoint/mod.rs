@@ -1,10 +1,11 @@
 //! Decides which files of a checkpoint directory are committed, and when: pure rules over a listing.
 //!
-//! 1. `formats` drops excluded files (`exclude`), finds the roots of the known formats (`layouts`, a table) and their `units`
-//!    (`engine`), and decides whether each is complete (`verdict` applies the same rules to every unit; `readers`: the five
-//!    formats whose files must be read; `ends`: whether a file is cut short). Everything else is the `rest`.
-//! 2. `tracker` follows both over time (`history`, `saves`): which of the `parts` is ready, what a commit takes (`snapshot`),
-//!    what is rolled back after a death (`rollback`), which older checkpoints it can go back to (`rewind`).
+//! 1. `formats` drops excluded files (`exclude`) and finds the roots of the known formats (`layouts`, a table) and their
+//!    `units` (`engine`). Everything else is the `rest`.
+//! 2. `formats` decides whether each unit is complete: `verdict` applies the same rules to every unit. `readers` has the five
+//!    formats whose files must be read. `ends` tells whether a file is cut short.
+//! 3. `tracker` follows units and rest over time (`history`, `saves`). It tells which of the `parts` is ready, what a commit
+//!    takes (`snapshot`), what is rolled back after a death (`rollback`), and the older checkpoints to go back to (`rewind`).
 //!
 //! Deliberately absent: how a byte is read, sent or deleted, and any clock.
 

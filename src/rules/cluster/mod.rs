@@ -75,8 +75,9 @@ impl Platform {
 
 /// Every source, in order of precedence: the first that matches wins.
 ///
-/// A launcher that has placed this process comes first, then platforms with variables that no other program sets, then the
-/// variables that frameworks and launchers leave in the environment, from the specific to the general.
+/// 1. A launcher that has placed this process.
+/// 2. Platforms with variables that no other program sets.
+/// 3. Variables that frameworks and launchers leave in the environment, from the specific to the general.
 pub const PLATFORMS: &[&Platform] = &[
     &launchers::torchelastic::TORCHELASTIC,
     &platforms::sagemaker::SAGEMAKER,

@@ -1,8 +1,7 @@
 //! LightGBM's `machines` parameter, in the form that contains its own rank. Otherwise LightGBM finds its rank by
 //! comparing IP addresses as text, and host names never match. The program must pass the parameter to LightGBM together
-//! with `num_machines`, because the package would count the first element; and it must resolve the names, because
-//! LightGBM 4.7 dials 0.0.0.0 for a name, which works only if all machines are one (see
-//! tests/trainers/lightgbm_dist.py).
+//! with `num_machines`, because the package would count the first element. The program must also resolve the names: LightGBM
+//! 4.7 dials 0.0.0.0 for a name, which works only on a single machine. tests/trainers/lightgbm_dist.py does both.
 
 use super::Framework;
 use std::collections::HashMap;

@@ -10,9 +10,9 @@ use super::Gpu;
 
 /// Sets [`Gpu::cuda_visible`] for each GPU. `order` is `CUDA_DEVICE_ORDER`.
 ///
-/// Indices are CUDA's, fastest GPU first unless the order is `PCI_BUS_ID`. So an index identifies a GPU only with that
-/// order, or if all GPUs are of one model (equally fast GPUs stay in PCI order), or if there are as many indices as
-/// GPUs.
+/// Indices are CUDA's: the fastest GPU comes first unless the order is `PCI_BUS_ID`. So an index identifies a GPU only in
+/// these cases: the order is `PCI_BUS_ID`; all GPUs are of one model, because equally fast GPUs stay in PCI order; there are
+/// as many indices as GPUs.
 pub fn mark(gpus: &mut [Gpu], visible: Option<&str>, order: Option<&str>) {
     let Some(list) = visible else {
         for gpu in gpus {

@@ -118,11 +118,11 @@ pub(super) const PLAIN_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) const TRIES: u32 = 3;
 /// The pause between tries after that: the server may start, or return.
 const QUIET_PAUSE: Duration = Duration::from_secs(60);
-/// The pause if the server exists but is busy, because a notice may come only 30 s ahead.
+/// The pause after an answer that says that the server is busy. It is short: a notice may come only 30 s ahead.
 const BUSY_PAUSE: Duration = Duration::from_secs(5);
 
-/// Counts failures in a row: a few quick tries, one remark, then one try a minute. If the server has answered before or
-/// is only busy (as after its start), it is polled every few seconds.
+/// Counts failures in a row: a few quick tries, one remark, then one try a minute. A server that has answered before, or that
+/// is only busy, is polled every few seconds.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     in_a_row: u32,

@@ -55,8 +55,8 @@ pub(crate) struct Listeners {
     /// Makes the callback of each restore.
     restore: Option<Box<dyn Fn() -> OnProgress>>,
     on_progress: RefCell<Option<OnProgress>>,
-    /// Called at each look with the number of steps that the store is behind the directory, and at each restore with the step of
-    /// the commit that it found, before it fetches anything. No step: the commit was damaged.
+    /// Called at each look with the number of steps that the store is behind the directory. Called at each restore, before
+    /// anything is fetched, with the step of the commit that was found; no step: the commit was damaged.
     pub(crate) on_event: Option<Box<dyn Fn(Event)>>,
     done: Cell<u64>,
     all: Cell<u64>,

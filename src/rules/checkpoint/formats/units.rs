@@ -39,7 +39,7 @@ pub struct Options {
     pub world_size: Option<u32>,
     /// Paths that are never committed.
     pub exclusions: Exclusions,
-    /// Of files whose names differ only in numbers, only those of this many newest saves are committed.
+    /// For files whose names differ only in numbers: the number of newest saves to commit.
     pub keep_saves: Option<u32>,
     /// Whether links that lead out of the checkpoint directory are followed.
     pub follow: bool,
@@ -140,8 +140,7 @@ pub(in crate::checkpoint) struct Case<'a, 'r> {
     pub(in crate::checkpoint) root: &'r Root<'a>,
     /// The index of the unit in its root.
     pub(in crate::checkpoint) at: usize,
-    /// The index of the newest unit whose pointer also proves this one, because a later save begins after the earlier
-    /// one has ended.
+    /// The index of the newest unit. Its pointer also proves this unit, because a save begins after the one before has ended.
     pub(in crate::checkpoint) newest: usize,
 }
 

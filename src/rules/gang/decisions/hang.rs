@@ -1,7 +1,10 @@
 //! A hang of the gang: the activity of each replica's processes, and the suspicious replicas, which differ from most.
 //!
-//! A replica is suspicious if it does not answer, if one of its processes is stuck in the kernel (D) or stopped (T), if its
-//! step is below that of most, or if it runs while most sleep or the reverse. It runs if it uses half a core or more.
+//! Any of these makes a replica suspicious:
+//! - It does not answer.
+//! - One of its processes is stuck in the kernel (D) or stopped (T).
+//! - Its step is below that of most replicas.
+//! - It runs and most replicas sleep, or the reverse. A replica runs if it uses half a core or more.
 
 use serde::{Deserialize, Serialize};
 

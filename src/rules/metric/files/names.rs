@@ -102,8 +102,8 @@ impl Names {
         Names { choices, ..Names::default() }
     }
 
-    /// The name for a tag in an event file of this directory (relative, empty for the top), and a warning the first
-    /// time that one name is used for several tags.
+    /// The name for a tag in an event file of this directory (relative, empty for the top). The second value is a warning, the
+    /// first time that several tags get the same name.
     pub fn name(&mut self, directory: &str, tag: &str) -> (Option<Cow<'_, str>>, Option<String>) {
         let mut warning = None;
         if self.known.get(directory).is_none_or(|tags| !tags.contains_key(tag)) {

@@ -1,7 +1,7 @@
 //! The manifest: a checkpoint exists if and only if its manifest does.
 //!
-//! JSON, UTF-8, keys sorted, named by its own hash. A manifest decides which files are written where, so it is hostile
-//! until [`Manifest::read`] has checked it.
+//! JSON, UTF-8, keys sorted, named by its own hash. A manifest decides which files a restore writes, and to which paths. So it
+//! counts as hostile until [`Manifest::read`] has checked it.
 
 use std::collections::HashSet;
 use std::ops::Range;

@@ -75,9 +75,8 @@ impl OrderQueue {
         }
     }
 
-    /// Runs the work, and queues the orders that arrive meanwhile. `None`: the work was cut off, because the deadline of
-    /// the last commit passed, because the time after an order that it `yields` to passed, or because the supervisor has
-    /// ended.
+    /// Runs the work, and queues the orders that arrive meanwhile. `None`: the work was cut off. It is cut off at the deadline
+    /// of the last commit, some time after an order that it `yields` to, and when the supervisor has ended.
     pub(super) async fn during<T>(
         &mut self,
         orders: &mut UnboundedReceiver<Order>,

@@ -80,8 +80,8 @@ fn store_text(store: Option<&Address>) -> String {
     store.map_or(String::new(), Address::to_string)
 }
 
-/// Reads the record, if it is of this store (`None`: no store). A file of which only the device number changed, because its
-/// file system was mounted again, gets its entry from the listing.
+/// Reads the record, if it is of this store (`None`: no store). The device number of a file changes when its file system is
+/// mounted again; a file of which nothing else changed gets its entry from the listing.
 pub(crate) fn read(dir: &Beneath, store: Option<&Address>, node: u32, listing: &Listing) -> Option<Record> {
     let text = dir.read(&path(node), RECORD_LIMIT).ok()?;
     let text: Text = serde_json::from_slice(&text).ok().filter(|text: &Text| text.store == store_text(store))?;
