@@ -73,15 +73,11 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
     let has_checkpoints = reader.text("checkpoint-dir").is_some();
     let default_restarts = if has_checkpoints { MAX_RESTARTS_WITH_CHECKPOINTS } else { 0 };
     let backoff = reader.parse("restart-backoff", backoff);
-    let signal_target = reader
-        .choice("signal-target", &[("leader", Target::Leader), ("group", Target::Group)])
-        .unwrap_or(Target::Leader);
     let policy = Policy {
         stop_grace: reader.parse("stop-grace", duration::parse).unwrap_or(default.stop_grace),
-        signal_target,
-        suspend_at_signal: reader
-            .choice("suspend", &[("command", false), ("signal", true)])
-            .unwrap_or(signal_target == Target::Group),
+        signal_target: reader
+            .choice("signal-target", &[("leader", Target::Leader), ("group", Target::Group)])
+            .unwrap_or(Target::Leader),
         rewrite: reader.each_once("rewrite-signal", rewrite),
         remap_exit: reader.each_once("remap-exit", remap),
         stopped_code: reader

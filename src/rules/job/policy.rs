@@ -41,8 +41,6 @@ pub struct Policy {
     pub stop_grace: Duration,
     /// The receiver of forwarded signals.
     pub signal_target: Target,
-    /// When a terminal stop also stops trainit: at the signal, or else only if the command stops because of it.
-    pub suspend_at_signal: bool,
     /// Replacements for forwarded signals; `None` drops the signal. The first match wins.
     pub rewrite: Vec<(Signal, Option<Signal>)>,
     /// Replacements for trainit's exit code, applied last. The first match wins.
@@ -115,7 +113,6 @@ impl Default for Policy {
         Policy {
             stop_grace: Duration::from_secs(25),
             signal_target: Target::Leader,
-            suspend_at_signal: false,
             rewrite: Vec::new(),
             remap_exit: Vec::new(),
             stopped_code: StoppedCode::Always143,

@@ -22,15 +22,6 @@ pub(super) const SETTINGS: &[Setting] = &[
         "leader",
         "The receiver of forwarded signals: the main child, or its whole process group like dumb-init",
     ),
-    one(
-        "suspend",
-        "command|signal",
-        TOPIC,
-        on::RUN,
-        "",
-        "On TSTP, TTIN or TTOU trainit stops itself, too: after the command has stopped, or at the signal like dumb-init \
-         [default: signal with --signal-target group, else command]",
-    ),
     many(
         "rewrite-signal",
         "FROM:TO",

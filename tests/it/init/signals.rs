@@ -159,10 +159,12 @@ fn a_stopped_command_gets_sigterm_at_once() {
 }
 
 #[test]
-fn if_the_command_handles_the_stop_trainit_continues_unless_configured_to_stop_at_the_signal() {
-    let script = "trap 'echo heard' TSTP; trap 'echo passed on' USR1; trap 'echo woken' CONT; echo pid $$; while :; do sleep 0.01; done";
-    for (suspend, stops) in [("command", false), ("signal", true)] {
-        let running = Trainit::new(["run", "--suspend", suspend, "--", "bash", "-c", script]).start();
+fn if_the_command_handles_the_stop_trainit_continues_unless_the_group_is_signalled() {
+    let script = "trap 'echo heard' TSTP USR2; trap 'echo passed on' USR1; trap 'echo woken' CONT; echo pid $$; while :; do sleep 0.01; done";
+    // The group gets SIGSTOP, which cannot be handled, unless the stop is rewritten.
+    for (target, rewrite, stops) in [("leader", "TSTP:TSTP", false), ("group", "TSTP:USR2", true)] {
+        let run = ["run", "--signal-target", target, "--rewrite-signal", rewrite, "--", "bash", "-c", script];
+        let running = Trainit::new(run).start();
         running.after_line("pid ");
         running.signal(libc::SIGTSTP);
         running.after_line("heard");

@@ -34,7 +34,7 @@ fn bash_completes_subcommands_flags_and_their_values() {
 
 #[test]
 fn bash_completes_the_command_of_run() {
-    assert!(offered(&["trainit", "run", "--suspend", "signal", "--", "bas"]).contains(&"bash".to_owned()));
+    assert!(offered(&["trainit", "run", "--signal-target", "group", "--", "bas"]).contains(&"bash".to_owned()));
     assert_eq!(offered(&["trainit", "run", "--", "python", "--stop-g"]), [""; 0], "a flag of the command's");
     assert_eq!(offered(&["trainit", "run", "--", "cat", "Carg"]), [""; 0], "left to bash, which offers files");
 }

@@ -33,7 +33,8 @@ impl Machine {
                 // A shell that waits for this process would otherwise never show its prompt again. If the command has
                 // the terminal, its own stop is noticed elsewhere. If a deadline is set, this process must stay awake.
                 if signal.stops_a_job() && !self.policy.child_has_terminal && self.stopping.deadline.is_none() {
-                    actions.push(Action::Suspend { at_once: self.policy.suspend_at_signal });
+                    // As dumb-init does for a group. A leader may handle the signal and continue.
+                    actions.push(Action::Suspend { at_once: self.policy.signal_target == Target::Group });
                 }
                 if self.policy.checkpoint_on.contains(&signal) {
                     actions.extend(self.commit_soon(false));

@@ -55,7 +55,7 @@ fn a_stop_from_a_terminal_stops_us_too_unless_a_deadline_runs_or_the_command_has
         assert_eq!(machine.step(secs(3.0), stop(signal)), [leader(signal)], "the deadline must be kept");
         let mut machine = running(Policy { child_has_terminal: true, ..Policy::default() });
         assert_eq!(machine.step(secs(1.0), stop(signal)), [leader(signal)]);
-        let group = Policy { signal_target: Target::Group, suspend_at_signal: true, ..Policy::default() };
+        let group = Policy { signal_target: Target::Group, ..Policy::default() };
         let sent = |signal| Action::Signal { target: Target::Group, signal };
         let now = || Action::Suspend { at_once: true };
         let mut machine = running(group.clone());
