@@ -11,7 +11,7 @@ use crate::command;
 use crate::edge::clock::Clock;
 use crate::edge::fs::run_dir::{self, SOCKET};
 use crate::edge::io::{eventfd, stdio};
-use crate::edge::net::status_socket::{self, Asked};
+use crate::edge::net::status_socket::{self, PendingAnswer};
 use crate::rules::process::env::Env;
 use crate::rules::status::{check, headline, parse, render};
 use crate::settings::Reader;
@@ -76,7 +76,7 @@ fn find(tmp: Option<&str>) -> Result<Run, String> {
         let socket = dir.join(SOCKET);
         // A run without a socket cannot be queried, and one that refuses is exiting.
         match status_socket::begin(&socket) {
-            Ok(asked) => nearest.take(socket, asked),
+            Ok(pending) => nearest.take(socket, pending),
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => full.push((run_dir::owner(&dir), socket)),
             Err(error) => refused = Some(why(&socket, &error)),
@@ -87,7 +87,7 @@ fn find(tmp: Option<&str>) -> Result<Run, String> {
     full.retain(|(owner, _)| *owner == Some(own) || (init.is_some() && *owner == init));
     while let Some((_, socket)) = full.pop() {
         match status_socket::begin(&socket) {
-            Ok(asked) => nearest.take(socket, asked),
+            Ok(pending) => nearest.take(socket, pending),
             Err(error) if error.kind() != ErrorKind::WouldBlock => {}
             Err(_) if clock.now() >= ANSWER_LIMIT => {
                 // The owner cannot be determined, so no other answer may replace it.
@@ -101,13 +101,13 @@ fn find(tmp: Option<&str>) -> Result<Run, String> {
             }
         }
     }
-    let (sockets, asked): (Vec<PathBuf>, Vec<Asked>) = nearest.runs.into_iter().unzip();
-    let answer = status_socket::answers(&asked, ANSWER_LIMIT.saturating_sub(clock.now()).max(RETRY_PAUSE));
+    let (sockets, pending): (Vec<PathBuf>, Vec<PendingAnswer>) = nearest.runs.into_iter().unzip();
+    let answer = status_socket::answers(&pending, ANSWER_LIMIT.saturating_sub(clock.now()).max(RETRY_PAUSE));
     let mut runs: Vec<Run> = sockets
         .into_iter()
-        .zip(&asked)
+        .zip(&pending)
         .zip(answer)
-        .map(|((socket, asked), answer)| Run { socket, pid: asked.pid, answer: answer.and_then(parsed) })
+        .map(|((socket, pending), answer)| Run { socket, pid: pending.pid, answer: answer.and_then(parsed) })
         .collect();
     if runs.len() > 1 {
         let state = |run: &Run| match &run.answer {
@@ -133,17 +133,17 @@ fn find(tmp: Option<&str>) -> Result<Run, String> {
 struct Nearest {
     own: u32,
     distance: u8,
-    runs: Vec<(PathBuf, Asked)>,
+    runs: Vec<(PathBuf, PendingAnswer)>,
 }
 
 impl Nearest {
-    fn take(&mut self, socket: PathBuf, asked: Asked) {
-        let distance = distance(asked.pid, asked.uid == self.own);
+    fn take(&mut self, socket: PathBuf, pending: PendingAnswer) {
+        let distance = distance(pending.pid, pending.uid == self.own);
         if distance < self.distance {
             (self.distance, self.runs) = (distance, Vec::new());
         }
         if distance == self.distance {
-            self.runs.push((socket, asked));
+            self.runs.push((socket, pending));
         }
     }
 }

@@ -280,13 +280,13 @@ fn reports(reader: &mut Reader<'_>, operands: &[OsString], env: &Env) -> Option<
     let flag_tag = flag_tag.filter(|_| is_typed("tag") || texts.is_empty() || texts.len() == 1 && !has_value);
     let flag_value = flag_value.filter(|_| has_value || texts.is_empty() || texts.len() == 1 && !has_tag);
     if stdin && reader.switch("stdin") {
-        let idle = ["value", "step", "checkpoint-path"].into_iter().filter(|name| reader.is_typed(name));
-        let mut idle: Vec<String> = idle.map(|name| format!("--{name}")).collect();
-        idle.extend(texts);
-        if !idle.is_empty() {
+        let unused = ["value", "step", "checkpoint-path"].into_iter().filter(|name| reader.is_typed(name));
+        let mut unused: Vec<String> = unused.map(|name| format!("--{name}")).collect();
+        unused.extend(texts);
+        if !unused.is_empty() {
             complain(
                 reader,
-                format!("{} cannot be used with --stdin, where each line has its own; omit one", idle.join(" ")),
+                format!("{} cannot be used with --stdin, where each line has its own; omit one", unused.join(" ")),
             );
             return None;
         }

@@ -27,7 +27,7 @@ use crate::settings::model::{self, Model};
 use crate::supervisor::LeftModel;
 use crate::supervisor::checkpoints::config::{Config, Restore, Restoring, Role};
 use crate::supervisor::checkpoints::failure::Failure;
-use crate::supervisor::checkpoints::mirror::{Mirror, apart};
+use crate::supervisor::checkpoints::mirror::{Mirror, check_not_nested};
 use crate::supervisor::gang::SharedStore;
 use crate::supervisor::keep::sibling::{self, Others, Sibling};
 use crate::supervisor::keep::{self, Keep};
@@ -92,7 +92,7 @@ impl Keeping {
         self.places = Found::of(places.cloned().collect(), PLACES_LIMIT, may_continue);
         let real = |path: &Path| self.places.real(path);
         if let (Some(dir), Some(store)) = (&checkpoints.dir, &checkpoints.store)
-            && let Err(error) = apart(dir, store, &real)
+            && let Err(error) = check_not_nested(dir, store, &real)
         {
             reader.complain("checkpoint-store", error.message);
         }

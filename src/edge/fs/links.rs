@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
 
-use crate::edge::fs::rooted_dir::{Beneath, read_at};
+use crate::edge::fs::rooted_dir::{RootedDir, read_at};
 use crate::edge::fs::trusted_open;
 use crate::edge::fs::walk::{NOT_UTF8, entry, legible};
 use crate::rules::checkpoint::listing::{Entry, Kind, Listing, Peek, join};
@@ -118,7 +118,7 @@ pub fn look(path: &str, real: &Path) -> io::Result<Option<Entry>> {
 #[derive(Debug)]
 pub struct Files<'a> {
     /// The directory that was walked.
-    pub beneath: &'a Beneath,
+    pub rooted_dir: &'a RootedDir,
     /// The walk.
     pub listing: &'a Listing,
 }
@@ -128,7 +128,7 @@ impl Files<'_> {
     pub fn read_at(&self, path: &str, from: u64, length: usize) -> io::Result<Vec<u8>> {
         let file = match self.listing.get(path).and_then(|e| e.through.as_ref()) {
             Some(real) => open(real)?,
-            None => self.beneath.read_file(path)?,
+            None => self.rooted_dir.read_file(path)?,
         };
         read_at(&file, from, length)
     }
@@ -204,8 +204,8 @@ mod tests {
             other => panic!("{path}: {other:?}"),
         };
         assert!(why("unit/gone").contains("to nothing") && why("unit/up").contains("leads back"));
-        let beneath = Beneath::open(&at("root")).expect("opens");
-        let files = Files { beneath: &beneath, listing: &listing };
+        let rooted_dir = RootedDir::open(&at("root")).expect("opens");
+        let files = Files { rooted_dir: &rooted_dir, listing: &listing };
         assert_eq!(files.read("unit/far/y", 1, 9).as_deref(), Some(&b"23"[..]));
     }
 

@@ -90,7 +90,7 @@ impl Caller {
 
 /// A run that has not answered yet.
 #[derive(Debug)]
-pub struct Asked {
+pub struct PendingAnswer {
     stream: UnixStream,
     /// Its process; 0: outside our PID namespace.
     pub pid: i32,
@@ -99,24 +99,24 @@ pub struct Asked {
 }
 
 /// Connects to the run behind this socket and does not wait. Errors: as connect(2); `WouldBlock` if too many callers wait.
-pub fn begin(path: &Path) -> io::Result<Asked> {
+pub fn begin(path: &Path) -> io::Result<PendingAnswer> {
     let address = address(path)?;
     let stream = UnixStream::from(socket(SockFlag::SOCK_NONBLOCK)?);
     connect(stream.as_raw_fd(), &address)?;
     let peer = credentials(&stream)?;
-    Ok(Asked { stream, pid: peer.pid(), uid: peer.uid() })
+    Ok(PendingAnswer { stream, pid: peer.pid(), uid: peer.uid() })
 }
 
 /// Their answers in order, all within `timeout`. Errors: as read(2), `TimedOut`.
-pub fn answers(asked: &[Asked], timeout: Duration) -> Vec<io::Result<String>> {
+pub fn answers(pending: &[PendingAnswer], timeout: Duration) -> Vec<io::Result<String>> {
     let clock = Clock::start();
-    let mut texts: Vec<Vec<u8>> = vec![Vec::new(); asked.len()];
-    let mut ends: Vec<Option<io::Result<()>>> = asked.iter().map(|_| None).collect();
+    let mut texts: Vec<Vec<u8>> = vec![Vec::new(); pending.len()];
+    let mut ends: Vec<Option<io::Result<()>>> = pending.iter().map(|_| None).collect();
     loop {
-        for ((run, text), end) in asked.iter().zip(&mut texts).zip(&mut ends).filter(|(_, end)| end.is_none()) {
+        for ((run, text), end) in pending.iter().zip(&mut texts).zip(&mut ends).filter(|(_, end)| end.is_none()) {
             *end = read_on(&run.stream, text);
         }
-        let open = asked.iter().zip(&ends).filter(|(_, end)| end.is_none()).map(|(run, _)| run.stream.as_raw_fd());
+        let open = pending.iter().zip(&ends).filter(|(_, end)| end.is_none()).map(|(run, _)| run.stream.as_raw_fd());
         let (open, left): (Vec<RawFd>, _) = (open.collect(), timeout.saturating_sub(clock.now()));
         if open.is_empty() || left.is_zero() {
             break;

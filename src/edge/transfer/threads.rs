@@ -15,13 +15,13 @@ use crate::edge::host::limits;
 use crate::edge::process::signals;
 use crate::edge::transfer::blocking::{keep_a_thread, runtime};
 
-/// The maximum, on any number of processors: each lane has two threads.
+/// The maximum, on any number of processors. Each transfer thread has a second thread for file work.
 const MOST: usize = 4;
-/// Fewer tasks per lane than this finish no sooner than on one thread.
+/// Fewer tasks per transfer thread than this finish no sooner than on one thread.
 const FEW: usize = 4;
 
-/// One lane for every two processors, at most [`MOST`].
-fn lanes_here() -> usize {
+/// One transfer thread for every two processors, at most [`MOST`].
+fn threads_here() -> usize {
     for_processors(limits::cpus())
 }
 
@@ -29,19 +29,19 @@ fn for_processors(count: Option<usize>) -> usize {
     count.map_or(1, |count| (count / 2).clamp(1, MOST))
 }
 
-/// The number of lanes for this number of tasks; 0 if one thread finishes as soon.
+/// The number of transfer threads for this number of tasks; 0 if the caller's thread finishes as soon.
 fn several(limit: usize, tasks: usize) -> usize {
     let count = limit.min(tasks / FEW);
     if count > 1 { count } else { 0 }
 }
 
-/// A set of open lanes.
-pub(crate) struct Lanes {
-    lanes: Vec<Lane>,
+/// A set of running threads.
+pub(crate) struct TransferThreads {
+    threads: Vec<TransferThread>,
     next: AtomicUsize,
 }
 
-struct Lane {
+struct TransferThread {
     handle: Handle,
     /// Dropped to end the thread.
     stop: oneshot::Sender<()>,
@@ -49,25 +49,25 @@ struct Lane {
     ended: oneshot::Receiver<Infallible>,
 }
 
-impl Lanes {
-    /// Opens at most one lane for each task, and at most [`lanes_here`]; fewer, or none, if the system refuses threads.
-    pub(crate) async fn open(tasks: usize) -> Lanes {
-        let mut lanes = Vec::new();
-        while lanes.len() < lanes_here().min(tasks)
-            && let Some(lane) = Lane::open().await
+impl TransferThreads {
+    /// Starts at most one thread for each task, and at most [`threads_here`]; fewer, or none, if the system refuses threads.
+    pub(crate) async fn open(tasks: usize) -> TransferThreads {
+        let mut threads = Vec::new();
+        while threads.len() < threads_here().min(tasks)
+            && let Some(thread) = TransferThread::open().await
         {
-            lanes.push(lane);
+            threads.push(thread);
         }
-        Lanes { lanes, next: AtomicUsize::new(0) }
+        TransferThreads { threads, next: AtomicUsize::new(0) }
     }
 
-    /// Opens lanes only if several finish sooner than the caller's own thread.
-    pub(crate) async fn open_several(tasks: usize) -> Lanes {
-        Lanes::open(several(lanes_here(), tasks)).await
+    /// Starts threads only if several finish sooner than the caller's own thread.
+    pub(crate) async fn open_several(tasks: usize) -> TransferThreads {
+        TransferThreads::open(several(threads_here(), tasks)).await
     }
 
-    /// Runs the task on the next lane with `true`: there it may wait for a file, which delays only tasks of the same
-    /// lane. Without lanes it runs on the caller's thread with `false`. If the future is dropped, the task ends at its
+    /// Runs the task on the next thread with `true`: there it may wait for a file, which delays only tasks of the same
+    /// thread. Without threads it runs on the caller's thread with `false`. If the future is dropped, the task ends at its
     /// next await. Errors: those of the task.
     pub(crate) async fn carry<T, F>(&self, work: impl FnOnce(bool) -> F) -> io::Result<T>
     where
@@ -75,24 +75,24 @@ impl Lanes {
         F: Future<Output = io::Result<T>> + Send + 'static,
     {
         let number = self.next.fetch_add(1, Relaxed);
-        let Some(lane) = self.lanes.get(number % self.lanes.len().max(1)) else { return work(false).await };
+        let Some(thread) = self.threads.get(number % self.threads.len().max(1)) else { return work(false).await };
         let mut one = JoinSet::new();
-        one.spawn_on(work(true), &lane.handle);
+        one.spawn_on(work(true), &thread.handle);
         one.join_next().await.ok_or(io::ErrorKind::Other)?.map_err(io::Error::other)?
     }
 
-    /// Ends the lanes and waits for their threads, because connections of their runtimes cannot be used elsewhere. All
+    /// Stops the threads and waits for their end, because connections of their runtimes cannot be used elsewhere. All
     /// tasks must be done.
     pub(crate) async fn close(self) {
-        for Lane { stop, ended, .. } in self.lanes {
+        for TransferThread { stop, ended, .. } in self.threads {
             drop(stop);
             let _ = ended.await;
         }
     }
 }
 
-impl Lane {
-    async fn open() -> Option<Lane> {
+impl TransferThread {
+    async fn open() -> Option<TransferThread> {
         let (handle_sender, handle) = oneshot::channel();
         let (stop, stopped) = oneshot::channel();
         let (end, ended) = oneshot::channel();
@@ -110,7 +110,7 @@ impl Lane {
             drop(end);
         });
         started.ok()?;
-        Some(Lane { handle: handle.await.ok()?, stop, ended })
+        Some(TransferThread { handle: handle.await.ok()?, stop, ended })
     }
 }
 
@@ -137,9 +137,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_task_that_waits_for_a_file_does_not_delay_the_caller() {
-        let lanes = Lanes::open(1).await;
+        let threads = TransferThreads::open(1).await;
         let (release, is_released) = channel();
-        let waits = lanes.carry(|may_wait| async move {
+        let waits = threads.carry(|may_wait| async move {
             is_released.recv().map_err(io::Error::other)?;
             Ok((may_wait, own()))
         });
@@ -147,35 +147,35 @@ mod tests {
         let (waited, ()) = tokio::join!(waits, releases);
         let (may_wait, thread) = waited.expect("is released");
         assert!(may_wait && thread != own());
-        lanes.close().await;
+        threads.close().await;
     }
 
     #[tokio::test]
     async fn a_dropped_task_ends_and_its_thread_too() {
-        let lanes = Lanes::open(1).await;
+        let threads = TransferThreads::open(1).await;
         let held = Arc::new(());
         let holds = Arc::clone(&held);
-        let never = lanes.carry(|_| async move {
+        let never = threads.carry(|_| async move {
             let _holds = holds;
             pending::<io::Result<()>>().await
         });
         assert!(futures_util::FutureExt::now_or_never(never).is_none());
-        lanes.close().await;
+        threads.close().await;
         assert_eq!(Arc::strong_count(&held), 1);
     }
 
     #[tokio::test]
     async fn without_a_lane_the_task_runs_on_the_callers_thread_and_must_not_wait() {
-        let none = Lanes { lanes: Vec::new(), next: AtomicUsize::new(0) };
+        let none = TransferThreads { threads: Vec::new(), next: AtomicUsize::new(0) };
         let done = none.carry(async |may_wait| Ok((may_wait, own()))).await;
         assert_eq!(done.expect("is done"), (false, own()));
     }
 
     #[tokio::test]
     async fn the_error_of_a_task_is_returned() {
-        let lanes = Lanes::open(1).await;
-        let failed = lanes.carry(async |_| Err::<(), _>(io::ErrorKind::StorageFull.into())).await;
+        let threads = TransferThreads::open(1).await;
+        let failed = threads.carry(async |_| Err::<(), _>(io::ErrorKind::StorageFull.into())).await;
         assert_eq!(failed.expect_err("fails").kind(), io::ErrorKind::StorageFull);
-        lanes.close().await;
+        threads.close().await;
     }
 }

@@ -36,7 +36,7 @@ pub struct Committed {
     pub entries: BTreeMap<String, Entry>,
     /// Timing of earlier saves of the rest; also in the manifest.
     #[serde(default)]
-    pub habits: Habits,
+    pub timing: SaveTiming,
 }
 
 impl Committed {
@@ -49,7 +49,7 @@ impl Committed {
 /// Timing of earlier saves of the rest.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Habits {
+pub struct SaveTiming {
     /// The longest pause between two files of one save; `None` before the first.
     pub longest_pause: Option<Duration>,
     /// Files that changed together with another file in one save; numbers in their paths are replaced by `#`.

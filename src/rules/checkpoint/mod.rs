@@ -29,7 +29,7 @@ pub use formats::engine::partition;
 pub use formats::exclude::Exclusions;
 pub use formats::layouts::{Format, LAYOUTS, Layout, format_names};
 pub use formats::units::{Options, Partition, Root, Scan, Unit, UnitState};
-pub use history::{Committed, Habits, History, PartRecord};
+pub use history::{Committed, History, PartRecord, SaveTiming};
 pub use listing::{Entry, Kind, Listing, Peek};
 pub use parts::{PartState, State};
 pub use rewind::{Rewind, restorable, rewind};

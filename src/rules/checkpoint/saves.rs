@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::formats::rest;
 use super::formats::units::Partition;
-use super::history::{Habits, History};
+use super::history::{History, SaveTiming};
 use super::listing::Entry;
 
 /// The longest time that a part must be unchanged.
@@ -59,16 +59,16 @@ impl Saves {
     /// How long the rest must be unchanged before it is ready: three times `settle` before the first save, then at
     /// least the longest pause between two files of an earlier save.
     pub(super) fn wait(&self, settle: Duration, history: &History) -> Duration {
-        let pause = history.last.as_ref().and_then(|last| last.habits.longest_pause);
+        let pause = history.last.as_ref().and_then(|last| last.timing.longest_pause);
         pause.map_or(settle * 3, |pause| pause.min(LONGEST_WAIT)).max(settle)
     }
 
-    /// Adds the timing of the committed save of these files to `habits`.
-    pub(super) fn learn(&self, habits: &mut Habits, files: &[&Entry]) {
-        habits.longest_pause = habits.longest_pause.max(Some(self.longest.min(LONGEST_WAIT)));
+    /// Adds the timing of the committed save of these files to `timing`.
+    pub(super) fn learn(&self, timing: &mut SaveTiming, files: &[&Entry]) {
+        timing.longest_pause = timing.longest_pause.max(Some(self.longest.min(LONGEST_WAIT)));
         let changed: Vec<&&Entry> = files.iter().filter(|entry| self.paths.contains(&entry.path)).collect();
         if changed.len() > 1 {
-            habits.together.extend(changed.iter().map(|entry| rest::series(&entry.path)).collect::<BTreeSet<_>>());
+            timing.together.extend(changed.iter().map(|entry| rest::series(&entry.path)).collect::<BTreeSet<_>>());
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::formats::engine::partition;
 use super::formats::units::{Scan, Unit};
-use super::history::{Committed, Habits, History, PartRecord};
+use super::history::{Committed, History, PartRecord, SaveTiming};
 use super::listing::{Entry, Kind, around, end_of};
 use super::parts::{Part, PartState, State};
 use super::tracker::{Facts, Tracker, Writer};
@@ -39,7 +39,7 @@ pub struct Plan {
     /// The checkpoint that a restore resumes from.
     pub resume: Resume,
     /// For the manifest.
-    pub habits: Habits,
+    pub timing: SaveTiming,
     /// Whether there is new content other than texts, which counts as progress for the restart budget.
     pub is_new_content: bool,
     /// The walk that it was made from; [`Committed::entries`] after the commit.
@@ -118,7 +118,7 @@ impl Tracker {
     pub fn committed(&mut self, plan: &Plan) {
         let parts = plan.parts.iter().map(|part| part.record.clone()).collect();
         let entries = plan.seen.as_ref().clone();
-        self.history.last = Some(Committed { parts, entries, habits: plan.habits.clone() });
+        self.history.last = Some(Committed { parts, entries, timing: plan.timing.clone() });
         self.history.save += 1;
         self.saves.end();
         self.warnings.reset();
@@ -174,16 +174,16 @@ impl Tracker {
             }
         }
         let resume = self.resume_of(facts, parts, &planned);
-        let mut habits = last.map(|last| last.habits.clone()).unwrap_or_default();
+        let mut timing = last.map(|last| last.timing.clone()).unwrap_or_default();
         if let Some(part) = ready().find(|part| part.is_settled_only()) {
-            self.saves.learn(&mut habits, &part.files);
+            self.saves.learn(&mut timing, &part.files);
         }
         Some(Plan {
             parts: planned,
             files: files.into_values().collect(),
             step: resume.step,
             resume,
-            habits,
+            timing,
             is_new_content: ready().any(|part| part.has_content),
             seen: Arc::new(self.seen_by(&facts.scan, parts)),
         })

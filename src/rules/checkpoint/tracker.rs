@@ -106,7 +106,7 @@ impl Tracker {
     /// Whether this is a single whole file, and no other file changed with it in earlier saves.
     pub(super) fn is_one_whole(&self, facts: &Facts, files: &[&Entry]) -> bool {
         let &[entry] = files else { return false };
-        let together = self.history.last.as_ref().map(|last| &last.habits.together);
+        let together = self.history.last.as_ref().map(|last| &last.timing.together);
         let is_alone = together.is_none_or(|together| !together.contains(&rest::series(&entry.path)));
         let peek = facts.scan.peek;
         is_alone && ends::shows_its_end(peek, entry) && self.history.whole(peek, entry).is_ok()

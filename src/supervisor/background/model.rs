@@ -16,7 +16,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 
 use crate::edge::fs::links::{self, Files};
-use crate::edge::fs::rooted_dir::Beneath;
+use crate::edge::fs::rooted_dir::RootedDir;
 use crate::edge::fs::{real_path, walk};
 use crate::edge::store::{Access, Created, Store, StoreError, Trouble};
 use crate::edge::transfer::blocking::blocking;
@@ -167,7 +167,7 @@ async fn copy(
     give_way(remote).await?;
     let at = at.to_owned();
     let dir =
-        blocking(move || Beneath::open(&at).map(Arc::new)).await.map_err(|error| Stop::Failed(error.to_string()))?;
+        blocking(move || RootedDir::open(&at).map(Arc::new)).await.map_err(|error| Stop::Failed(error.to_string()))?;
     if let Some(before) = before(store).await? {
         store.delete(MANIFEST).await?;
         // Obsolete files are deleted first, because a file may have become a directory, or the reverse.
@@ -241,8 +241,8 @@ async fn listed(model: &LeftModel) -> Result<Listing, String> {
         // If no link leads out, none is reached through other links either.
         let followed = if out.is_empty() { links::follow(&root, &walked, &all) } else { walked };
         let listing = without_own_files(followed);
-        let beneath = Beneath::open(&root)?;
-        let peek = Files { beneath: &beneath, listing: &listing };
+        let rooted_dir = RootedDir::open(&root)?;
+        let peek = Files { rooted_dir: &rooted_dir, listing: &listing };
         let cut = listing.files().filter(|file| whole(&peek, file).is_err()).map(|file| file.path.clone());
         let cut = cut.collect::<Vec<_>>();
         Ok((listing, out, cut))

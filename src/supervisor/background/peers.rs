@@ -46,7 +46,7 @@ impl Peers {
         tokio::select! {
             () = all => Event::PeersReached,
             never = remind(&missing) => match never {},
-            () = awake(self.limit, LOOK) => {
+            () = pass_active_time(self.limit, LOOK) => {
                 let (name, why) = sum_up(&missing.borrow());
                 let limit = humantime::format_duration(self.limit);
                 Event::PeersMissing {
@@ -62,12 +62,12 @@ impl Peers {
 
 /// Sleeps for `limit` of active time, in which a peer could have answered: time in which trainit was stopped is not
 /// counted.
-async fn awake(limit: Duration, look: Duration) {
-    let (clock, mut awake) = (Clock::start(), ActiveTime::new(10 * look));
+async fn pass_active_time(limit: Duration, look: Duration) {
+    let (clock, mut active) = (Clock::start(), ActiveTime::new(10 * look));
     let mut left = limit;
     while !left.is_zero() {
         tokio::time::sleep(left.min(look)).await;
-        left = limit.saturating_sub(awake.at(clock.now()));
+        left = limit.saturating_sub(active.at(clock.now()));
     }
 }
 
@@ -139,7 +139,7 @@ mod tests {
         let (limit, still) = (Duration::from_millis(300), Duration::from_millis(900));
         let clock = Clock::start();
         let freeze = async { std::thread::sleep(still) };
-        futures_util::future::join(awake(limit, Duration::from_millis(20)), freeze).await;
+        futures_util::future::join(pass_active_time(limit, Duration::from_millis(20)), freeze).await;
         assert!(clock.now() >= limit + still, "{:?}", clock.now());
     }
 }

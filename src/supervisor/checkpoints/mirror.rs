@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::edge::clock::Clock;
 use crate::edge::fs::real_path;
-use crate::edge::fs::rooted_dir::Beneath;
+use crate::edge::fs::rooted_dir::RootedDir;
 use crate::edge::host::limits;
 use crate::edge::store::{Store, StoreError};
 use crate::edge::transfer::blocking::blocking;
@@ -143,7 +143,7 @@ impl Mirror {
         };
         let Some(address) = mirror.config.store.clone() else { return Ok(mirror) };
         let (dir, store) = (mirror.config.dir.clone(), address.clone());
-        let checked = blocking(move || Ok(apart(&dir, &store, &real_path::real)));
+        let checked = blocking(move || Ok(check_not_nested(&dir, &store, &real_path::real)));
         let checked = mirror.config.access.watched(&address, checked).await;
         let checked = checked.map_err(|error| mirror.config.away(&error))?;
         checked.map_err(|error| Failure::store(format!("{address} cannot be looked at: {error}; start again")))??;
@@ -172,7 +172,7 @@ impl Mirror {
     pub async fn open_to_look(mut config: Config) -> Result<Mirror, Failure> {
         config.role = Role::Looks;
         if let Some(store) = &config.store {
-            apart(&config.dir, store, &real_path::real)?;
+            check_not_nested(&config.dir, store, &real_path::real)?;
         }
         if let Some(Address::Directory(root)) = &config.store
             && !root.exists()
@@ -196,12 +196,12 @@ impl Mirror {
             ),
         };
         let (at, links) = (dir.clone(), self.links_place());
-        let beneath = blocking(move || Beneath::create(&at).map(Arc::new)).await.map_err(refused)?;
-        let opened = Arc::clone(&beneath);
+        let rooted_dir = blocking(move || RootedDir::create(&at).map(Arc::new)).await.map_err(refused)?;
+        let opened = Arc::clone(&rooted_dir);
         // A run that still commits to this store loses it to this one.
         let ready = blocking(move || opened.create_directory(OWN).and_then(|()| opened.remove_tree(&links)));
         match ready.await {
-            Ok(()) => self.sweep(&beneath).await,
+            Ok(()) => self.sweep(&rooted_dir).await,
             Err(error) if self.config.role == Role::Pushes && is_read_only(&error) => {}
             Err(error) => return Err(refused(error)),
         }
@@ -211,16 +211,16 @@ impl Mirror {
     /// Runs the work in the checkpoint directory on a thread for files. Errors: as open(2); those of the work.
     pub(crate) async fn in_dir<T: Send + 'static>(
         &self,
-        work: impl FnOnce(Arc<Beneath>) -> io::Result<T> + Send + 'static,
+        work: impl FnOnce(Arc<RootedDir>) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
         let dir = self.config.dir.clone();
-        blocking(move || work(Arc::new(Beneath::open(&dir)?))).await
+        blocking(move || work(Arc::new(RootedDir::open(&dir)?))).await
     }
 
     /// Creates the checkpoint directory of a run without a store. Returns a line for the log on failure.
     pub(crate) async fn make_directory(&self) -> Option<String> {
         let dir = self.config.dir.clone();
-        let error = blocking(move || Beneath::create(&dir)).await.err()?;
+        let error = blocking(move || RootedDir::create(&dir)).await.err()?;
         Some(format!(
             "cannot make the checkpoint directory {}: {error}; unless the command can, it saves nothing there to resume from; give a --checkpoint-dir that can be made or written",
             self.config.dir.display()
@@ -228,7 +228,7 @@ impl Mirror {
     }
 
     /// Removes the files of killed processes.
-    pub(crate) async fn sweep(&self, dir: &Arc<Beneath>) {
+    pub(crate) async fn sweep(&self, dir: &Arc<RootedDir>) {
         let dir = Arc::clone(dir);
         let swept = blocking(move || {
             let links = dir.names(HARD_LINKS).unwrap_or_default();
@@ -325,7 +325,7 @@ impl Mirror {
 
 /// Fails if the store and the checkpoint directory are inside each other, because copies would be taken for checkpoints. `real`
 /// resolves symbolic links.
-pub fn apart(dir: &Path, store: &Address, real: &dyn Fn(&Path) -> PathBuf) -> Result<(), Failure> {
+pub fn check_not_nested(dir: &Path, store: &Address, real: &dyn Fn(&Path) -> PathBuf) -> Result<(), Failure> {
     if store.nearness(dir, real) == Nearness::Apart {
         return Ok(());
     }

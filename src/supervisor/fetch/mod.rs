@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::edge::clock::Clock;
-use crate::edge::fs::rooted_dir::Beneath;
+use crate::edge::fs::rooted_dir::RootedDir;
 use crate::edge::host::limits;
 use crate::edge::store::{self, Access, Store, StoreError, Trouble};
 use crate::edge::transfer::blocking::blocking;
@@ -60,7 +60,7 @@ impl Fetch {
     async fn run(&self) -> Result<(), Failure> {
         let clock = Clock::start();
         let dir = self.dir.clone();
-        let opened = blocking(move || Beneath::create(&dir).map(Arc::new)).await;
+        let opened = blocking(move || RootedDir::create(&dir).map(Arc::new)).await;
         let dir = opened.map_err(|error| self.unwritable(&error))?;
         self.lock(&dir).await?;
         let (store, listed) = self.list().await?;
@@ -94,7 +94,7 @@ impl Fetch {
     }
 
     /// Waits until no other process fetches into the directory: several trainits of a node may have the same setting.
-    async fn lock(&self, dir: &Arc<Beneath>) -> Result<(), Failure> {
+    async fn lock(&self, dir: &Arc<RootedDir>) -> Result<(), Failure> {
         let mut is_logged = false;
         loop {
             let locked = Arc::clone(dir);
@@ -132,7 +132,7 @@ impl Fetch {
         Err(self.refused("it has no objects"))
     }
 
-    async fn plan(&self, dir: &Arc<Beneath>, listed: Vec<Object>) -> Result<Plan, Failure> {
+    async fn plan(&self, dir: &Arc<RootedDir>, listed: Vec<Object>) -> Result<Plan, Failure> {
         let (dir, source) = (Arc::clone(dir), self.source.clone());
         let planned = blocking(move || {
             let index = read_index(&dir, &source.to_string())?;
@@ -145,7 +145,7 @@ impl Fetch {
     }
 
     /// Checks that the free space is large enough. A file system that does not report its free space is not checked.
-    async fn fits(&self, dir: &Arc<Beneath>, bytes: u64) -> Result<(), Failure> {
+    async fn fits(&self, dir: &Arc<RootedDir>, bytes: u64) -> Result<(), Failure> {
         let dir = Arc::clone(dir);
         match blocking(move || dir.free_bytes()).await {
             Ok(free) if free > 0 && free < bytes => Err(self.failure(
@@ -205,7 +205,7 @@ fn object(found: store::Object) -> Object {
 }
 
 /// Errors: as open(2), read(2).
-fn read_index(dir: &Beneath, url: &str) -> io::Result<Index> {
+fn read_index(dir: &RootedDir, url: &str) -> io::Result<Index> {
     let mut index = Index::default();
     let file = match dir.read_file(INDEX) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(index),

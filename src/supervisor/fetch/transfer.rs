@@ -13,11 +13,11 @@ use tokio::sync::Semaphore;
 
 use super::Fetch;
 use crate::edge::clock::Clock;
-use crate::edge::fs::rooted_dir::{Beneath, finish_file};
+use crate::edge::fs::rooted_dir::{RootedDir, finish_file};
 use crate::edge::store::{ObjectInfo, Store, StoreError};
 use crate::edge::transfer::blocking::blocking;
 use crate::edge::transfer::ranges::{BLOCK, fetch_range};
-use crate::edge::transfer::threads::Lanes;
+use crate::edge::transfer::threads::TransferThreads;
 use crate::rules::store::address::Address;
 use crate::rules::store::fetch::index::{self, INDEX};
 use crate::rules::store::fetch::plan::{Object, Plan, temporary};
@@ -58,14 +58,14 @@ type Lines = Arc<Mutex<(File, u64)>>;
 pub(super) struct Transfer<'a> {
     fetch: &'a Fetch,
     store: Arc<Store>,
-    dir: Arc<Beneath>,
+    dir: Arc<RootedDir>,
     lines: Lines,
     /// The number of small files fetched concurrently.
     at_once: usize,
     streams: Semaphore,
     /// A range of a large file counts as this many small files.
     turns: u32,
-    lanes: Lanes,
+    threads: TransferThreads,
     files: Cell<usize>,
     bytes: Cell<u64>,
 }
@@ -75,7 +75,7 @@ impl<'a> Transfer<'a> {
     pub(super) async fn begin(
         fetch: &'a Fetch,
         store: Arc<Store>,
-        dir: Arc<Beneath>,
+        dir: Arc<RootedDir>,
         plan: &Plan,
     ) -> io::Result<Transfer<'a>> {
         let known = plan.unchanged.iter().chain(&plan.gone).map(index::entry);
@@ -98,7 +98,7 @@ impl<'a> Transfer<'a> {
             at_once: sizes.at_once,
             streams: Semaphore::new(sizes.at_once),
             turns: sizes.small_for_a_part(),
-            lanes: Lanes::open(plan.fetch.iter().filter(|object| object.size > BLOCK).count()).await,
+            threads: TransferThreads::open(plan.fetch.iter().filter(|object| object.size > BLOCK).count()).await,
             store,
             dir,
             files: Cell::new(0),
@@ -114,7 +114,7 @@ impl<'a> Transfer<'a> {
             done = files.try_collect::<()>() => done?,
             never = self.tell(count, bytes) => match never {},
         }
-        self.lanes.close().await;
+        self.threads.close().await;
         Ok(())
     }
 
@@ -184,7 +184,7 @@ impl<'a> Transfer<'a> {
             let _turn = self.streams.acquire_many(turns).await;
             let length = range.end - range.start;
             let range = fetch_range(Arc::clone(&self.store), Arc::clone(file), object.path.clone(), range, true);
-            let came = if is_large { self.lanes.carry(|_| range).await } else { range.await };
+            let came = if is_large { self.threads.carry(|_| range).await } else { range.await };
             let came = came.map_err(Wrong::Disk)?.map_err(Wrong::Store)?;
             self.bytes.set(self.bytes.get() + length);
             bytes.set(bytes.get() + length);
@@ -210,7 +210,7 @@ impl<'a> Transfer<'a> {
 }
 
 /// Renames a complete file into place, then adds it to the index. Errors: as write(2), rename(2).
-fn install(dir: &Beneath, file: &File, object: &Object, lines: &Lines) -> io::Result<()> {
+fn install(dir: &RootedDir, file: &File, object: &Object, lines: &Lines) -> io::Result<()> {
     finish_file(file, object.size, MODE, object.modified_ns)?;
     // Ranges arrive in any order, so after a crash the size does not show whether the file is complete.
     if object.size > RANGE {

@@ -17,7 +17,7 @@ use super::listener::{ConnectionEvent, Connections, listen_and_accept};
 use super::thread::{News, NewsSender, Order};
 use super::{Gang, SharedStore, referral};
 use crate::edge::clock::Clock;
-use crate::edge::fs::rooted_dir::Beneath;
+use crate::edge::fs::rooted_dir::RootedDir;
 use crate::edge::net::gang::NoLink;
 use crate::edge::transfer::blocking::blocking;
 use crate::rules::gang::handshake::GangKey;
@@ -160,7 +160,7 @@ pub(super) async fn run(
 /// without it, they do not.
 async fn write_leaders_file(dir: PathBuf, incarnation: Incarnation) {
     let written = blocking(move || {
-        let dir = Beneath::create(&dir)?;
+        let dir = RootedDir::create(&dir)?;
         for name in dir.names(OWN)?.into_iter().filter(|name| name.starts_with(LEADERS_FILE)) {
             let _ = dir.remove_file(&format!("{OWN}/{name}"));
         }

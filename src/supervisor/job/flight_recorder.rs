@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::edge::fs::named_pipe;
-use crate::edge::fs::rooted_dir::Beneath;
+use crate::edge::fs::rooted_dir::RootedDir;
 use crate::edge::process::signals::thread_without_signals;
 use crate::rules::framework::flight_recorder::is_pipe;
 use crate::rules::text::safe_text::counted;
@@ -41,7 +41,7 @@ pub(in crate::supervisor) fn ask(directory: PathBuf) {
 }
 
 fn ask_all(directory: &Path) -> io::Result<usize> {
-    let names = Beneath::open(directory)?.names("")?;
+    let names = RootedDir::open(directory)?.names("")?;
     let pipes = names.into_iter().filter(|name| is_pipe(name)).take(MOST_PIPES);
     // A pipe without a reader belongs to an earlier run or to another node.
     Ok(pipes.filter(|name| named_pipe::write_line(&directory.join(name), "dump").is_ok()).count())

@@ -66,10 +66,10 @@ impl Liveness {
         }
         let first =
             || Sample { at: now, output, moved: sample.moved.clone(), threads: BTreeMap::new(), ..Sample::default() };
-        let pulse = sample.since(self.last.as_ref().unwrap_or(&first()));
+        let change = sample.since(self.last.as_ref().unwrap_or(&first()));
         self.cpu = self.last.as_ref().map(|last| sample.busy_percent(last));
         self.last = Some(sample);
-        Event::LivenessSampled(pulse)
+        Event::LivenessSampled(change)
     }
 
     /// The step in an attempt's last heartbeat, which may be newer than the last sample.

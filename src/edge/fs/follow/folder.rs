@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::edge::fs::follow::{Id, LOOK_BYTES, SLICE_BYTES, Seen, identity};
-use crate::edge::fs::rooted_dir::Beneath;
+use crate::edge::fs::rooted_dir::RootedDir;
 use crate::edge::fs::trusted_open;
 use crate::edge::fs::walk::walk;
 use crate::rules::checkpoint::listing::{Entry, Kind};
@@ -82,7 +82,7 @@ impl Folder {
         let listing = walk(&top)?;
         let is_first = self.looks == 0;
         self.looks += 1;
-        let (mut more, mut trouble, mut beneath) = (false, None, None);
+        let (mut more, mut trouble, mut rooted_dir) = (false, None, None);
         let mut buffer = Vec::new();
         let name = |path: &str| path.rsplit('/').next().is_some_and(self.is_wanted);
         for entry in listing.entries().iter().filter(|e| e.kind == Kind::File && name(&e.path)) {
@@ -101,12 +101,12 @@ impl Folder {
                 report(grown.passed_over, Seen::End);
                 grown.start_again();
             }
-            if beneath.is_none() {
-                beneath = Some(Beneath::open(&top)?);
+            if rooted_dir.is_none() {
+                rooted_dir = Some(RootedDir::open(&top)?);
             }
-            let Some(beneath) = &beneath else { continue };
+            let Some(rooted_dir) = &rooted_dir else { continue };
             buffer.resize(SLICE_BYTES, 0);
-            let read = grown.read_on(beneath, &entry.path, id, &mut buffer, report);
+            let read = grown.read_on(rooted_dir, &entry.path, id, &mut buffer, report);
             match read {
                 Ok(is_more) => more |= is_more,
                 // It was renamed or removed in the meantime; the next poll finds out.
@@ -155,13 +155,13 @@ impl Grown {
 
     fn read_on(
         &mut self,
-        beneath: &Beneath,
+        rooted_dir: &RootedDir,
         path: &str,
         id: Id,
         buffer: &mut [u8],
         mut report: impl FnMut(u64, Seen<'_>),
     ) -> io::Result<bool> {
-        let file = beneath.read_own_file(path)?;
+        let file = rooted_dir.read_own_file(path)?;
         if identity(&file.metadata()?) != id {
             return Ok(false);
         }

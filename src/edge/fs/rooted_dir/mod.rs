@@ -27,7 +27,7 @@ use crate::rules::store::names::FRESH;
 
 /// A directory that no operation leaves. Paths are relative to it, parts joined by `/`.
 #[derive(Debug)]
-pub struct Beneath {
+pub struct RootedDir {
     path: PathBuf,
     top: OwnedFd,
 }
@@ -40,22 +40,22 @@ const OWN: Mode = Mode::from_bits_truncate(0o600);
 
 const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
-impl Beneath {
+impl RootedDir {
     /// Opens the directory, through links of root and of trainit's own user if there are any. Errors: as open(2); `Other`
     /// for a link of another user.
-    pub fn open(path: &Path) -> io::Result<Beneath> {
+    pub fn open(path: &Path) -> io::Result<RootedDir> {
         let path = trusted_open::resolve(path)?;
         let top = trusted_open::reach(&path, OFlag::O_RDONLY)?.into();
-        Ok(Beneath { path, top })
+        Ok(RootedDir { path, top })
     }
 
     /// Creates it and its parents if needed, and opens it. Errors: ENOTDIR if it is something else, or a link without a
     /// target; as mkdir(2), open(2).
-    pub fn create(path: &Path) -> io::Result<Beneath> {
+    pub fn create(path: &Path) -> io::Result<RootedDir> {
         match trusted_open::create_directories(path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(Errno::ENOTDIR.into()),
             Err(error) => Err(error),
-            Ok(()) => Beneath::open(path),
+            Ok(()) => RootedDir::open(path),
         }
     }
 
@@ -70,7 +70,7 @@ impl Beneath {
         if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
     }
 
-    /// The same, but a file whose hard links another user could have made is refused. Errors: as [`Beneath::read_file`],
+    /// The same, but a file whose hard links another user could have made is refused. Errors: as [`RootedDir::read_file`],
     /// [`trusted_open::refuse_hard_link`].
     pub fn read_own_file(&self, path: &str) -> io::Result<File> {
         let file = self.read_file(path)?;
@@ -157,7 +157,7 @@ impl Beneath {
         })
     }
 
-    /// Replaces the path by a symbolic link, like [`Beneath::replace`].
+    /// Replaces the path by a symbolic link, like [`RootedDir::replace`].
     pub fn replace_link(&self, path: &str, target: &str) -> io::Result<()> {
         self.put(path, |fresh| self.link_symbolically(fresh, target))
     }
@@ -183,7 +183,7 @@ impl Beneath {
         Ok(linkat(old, name_of(from), new, name_of(to), AtFlags::empty())?)
     }
 
-    /// Like [`Beneath::link`] for a file anywhere; symbolic links in its path are followed.
+    /// Like [`RootedDir::link`] for a file anywhere; symbolic links in its path are followed.
     pub fn link_in(&self, from: &Path, to: &str) -> io::Result<()> {
         let new = self.directory(parent_of(to), true)?;
         Ok(linkat(AT_FDCWD, from, new, name_of(to), AtFlags::empty())?)
@@ -205,7 +205,7 @@ impl Beneath {
         self.place(from, to)?.sync_all()
     }
 
-    /// Like [`Beneath::rename`], but not durable, so that many renames are fast. Returns the new directory. Errors:
+    /// Like [`RootedDir::rename`], but not durable, so that many renames are fast. Returns the new directory. Errors:
     /// as rename(2).
     pub fn place(&self, from: &str, to: &str) -> io::Result<File> {
         let (old, new) = (self.directory(parent_of(from), false)?, self.directory(parent_of(to), true)?);
@@ -322,7 +322,7 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-impl Peek for Beneath {
+impl Peek for RootedDir {
     fn read(&self, path: &str, from: u64, length: usize) -> Option<Vec<u8>> {
         let file = self.read_file(path).ok()?;
         read_at(&file, from, length).ok()
@@ -334,23 +334,23 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    fn fixture() -> (tempfile::TempDir, Beneath) {
+    fn fixture() -> (tempfile::TempDir, RootedDir) {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let beneath = Beneath::open(dir.path()).expect("opens");
-        (dir, beneath)
+        let rooted_dir = RootedDir::open(dir.path()).expect("opens");
+        (dir, rooted_dir)
     }
 
     #[test]
     fn concurrent_replacements_of_one_file_all_succeed() {
-        let (dir, beneath) = fixture();
-        let put = || (0..50).try_for_each(|_| beneath.replace("a", b"whole", 0o644));
+        let (dir, rooted_dir) = fixture();
+        let put = || (0..50).try_for_each(|_| rooted_dir.replace("a", b"whole", 0o644));
         let all = std::thread::scope(|s| [s.spawn(put), s.spawn(put)].map(|t| t.join().expect("joins").is_ok()));
         assert_eq!((all, fs::read(dir.path().join("a")).ok()), ([true; 2], Some(b"whole".to_vec())));
     }
 
     #[test]
     fn a_tree_is_removed_although_files_are_still_added() {
-        let (dir, beneath) = fixture();
+        let (dir, rooted_dir) = fixture();
         for _ in 0..30 {
             let inside = dir.path().join("tree/inside");
             fs::create_dir_all(&inside).expect("mkdir");
@@ -358,7 +358,7 @@ mod tests {
             (0..100).for_each(|n| drop(comes(n)));
             let removed = std::thread::scope(|scope| {
                 scope.spawn(|| (100..150).try_for_each(|n| comes(n).map(drop)));
-                beneath.remove_tree("tree")
+                rooted_dir.remove_tree("tree")
             });
             assert_eq!(removed.map_err(|error| error.to_string()), Ok(()));
         }
@@ -366,33 +366,37 @@ mod tests {
 
     #[test]
     fn no_link_is_followed_on_the_way_or_at_the_end() {
-        let (dir, beneath) = fixture();
+        let (dir, rooted_dir) = fixture();
         let outside = tempfile::tempdir().expect("temporary directory");
         fs::write(outside.path().join("secret"), "s").expect("write");
         symlink(outside.path(), dir.path().join("way")).expect("symlink");
         symlink(outside.path().join("secret"), dir.path().join("end")).expect("symlink");
-        assert!(beneath.read_file("way/secret").is_err());
-        assert_eq!(beneath.look("way/secret").expect("looks"), None);
+        assert!(rooted_dir.read_file("way/secret").is_err());
+        assert_eq!(rooted_dir.look("way/secret").expect("looks"), None);
         let target = outside.path().join("secret").display().to_string();
-        assert_eq!(beneath.look("end").expect("looks").map(|entry| entry.kind), Some(Kind::Symlink(target)));
-        assert!(beneath.read_file("end").is_err());
-        assert!(beneath.create_file("way/new").is_err());
-        assert!(beneath.create_file("end").is_err());
-        assert!(beneath.rename("end", "way/x").is_err());
+        assert_eq!(rooted_dir.look("end").expect("looks").map(|entry| entry.kind), Some(Kind::Symlink(target)));
+        assert!(rooted_dir.read_file("end").is_err());
+        assert!(rooted_dir.create_file("way/new").is_err());
+        assert!(rooted_dir.create_file("end").is_err());
+        assert!(rooted_dir.rename("end", "way/x").is_err());
         for up in ["..", "../x", "new/../x"] {
-            assert!(beneath.create_file(up).is_err() && beneath.read_file(up).is_err() && beneath.look(up).is_err());
+            assert!(
+                rooted_dir.create_file(up).is_err()
+                    && rooted_dir.read_file(up).is_err()
+                    && rooted_dir.look(up).is_err()
+            );
         }
         fs::create_dir(outside.path().join("kept")).expect("mkdir");
-        let _ = beneath.remove_tree("way/kept");
+        let _ = rooted_dir.remove_tree("way/kept");
         assert_eq!(fs::read_dir(outside.path()).expect("reads").count(), 2);
     }
 
     #[test]
     fn a_replaced_file_is_complete_and_leaves_no_temporary_file() {
-        let (dir, beneath) = fixture();
-        beneath.replace("p", b"one", 0o644).expect("writes");
+        let (dir, rooted_dir) = fixture();
+        rooted_dir.replace("p", b"one", 0o644).expect("writes");
         fs::write(dir.path().join("p.trainit-new"), "left by a kill").expect("write");
-        beneath.replace("p", b"two", 0o644).expect("writes");
+        rooted_dir.replace("p", b"two", 0o644).expect("writes");
         assert_eq!(fs::read(dir.path().join("p")).expect("reads"), b"two");
         assert_eq!(fs::read_dir(dir.path()).expect("reads").count(), 1);
     }

@@ -12,7 +12,7 @@ pub use super::hostile::{key, path};
 use super::hostile::{links, shown};
 use super::names::{Attempt, CommitName, FRESH, Stamp};
 use crate::checkpoint::listing::{around, end_of, parent_of};
-use crate::checkpoint::{Habits, PartRecord};
+use crate::checkpoint::{PartRecord, SaveTiming};
 
 /// Usual permission bits of a directory.
 pub const ORDINARY: u32 = 0o755;
@@ -68,9 +68,6 @@ pub struct Manifest {
     /// the run kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gang_kept: Option<u64>,
-    /// Timing of earlier saves.
-    #[serde(default)]
-    pub habits: Habits,
     /// The checkpoint directory, absolute: a pointer may name a unit by its absolute path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub home: Option<String>,
@@ -92,6 +89,9 @@ pub struct Manifest {
     pub seq: u64,
     /// The training step, if known.
     pub step: Option<u64>,
+    /// Timing of earlier saves.
+    #[serde(default)]
+    pub timing: SaveTiming,
     /// Sum of the sizes.
     pub total_bytes: u64,
     /// What the framework loads, relative to the checkpoint directory; [`WHOLE`] for the directory itself.

@@ -32,7 +32,7 @@ pub(super) struct Watchdog {
 }
 
 /// A pending request to a file system.
-type Asked = Pin<Box<dyn Future<Output = ()>>>;
+type Check = Pin<Box<dyn Future<Output = ()>>>;
 
 impl Watchdog {
     pub(super) fn new(config: &Config, clock: Clock, is_pressed: &Rc<Cell<bool>>) -> Watchdog {
@@ -54,21 +54,22 @@ impl Watchdog {
         work: impl Future<Output = T>,
     ) -> Result<T, String> {
         let mut work = Box::pin(work);
-        let (mut asked, mut asked_at, mut is_logged): (Option<Asked>, Duration, bool) = (None, self.clock.now(), false);
+        let (mut check, mut checked_at, mut is_logged): (Option<Check>, Duration, bool) =
+            (None, self.clock.now(), false);
         loop {
             tokio::select! {
                 biased;
                 done = &mut work => return Ok(done),
-                () = answer(&mut asked) => { asked = None; }
+                () = answer(&mut check) => { check = None; }
                 () = tokio::time::sleep(PAUSE) => {
-                    if asked.is_none() {
-                        asked_at = self.clock.now();
-                        asked = Some(Box::pin(ask(self.dir.clone())));
+                    if check.is_none() {
+                        checked_at = self.clock.now();
+                        check = Some(Box::pin(check_directory(self.dir.clone())));
                     }
                 }
             }
             let now = self.clock.now();
-            let of_dir = if asked.is_some() { now.saturating_sub(asked_at) } else { Duration::ZERO };
+            let of_dir = if check.is_some() { now.saturating_sub(checked_at) } else { Duration::ZERO };
             let of_store = self.access.silence();
             let silence = of_store.max(of_dir);
             let (does, has) = self.names(of_dir >= of_store);
@@ -98,13 +99,13 @@ impl Watchdog {
     }
 }
 
-async fn ask(dir: PathBuf) {
+async fn check_directory(dir: PathBuf) {
     let _ = blocking(move || Ok(std::fs::symlink_metadata(&dir).is_ok())).await;
 }
 
-async fn answer(asked: &mut Option<Asked>) {
-    match asked {
-        Some(asked) => asked.await,
+async fn answer(check: &mut Option<Check>) {
+    match check {
+        Some(check) => check.await,
         None => pending().await,
     }
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::edge::fs::links as followed;
-use crate::edge::fs::rooted_dir::Beneath;
+use crate::edge::fs::rooted_dir::RootedDir;
 use crate::edge::transfer::blocking::blocking;
 use crate::rules::checkpoint::{Entry, Kind};
 use crate::supervisor::checkpoints::directory::disk::HARD_LINKS;
@@ -18,7 +18,7 @@ use crate::supervisor::checkpoints::failure::Stop;
 /// The path from which a file's bytes are read.
 #[derive(Debug, Clone)]
 pub(crate) enum Held {
-    /// Beneath the checkpoint directory: its hard link, or its own name.
+    /// RootedDir the checkpoint directory: its hard link, or its own name.
     Inside(String),
     /// The target of a symbolic link, if it has no hard link.
     Outside(PathBuf),
@@ -29,14 +29,14 @@ impl Held {
         entry.through.clone().map_or_else(|| Held::Inside(entry.path.clone()), Held::Outside)
     }
 
-    pub(crate) fn open(&self, dir: &Beneath) -> io::Result<File> {
+    pub(crate) fn open(&self, dir: &RootedDir) -> io::Result<File> {
         match self {
             Held::Inside(path) => dir.read_file(path),
             Held::Outside(real) => followed::open(real),
         }
     }
 
-    fn look(&self, dir: &Beneath) -> io::Result<Option<Entry>> {
+    fn look(&self, dir: &RootedDir) -> io::Result<Option<Entry>> {
         match self {
             Held::Inside(path) => dir.look(path),
             Held::Outside(real) => followed::look("", real),
@@ -51,7 +51,7 @@ pub(crate) struct HardLinks {
 }
 
 impl HardLinks {
-    pub(crate) fn remove(self, dir: &Beneath, within: &str) -> io::Result<()> {
+    pub(crate) fn remove(self, dir: &RootedDir, within: &str) -> io::Result<()> {
         self.under.map_or(Ok(()), |scratch| scratch.remove(dir))?;
         unlink(dir, within)
     }
@@ -62,12 +62,12 @@ impl HardLinks {
 }
 
 /// Removes the hard links of dead processes.
-pub(crate) fn unlink(dir: &Beneath, within: &str) -> io::Result<()> {
+pub(crate) fn unlink(dir: &RootedDir, within: &str) -> io::Result<()> {
     sweep(dir, within)?;
     dir.remove_empty(HARD_LINKS)
 }
 
-pub(crate) async fn link(dir: &Arc<Beneath>, within: &str, entries: &[&Entry]) -> io::Result<HardLinks> {
+pub(crate) async fn link(dir: &Arc<RootedDir>, within: &str, entries: &[&Entry]) -> io::Result<HardLinks> {
     let (dir, within) = (Arc::clone(dir), within.to_owned());
     let files = entries.iter().filter(|e| e.kind == Kind::File);
     let files: Vec<(String, Option<PathBuf>)> = files.map(|e| (e.path.clone(), e.through.clone())).collect();
@@ -95,7 +95,7 @@ pub(crate) async fn link(dir: &Arc<Beneath>, within: &str, entries: &[&Entry]) -
 /// Fails if a file differs from the walk, or if its change time differs from `since`: an in-place write may restore the
 /// modification time. Returns the present change times, nanoseconds since 1970.
 pub(crate) async fn unchanged(
-    dir: &Arc<Beneath>,
+    dir: &Arc<RootedDir>,
     entries: &[Entry],
     links: &HardLinks,
     since: Option<Vec<i64>>,

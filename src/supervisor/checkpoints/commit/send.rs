@@ -13,11 +13,11 @@ use bytes::Bytes;
 use futures_util::{TryStreamExt, stream};
 
 use crate::edge::clock::Clock;
-use crate::edge::fs::rooted_dir::{Beneath, forget, read_into};
+use crate::edge::fs::rooted_dir::{RootedDir, forget, read_into};
 use crate::edge::host::limits;
 use crate::edge::store::{PartSizes, Store, StoreError, Upload};
 use crate::edge::transfer::blocking::blocking;
-use crate::edge::transfer::threads::Lanes;
+use crate::edge::transfer::threads::TransferThreads;
 use crate::rules::checkpoint::listing::parent_of;
 use crate::rules::checkpoint::{Entry, Kind};
 use crate::rules::store::archive::{END, Load, Member};
@@ -35,12 +35,12 @@ const POLL: Duration = Duration::from_millis(50);
 /// The state that the files of one commit share while they are sent.
 pub(crate) struct Sending<'a> {
     pub(crate) store: &'a Arc<Store>,
-    pub(crate) dir: &'a Arc<Beneath>,
+    pub(crate) dir: &'a Arc<RootedDir>,
     /// The rate limit while the trainer runs.
     pub(crate) pace: Option<&'a Mutex<Pace>>,
     pub(crate) sizes: PartSizes,
     pub(crate) memory: Memory,
-    lanes: Lanes,
+    threads: TransferThreads,
     clock: Clock,
     /// Called with the number of bytes that were sent.
     report: &'a dyn Fn(u64),
@@ -51,7 +51,7 @@ pub(crate) struct Sending<'a> {
 impl<'a> Sending<'a> {
     /// For files of these lengths, within the free memory. With a rate limit the pieces are small.
     pub(crate) async fn begin(
-        (dir, store): (&'a Arc<Beneath>, &'a Arc<Store>),
+        (dir, store): (&'a Arc<RootedDir>, &'a Arc<Store>),
         pace: Option<&'a Mutex<Pace>>,
         lengths: impl Iterator<Item = u64>,
         report: &'a dyn Fn(u64),
@@ -61,13 +61,13 @@ impl<'a> Sending<'a> {
         let sizes = memory.fit(store.part_sizes());
         let sizes = if pace.is_some() { sizes.gently() } else { sizes };
         let puts: u64 = lengths.map(|length| sizes.puts_of(length)).sum();
-        let lanes = Lanes::open_several(sizes.at_once.min(puts as usize)).await;
+        let threads = TransferThreads::open_several(sizes.at_once.min(puts as usize)).await;
         let clock = Clock::start();
-        Sending { store, dir, pace, sizes, memory, lanes, clock, report, uncommitted }
+        Sending { store, dir, pace, sizes, memory, threads, clock, report, uncommitted }
     }
 
     pub(crate) async fn end(self) {
-        self.lanes.close().await;
+        self.threads.close().await;
     }
 
     pub(crate) async fn send(&self, entry: &Entry, from: Held, key: String) -> Result<Sent, Stop> {
@@ -197,13 +197,13 @@ impl<'a> Sending<'a> {
         self.carry(key, async move { store.put(&to, blocks, crc32c).await }).await
     }
 
-    /// Runs the upload on a lane, if there is one.
+    /// Runs the upload on a transfer thread, if there is one.
     async fn carry<T: Send + 'static>(
         &self,
         key: &str,
         put: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let put = self.lanes.carry(|_| async move { Ok(put.await) });
+        let put = self.threads.carry(|_| async move { Ok(put.await) });
         put.await.unwrap_or_else(|error| Err(self.store.useless("write", key, &error.to_string())))
     }
 

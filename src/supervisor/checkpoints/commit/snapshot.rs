@@ -289,7 +289,7 @@ impl Mirror {
             created_unix: clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
             parent: self.history.parent.as_ref().map(Stamp::to_string),
             gang_kept: self.retiring.hold.recorded(),
-            habits: plan.habits.clone(),
+            timing: plan.timing.clone(),
             home: self.config.home().into_os_string().into_string().ok(),
             total_bytes: files.iter().map(|item| item.size).sum(),
             files,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 
 use crate::edge::clock;
-use crate::edge::fs::rooted_dir::Beneath;
+use crate::edge::fs::rooted_dir::RootedDir;
 use crate::rules::checkpoint::listing::around;
 use crate::rules::store::names::hash16;
 
@@ -24,7 +24,7 @@ pub(crate) const RECORD_LIMIT: u64 = 512 << 20;
 const MOST_PLACES: u32 = 10_000;
 
 /// A free path `WITHIN/NAME-1`, `-2` and so on. Errors: as stat(2); AlreadyExists if there are too many.
-pub(crate) fn free_place(dir: &Beneath, within: &str, name: &str) -> io::Result<String> {
+pub(crate) fn free_place(dir: &RootedDir, within: &str, name: &str) -> io::Result<String> {
     let taken: Vec<String> = dir.names(within)?;
     let free = (1..MOST_PLACES).map(|n| format!("{name}-{n}")).find(|place| !taken.contains(place));
     free.map(|place| format!("{within}/{place}")).ok_or_else(|| io::ErrorKind::AlreadyExists.into())
@@ -32,7 +32,7 @@ pub(crate) fn free_place(dir: &Beneath, within: &str, name: &str) -> io::Result<
 
 /// Moves these paths to a place, and removes directories that become empty, because a framework may take one for the newest
 /// checkpoint. Absent paths are ignored. Errors: as rename(2).
-pub(crate) fn move_away<'a>(dir: &Beneath, paths: impl Iterator<Item = &'a String>, place: &str) -> io::Result<()> {
+pub(crate) fn move_away<'a>(dir: &RootedDir, paths: impl Iterator<Item = &'a String>, place: &str) -> io::Result<()> {
     let mut parents = BTreeSet::new();
     for path in paths {
         match dir.rename(path, &format!("{place}/{path}")) {
@@ -50,7 +50,7 @@ const KEPT: usize = 2;
 
 /// Removes all but the newest places in `within` whose names begin with `prefix`. `place` counts as the newest. Errors: as
 /// stat(2), unlink(2).
-pub(crate) fn keep_newest(dir: &Beneath, within: &str, prefix: &str, place: &str) -> io::Result<()> {
+pub(crate) fn keep_newest(dir: &RootedDir, within: &str, prefix: &str, place: &str) -> io::Result<()> {
     let mut places = Vec::new();
     for name in dir.names(within)?.into_iter().filter(|name| name.starts_with(prefix)) {
         let path = format!("{within}/{name}");

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::edge::clock::Clock;
 use crate::edge::fs::links::{self, Files};
-use crate::edge::fs::rooted_dir::Beneath;
+use crate::edge::fs::rooted_dir::RootedDir;
 use crate::edge::fs::walk;
 use crate::edge::host::limits;
 use crate::edge::process::open_files;
@@ -215,11 +215,11 @@ impl Watcher {
 /// Walks the directory, and calls `act` with the listing and a reader of its files.
 fn with_listing<T>(dir: &Path, options: &Options, act: impl FnOnce(&Listing, &dyn Peek) -> T) -> io::Result<T> {
     let listing = walked(dir, options)?;
-    let beneath = match Beneath::open(dir) {
+    let rooted_dir = match RootedDir::open(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         opened => Some(opened?),
     };
-    let files = beneath.as_ref().map(|beneath| Files { beneath, listing: &listing });
+    let files = rooted_dir.as_ref().map(|rooted_dir| Files { rooted_dir, listing: &listing });
     Ok(act(&listing, &files))
 }
 

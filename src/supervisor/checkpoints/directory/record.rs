@@ -9,7 +9,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::edge::fs::rooted_dir::Beneath;
+use crate::edge::fs::rooted_dir::RootedDir;
 use crate::rules::checkpoint::{Committed, Entry, Kind, Listing};
 use crate::rules::store::address::Address;
 use crate::rules::store::names::{Attempt, OWN, Stamp};
@@ -70,7 +70,7 @@ pub(crate) fn path(node: u32) -> String {
 
 /// The records of all nodes.
 pub(crate) fn written(dir: &Path) -> BTreeMap<String, Vec<u8>> {
-    let Ok(dir) = Beneath::open(dir) else { return BTreeMap::new() };
+    let Ok(dir) = RootedDir::open(dir) else { return BTreeMap::new() };
     let names = dir.names(OWN).unwrap_or_default().into_iter().filter(|name| name.starts_with(RECORD));
     let paths = names.map(|name| format!("{OWN}/{name}"));
     paths.map(|path| (path.clone(), dir.read(&path, RECORD_LIMIT).unwrap_or_default())).collect()
@@ -82,7 +82,7 @@ fn store_text(store: Option<&Address>) -> String {
 
 /// Reads the record, if it is of this store (`None`: no store). The device number of a file changes when its file system is
 /// mounted again; a file of which nothing else changed gets its entry from the listing.
-pub(crate) fn read(dir: &Beneath, store: Option<&Address>, node: u32, listing: &Listing) -> Option<Record> {
+pub(crate) fn read(dir: &RootedDir, store: Option<&Address>, node: u32, listing: &Listing) -> Option<Record> {
     let text = dir.read(&path(node), RECORD_LIMIT).ok()?;
     let text: Text = serde_json::from_slice(&text).ok().filter(|text: &Text| text.store == store_text(store))?;
     let mut committed = text.committed;
@@ -102,7 +102,7 @@ pub(crate) fn read(dir: &Beneath, store: Option<&Address>, node: u32, listing: &
 }
 
 /// Errors: as open(2), write(2), rename(2).
-pub(crate) fn write(dir: &Beneath, store: Option<&Address>, node: u32, record: Record) -> io::Result<()> {
+pub(crate) fn write(dir: &RootedDir, store: Option<&Address>, node: u32, record: Record) -> io::Result<()> {
     let text = Text {
         store: store_text(store),
         attempt: record.attempt.as_ref().map(Attempt::to_string),
@@ -115,18 +115,18 @@ pub(crate) fn write(dir: &Beneath, store: Option<&Address>, node: u32, record: R
 }
 
 /// Removes the record, and marks that the directory may mix two commits. Errors: as open(2), unlink(2).
-pub(crate) fn begin_restore(dir: &Beneath, node: u32) -> io::Result<()> {
+pub(crate) fn begin_restore(dir: &RootedDir, node: u32) -> io::Result<()> {
     dir.replace(RESTORING, b"", 0o644)?;
     dir.remove_file(&path(node))
 }
 
 /// The directory is complete again. Errors: as unlink(2).
-pub(crate) fn end_restore(dir: &Beneath) -> io::Result<()> {
+pub(crate) fn end_restore(dir: &RootedDir) -> io::Result<()> {
     dir.remove_file(RESTORING)
 }
 
 /// Whether a restore was interrupted or is running.
-pub(crate) fn is_half_restored(dir: &Beneath) -> bool {
+pub(crate) fn is_half_restored(dir: &RootedDir) -> bool {
     dir.look(RESTORING).is_ok_and(|mark| mark.is_some())
 }
 
@@ -140,7 +140,7 @@ mod tests {
         let place = tempfile::tempdir().expect("temporary directory");
         std::fs::write(place.path().join("w.bin"), "weights").expect("writes");
         std::os::unix::fs::symlink("w.bin", place.path().join("last")).expect("links");
-        let (dir, listing) = (Beneath::create(place.path()).expect("opens"), walk(place.path()).expect("walks"));
+        let (dir, listing) = (RootedDir::create(place.path()).expect("opens"), walk(place.path()).expect("walks"));
         let moved = |entry: &Entry| (entry.path.clone(), Entry { device: entry.device + 1, ..entry.clone() });
         let committed = Committed { entries: listing.entries().iter().map(moved).collect(), ..Committed::default() };
         let attempt = Attempt { number: 3, tag: None };

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 
 use crate::edge::clock::Clock;
-use crate::edge::fs::rooted_dir::{Beneath, touch};
+use crate::edge::fs::rooted_dir::{RootedDir, touch};
 use crate::edge::host::dmi;
 use crate::edge::transfer::blocking::blocking;
 use crate::supervisor::checkpoints::directory::disk::{LOCK, nonce};
@@ -40,7 +40,7 @@ pub(crate) struct ScratchDir {
 
 impl ScratchDir {
     /// Creates one. Errors: as mkdir(2), open(2).
-    pub(crate) fn take(dir: &Beneath, within: &str) -> io::Result<ScratchDir> {
+    pub(crate) fn take(dir: &RootedDir, within: &str) -> io::Result<ScratchDir> {
         let mut tries = 0;
         loop {
             tries += 1;
@@ -51,7 +51,7 @@ impl ScratchDir {
         }
     }
 
-    fn make(dir: &Beneath, within: &str) -> io::Result<ScratchDir> {
+    fn make(dir: &RootedDir, within: &str) -> io::Result<ScratchDir> {
         dir.create_directory(within)?;
         let path = format!("{within}/{}{}", mount(dir, within)?, nonce());
         let at = format!("{path}/lock");
@@ -72,13 +72,13 @@ impl ScratchDir {
     }
 
     /// [`ScratchDir::take`] on a thread for file work.
-    pub(crate) async fn begin(dir: &Arc<Beneath>, within: &'static str) -> io::Result<ScratchDir> {
+    pub(crate) async fn begin(dir: &Arc<RootedDir>, within: &'static str) -> io::Result<ScratchDir> {
         let dir = Arc::clone(dir);
         blocking(move || ScratchDir::take(&dir, within)).await
     }
 
     /// Removes it on a thread for file work. After a failure a later sweep removes it.
-    pub(crate) async fn give_up(self, dir: &Arc<Beneath>) {
+    pub(crate) async fn give_up(self, dir: &Arc<RootedDir>) {
         let dir = Arc::clone(dir);
         let _ = blocking(move || self.remove(&dir)).await;
     }
@@ -88,7 +88,7 @@ impl ScratchDir {
     }
 
     /// Errors: as unlink(2).
-    pub(crate) fn remove(self, dir: &Beneath) -> io::Result<()> {
+    pub(crate) fn remove(self, dir: &RootedDir) -> io::Result<()> {
         dir.remove_tree(&self.path)?;
         dir.remove_empty(&self.within)
     }
@@ -103,7 +103,7 @@ impl Drop for ScratchDir {
 }
 
 /// Removes the directories of dead processes. Errors: as unlink(2); the rest stays.
-pub(crate) fn sweep(dir: &Beneath, within: &str) -> io::Result<()> {
+pub(crate) fn sweep(dir: &RootedDir, within: &str) -> io::Result<()> {
     let names = dir.names(within)?;
     if names.is_empty() {
         return dir.remove_empty(within);
@@ -130,7 +130,7 @@ pub(crate) fn sweep(dir: &Beneath, within: &str) -> io::Result<()> {
 
 /// Waits for the lock to install files, and holds it until the file is dropped. `None`: locks are not supported, or the holder
 /// hangs; the caller then relies on its checks before and after.
-pub(crate) async fn turn(dir: &Arc<Beneath>) -> Option<File> {
+pub(crate) async fn turn(dir: &Arc<RootedDir>) -> Option<File> {
     let (dir, clock) = (Arc::clone(dir), Clock::start());
     let mut file = blocking(move || dir.lock_file(LOCK)).await.ok()?;
     loop {
@@ -145,13 +145,13 @@ pub(crate) async fn turn(dir: &Arc<Beneath>) -> Option<File> {
 }
 
 /// A name for this mount on this kernel, within which locks work on any file system.
-fn mount(dir: &Beneath, within: &str) -> io::Result<String> {
+fn mount(dir: &RootedDir, within: &str) -> io::Result<String> {
     let device = dir.look(within)?.ok_or(io::ErrorKind::NotFound)?.device;
     Ok(format!("{}-{device:x}-", dmi::boot_id().unwrap_or_else(nonce)))
 }
 
 /// The file system's time, nanoseconds since 1970. The clocks of machines may differ.
-pub(crate) fn now(dir: &Beneath) -> io::Result<i64> {
+pub(crate) fn now(dir: &RootedDir) -> io::Result<i64> {
     touch(&dir.lock_file(LOCK)?)?;
     Ok(dir.look(LOCK)?.ok_or(io::ErrorKind::NotFound)?.mtime_ns)
 }

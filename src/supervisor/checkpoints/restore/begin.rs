@@ -7,7 +7,7 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::edge::fs::rooted_dir::Beneath;
+use crate::edge::fs::rooted_dir::RootedDir;
 use crate::edge::transfer::blocking::blocking;
 use crate::rules::checkpoint::{Committed, Entry, State};
 use crate::supervisor::checkpoints::config::{Restore, Restoring, Role};
@@ -149,7 +149,7 @@ impl Mirror {
         let (store, node) = (self.recorded_store(), self.config.node);
         blocking(move || {
             let listing = walked(&dir, &options)?;
-            Ok(Beneath::open(&dir).ok().and_then(|dir| record::read(&dir, store.as_ref(), node, &listing)))
+            Ok(RootedDir::open(&dir).ok().and_then(|dir| record::read(&dir, store.as_ref(), node, &listing)))
         })
         .await
     }

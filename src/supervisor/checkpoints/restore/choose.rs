@@ -203,7 +203,7 @@ impl Mirror {
         let parts = manifest.parts();
         let entries: BTreeMap<String, Entry> = parts.iter().flat_map(|part| &part.files).filter_map(entry).collect();
         self.sender.known = known(manifest, &entries);
-        self.begin(Some(Committed { parts, entries, habits: manifest.habits.clone() })).await
+        self.begin(Some(Committed { parts, entries, timing: manifest.timing.clone() })).await
     }
 
     /// The error that no checkpoint to restore exists.

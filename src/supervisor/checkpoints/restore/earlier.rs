@@ -3,14 +3,14 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::edge::fs::rooted_dir::Beneath;
+use crate::edge::fs::rooted_dir::RootedDir;
 use crate::edge::transfer::blocking::blocking;
 use crate::rules::checkpoint::Kind;
 use crate::rules::store::manifest::{Manifest, Pointer};
 use crate::rules::store::plan;
 
 /// Writes them for a commit that is in place. Returns lines for the log. Errors: as open(2), rename(2).
-pub(crate) async fn put_names(dir: &Arc<Beneath>, manifest: &Manifest) -> io::Result<Vec<String>> {
+pub(crate) async fn put_names(dir: &Arc<RootedDir>, manifest: &Manifest) -> io::Result<Vec<String>> {
     let (dir, unit) = (Arc::clone(dir), manifest.unit.clone());
     let (pointers, copies) = (manifest.pointers.clone(), manifest.copies.clone());
     blocking(move || {
@@ -35,7 +35,7 @@ pub(crate) async fn put_names(dir: &Arc<Beneath>, manifest: &Manifest) -> io::Re
 }
 
 /// Copies the unit, which is one file, to another name.
-fn copy(dir: &Beneath, unit: &str, path: &str) -> io::Result<()> {
+fn copy(dir: &RootedDir, unit: &str, path: &str) -> io::Result<()> {
     let Some(unit) = dir.look(unit)?.filter(|unit| unit.kind == Kind::File) else { return Ok(()) };
     if dir.look(path)?.is_some() {
         return Ok(());

@@ -12,12 +12,12 @@ use std::sync::Arc;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::Semaphore;
 
-use crate::edge::fs::rooted_dir::{Beneath, finish_file, write_sparsely};
+use crate::edge::fs::rooted_dir::{RootedDir, finish_file, write_sparsely};
 use crate::edge::store::{Store, StoreError};
 use crate::edge::transfer::blocking::blocking;
 use crate::edge::transfer::buffer_pool::{Buffer, Pool};
 use crate::edge::transfer::ranges::{BLOCK, fetch_range};
-use crate::edge::transfer::threads::Lanes;
+use crate::edge::transfer::threads::TransferThreads;
 use crate::rules::store::archive::{RUN, runs};
 use crate::rules::store::manifest::{Item, hex, joined};
 use crate::supervisor::checkpoints::commit::memory::Memory;
@@ -40,14 +40,14 @@ struct Resources {
     pool: Pool,
     runs: Pool,
     /// For chunks of large files.
-    lanes: Lanes,
+    threads: TransferThreads,
 }
 
 /// The source and the destination of a fetch.
 #[derive(Clone, Copy)]
 pub(crate) struct Fetching<'a> {
     pub(crate) store: &'a Arc<Store>,
-    pub(crate) dir: &'a Arc<Beneath>,
+    pub(crate) dir: &'a Arc<RootedDir>,
     pub(crate) config: &'a Config,
     pub(crate) listeners: &'a Listeners,
 }
@@ -62,7 +62,7 @@ impl Fetching<'_> {
             turns_of_a_run: sizes.small_for_a_part().max((RUN / BLOCK) as u32).min(sizes.at_once as u32),
             pool: Pool::new(BLOCK),
             runs: Pool::new(RUN),
-            lanes: Lanes::open(wanted.iter().filter(|item| item.size > BLOCK).count()).await,
+            threads: TransferThreads::open(wanted.iter().filter(|item| item.size > BLOCK).count()).await,
         };
         let shared = &resources;
         let (archived, others): (Vec<&Item>, Vec<&Item>) = wanted.into_iter().partition(|f| f.offset.is_some());
@@ -78,7 +78,7 @@ impl Fetching<'_> {
             Ok(())
         });
         stream::iter(loads).buffer_unordered(sizes.at_once).try_collect::<()>().await?;
-        resources.lanes.close().await;
+        resources.threads.close().await;
         let dir = Arc::clone(self.dir);
         let flushed = blocking(move || dir.sync_all()).await;
         flushed.map_err(|error| Refusal::Fatal(self.config.unusable(&error)))
@@ -100,7 +100,7 @@ impl Fetching<'_> {
             let fetch = async |sparsely| {
                 let (store, file, key) = (Arc::clone(self.store), Arc::clone(file), item.key.clone());
                 let chunk = fetch_range(store, file, key, run.clone(), sparsely);
-                shared.lanes.carry(|_| chunk).await.map_err(local)
+                shared.threads.carry(|_| chunk).await.map_err(local)
             };
             let mut fetched = fetch(true).await?;
             // Without holes, because the first try has written bytes.
@@ -218,7 +218,7 @@ fn is_whole(item: &Item, bytes: &[u8]) -> bool {
     sums.are_of(item)
 }
 
-fn write_small(dir: &Beneath, to: &str, bytes: &[u8], item: &Item) -> io::Result<()> {
+fn write_small(dir: &RootedDir, to: &str, bytes: &[u8], item: &Item) -> io::Result<()> {
     let file = dir.create_file(to)?;
     write_sparsely(&file, 0, bytes)?;
     finish_file(&file, item.size, item.mode, item.mtime_ns)

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::edge::fault::Faults;
-use crate::edge::fs::rooted_dir::Beneath;
+use crate::edge::fs::rooted_dir::RootedDir;
 use crate::edge::fs::walk;
 use crate::edge::transfer::blocking::blocking;
 use crate::rules::checkpoint::listing::{around, is_below, join};
@@ -54,7 +54,7 @@ impl Mirror {
         let faults = &self.config.faults;
         let local = |error: io::Error| Refusal::Fatal(self.config.unusable(&error));
         let at = self.config.dir.clone();
-        let dir = blocking(move || Beneath::create(&at).map(Arc::new)).await.map_err(local)?;
+        let dir = blocking(move || RootedDir::create(&at).map(Arc::new)).await.map_err(local)?;
         faults.point(20);
         self.sweep(&dir).await;
         if self.config.options.follow && self.holds(manifest).await {
@@ -140,7 +140,7 @@ impl Mirror {
         to_move(listing, manifest, equal, &self.config.options.exclusions, !self.config.has_other_nodes)
     }
 
-    pub(crate) async fn check_space(&self, dir: &Arc<Beneath>, needed: u64) -> Result<(), Refusal> {
+    pub(crate) async fn check_space(&self, dir: &Arc<RootedDir>, needed: u64) -> Result<(), Refusal> {
         let place = Arc::clone(dir);
         let free = blocking(move || place.free_bytes()).await;
         let free = free.map_err(|error| Refusal::Fatal(self.config.unusable(&error)))?;
@@ -218,7 +218,7 @@ fn whole_directories(listing: &Listing, moved: &[&str], parents: &HashSet<&str>)
 }
 
 struct Install {
-    dir: Arc<Beneath>,
+    dir: Arc<RootedDir>,
     node: u32,
     attempt: String,
     moves: Vec<String>,
@@ -270,7 +270,7 @@ impl Install {
     }
 
     /// Whether the paths to move aside are the same files as in the listing.
-    fn is_as_seen(&self, dir: &Beneath) -> bool {
+    fn is_as_seen(&self, dir: &RootedDir) -> bool {
         self.moves.iter().all(|path| {
             let (now, then) = (dir.look(path), self.before.get(path));
             matches!((now, then), (Ok(Some(now)), Some(then)) if (now.inode, now.device) == (then.inode, then.device))
@@ -278,7 +278,7 @@ impl Install {
     }
 
     /// Moves the content of this temporary directory into place. A directory that does not exist yet is moved as one.
-    fn put(&self, dir: &Beneath, temporary: &str, within: &str, at: &mut String, free: &mut bool) -> io::Result<()> {
+    fn put(&self, dir: &RootedDir, temporary: &str, within: &str, at: &mut String, free: &mut bool) -> io::Result<()> {
         let source = |path: &str| join(temporary, path);
         for name in dir.names(&if within.is_empty() { temporary.to_owned() } else { source(within) })? {
             let path = join(within, &name);
@@ -297,7 +297,7 @@ impl Install {
         Ok(())
     }
 
-    fn put_others(&self, dir: &Beneath) -> io::Result<()> {
+    fn put_others(&self, dir: &RootedDir) -> io::Result<()> {
         for item in &self.others {
             match &item.target {
                 Some(target) if dir.look(&item.path)?.is_none() => dir.link_symbolically(&item.path, target)?,

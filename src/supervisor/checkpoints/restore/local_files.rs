@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::edge::fs::links;
-use crate::edge::fs::rooted_dir::{Beneath, forget, read_at, set_time};
+use crate::edge::fs::rooted_dir::{RootedDir, forget, read_at, set_time};
 use crate::edge::transfer::blocking::blocking;
 use crate::rules::checkpoint::{Kind, Listing};
 use crate::rules::store::manifest::{Item, ItemKind, Manifest};
@@ -19,7 +19,7 @@ const PART: u64 = 8 << 20;
 /// Paths of the manifest's files and links that the directory has unchanged: with equal size and checksum, or equal target.
 /// Errors: as open(2) of the directory.
 pub(crate) async fn equal_files(
-    dir: &Arc<Beneath>,
+    dir: &Arc<RootedDir>,
     manifest: &Manifest,
     listing: &Listing,
 ) -> io::Result<HashSet<String>> {
@@ -76,7 +76,7 @@ fn is_equal(file: &File, item: &Item) -> io::Result<bool> {
 
 /// Whether every file of the manifest is in the directory with its size. Files that were not fetched get the manifest's
 /// modification times, because frameworks may compare them; files of other users keep theirs. Errors: as stat(2).
-pub(crate) async fn settle(dir: &Arc<Beneath>, manifest: &Manifest, equal: &HashSet<String>) -> io::Result<bool> {
+pub(crate) async fn settle(dir: &Arc<RootedDir>, manifest: &Manifest, equal: &HashSet<String>) -> io::Result<bool> {
     let dir = Arc::clone(dir);
     let files: Vec<(Item, bool)> = manifest.regular().map(|item| (item.clone(), equal.contains(&item.path))).collect();
     blocking(move || {

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::edge::fs::rooted_dir::Beneath;
+use crate::edge::fs::rooted_dir::RootedDir;
 use crate::edge::transfer::blocking::blocking;
 use crate::rules::checkpoint::{Entry, Rollback, Writer};
 use crate::rules::store::manifest::Item;
@@ -92,7 +92,7 @@ impl Mirror {
     pub(crate) async fn mark_unfinished(&self, is_unfinished: bool) {
         let (dir, path) = (self.config.dir.clone(), self.unfinished());
         let marked = blocking(move || {
-            let dir = Beneath::create(&dir)?;
+            let dir = RootedDir::create(&dir)?;
             if is_unfinished { dir.replace(&path, b"", 0o644) } else { dir.remove_file(&path) }
         });
         let _ = tokio::time::timeout(AT_MOST, marked).await;
@@ -118,7 +118,7 @@ impl Mirror {
 }
 
 struct RollingBack {
-    dir: Arc<Beneath>,
+    dir: Arc<RootedDir>,
     rollback: Rollback,
     items: Vec<Item>,
     attempt: String,
