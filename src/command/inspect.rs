@@ -49,7 +49,7 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     };
     let discovery = discover();
     let unmet = options.gpus.demands.unmet(&discovery, env.get("CUDA_VISIBLE_DEVICES"));
-    let mut sources = preempt::pick(options.run.preemption, env, &dmi::local_facts)
+    let mut sources = preempt::sources_to_watch(options.run.preemption, env, &dmi::local_facts)
         .into_iter()
         .map(|(source, endpoint)| json!({ "source": source.name, "endpoint": endpoint }));
     let shared = options.keeping.shared_store(env);

@@ -11,7 +11,7 @@ use crate::rules::text::duration;
 
 /// Whether the replicas form a gang.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wish {
+pub enum GangMode {
     /// If the cluster allows it.
     Auto,
     /// Always; a cluster that does not allow it is a mistake.
@@ -24,7 +24,7 @@ pub enum Wish {
 #[derive(Debug, Clone)]
 pub struct GangSettings {
     /// Whether to form a gang.
-    pub wish: Wish,
+    pub gang: GangMode,
     /// The leader's port, instead of the one derived from the cluster.
     pub port: Option<u16>,
     /// The file with the shared secret.
@@ -57,7 +57,9 @@ pub fn read(reader: &mut Reader<'_>) -> GangSettings {
         ..default
     };
     GangSettings {
-        wish: reader.choice("gang", &[("auto", Wish::Auto), ("on", Wish::On), ("off", Wish::Off)]).unwrap_or(Wish::Off),
+        gang: reader
+            .choice("gang", &[("auto", GangMode::Auto), ("on", GangMode::On), ("off", GangMode::Off)])
+            .unwrap_or(GangMode::Off),
         port: reader.parse("gang-port", port),
         token_file: reader.path("gang-token-file"),
         on_notice: reader

@@ -15,7 +15,7 @@ use crate::rules::gang::member::Event as MemberEvent;
 use crate::rules::job::{Action, Event, Machine, Mirrored, Outcome, Timer, Uptime};
 use crate::rules::process::program::not_found::without_values;
 use crate::rules::process::signal::Signal;
-use crate::rules::status::html::Scene;
+use crate::rules::status::html::RunView;
 use crate::supervisor::Job;
 use crate::supervisor::background::Background;
 use crate::supervisor::gang::GangMember;
@@ -154,13 +154,13 @@ impl Supervisor {
     }
 
     /// The facts of this moment.
-    pub(super) fn scene(&self) -> Scene {
-        self.performer.status.scene(self.now(), &self.command, &self.machine, &self.performer)
+    pub(super) fn view(&self) -> RunView {
+        self.performer.status.view(self.now(), &self.command, &self.machine, &self.performer)
     }
 
     fn write_report(&self) {
         if let Some(report) = &self.performer.report {
-            report.write(self.scene());
+            report.write(self.view());
         }
     }
 
@@ -224,7 +224,7 @@ impl Supervisor {
             self.reap();
         }
         self.queue.extend(self.performer.start_held(now, is_stopping));
-        self.queue.extend(self.performer.is_heard_out(self.now(), waits));
+        self.queue.extend(self.performer.after_output(self.now(), waits));
         self.queue.extend(self.performer.background.events());
     }
 

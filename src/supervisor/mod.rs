@@ -29,7 +29,7 @@ use crate::rules::job::{ChildFacts, Outcome, Policy};
 use crate::rules::metric::ledger::Ledger;
 use crate::rules::process::env::{Changes, Env};
 use crate::rules::process::signal::Signal;
-use crate::rules::status::html::Scene;
+use crate::rules::status::html::RunView;
 use crate::rules::status::sibling::Kept;
 use crate::telemetry::log;
 use background::Background;
@@ -110,7 +110,7 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
                  container's first process (ENTRYPOINT)"
             );
         }
-        if !descendants::shows_us() {
+        if !descendants::shows_own_namespace() {
             tracing::warn!(
                 "there is no /proc of this PID namespace: a process that leaves the command's process group (setsid, a \
                  daemon) is not seen and may outlive the job; mount /proc, or make trainit PID 1"
@@ -129,16 +129,16 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
     let gang = job.gang.take().map(|gang| GangMember::start(gang, clock)).transpose()?;
     let mut supervisor = Supervisor::new(job, background, collectors, gang, history.clone(), clock, signals);
     let outcome = supervisor.live();
-    let scene = supervisor.performer.report.is_some().then(|| supervisor.scene());
+    let view = supervisor.performer.report.is_some().then(|| supervisor.view());
     let mut performer = supervisor.performer;
     let gang = performer.gang.as_mut().map(GangMember::end);
     let peak_memory_bytes = performer.memory.peak();
     let xids = performer.gpus.state().map(|state| state.xids);
     let metrics = performer.collectors.take().map(Collectors::finish).unwrap_or_default();
     let takes_others_along = spawn::own_pid() == 1 && performer.has_inherited();
-    if let (Some(report), Some(scene)) = (performer.report.take(), scene) {
+    if let (Some(report), Some(view)) = (performer.report.take(), view) {
         let verdict = Some((outcome.reason.word(), outcome.detail.clone()));
-        report.finish(Scene { verdict, ..scene });
+        report.finish(RunView { verdict, ..view });
     }
     let goodput = history.totals(clock.now());
     Ok(Ended { outcome, peak_memory_bytes, metrics, xids, gang, takes_others_along, goodput })

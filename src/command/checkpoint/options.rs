@@ -113,7 +113,7 @@ impl Keeping {
         let Keeping { checkpoints: mut settings, places, .. } = self;
         settings.options = with_world_size(settings.options, resolved);
         let node_rank = resolved.spec.reading.node_rank;
-        let by = match resolved.spec.beside_the_first() {
+        let by = match resolved.spec.later_local_rank() {
             Some(_) => Some(KEPT_BY),
             None => is_below_the_keeper(&settings, &places, &resolved.spec, env).then_some(KEPT_ABOVE),
         };
@@ -148,7 +148,7 @@ impl Keeping {
     /// The checkpoints of this node; `None` if it keeps none. Only the first of several trainits on a node commits, and
     /// copies the model.
     pub(in crate::command) fn of_node(mut self, resolved: &Resolved, env: &Env) -> Option<Keep> {
-        let (node_rank, local_rank) = (resolved.spec.reading.node_rank, resolved.spec.beside_the_first());
+        let (node_rank, local_rank) = (resolved.spec.reading.node_rank, resolved.spec.later_local_rank());
         self.checkpoints.options = with_world_size(self.checkpoints.options, resolved);
         let is_below = is_below_the_keeper(&self.checkpoints, &self.places, &resolved.spec, env);
         let is_first = local_rank.is_none() && !is_below;

@@ -15,7 +15,7 @@ use crate::rules::gang::leader::OnNotice;
 use crate::rules::gang::place::{Place, place};
 use crate::rules::job::Policy;
 use crate::rules::process::env::Env;
-use crate::settings::gang::{GangSettings, Wish};
+use crate::settings::gang::{GangMode, GangSettings};
 use crate::supervisor::gang::{Gang, KeySource, SharedStore};
 
 /// The variable with the secret. There is no flag, because every process of the machine can read a command line.
@@ -25,12 +25,12 @@ const TOKEN_BYTES: usize = 4096;
 
 /// The place in the gang; `None`: no gang forms. Errors: why a required gang cannot form.
 pub(in crate::command) fn placed(settings: &GangSettings, resolved: &Resolved) -> Result<Option<Place>, ClusterError> {
-    if settings.wish == Wish::Off {
+    if settings.gang == GangMode::Off {
         return Ok(None);
     }
     match place(&resolved.spec, settings.port) {
         Ok(place) => Ok(Some(place)),
-        Err(why) if settings.wish == Wish::On => {
+        Err(why) if settings.gang == GangMode::On => {
             let message = format!("no gang can form: {why}; leave it out, or give auto");
             Err(ClusterError::new("gang", "--gang on", message))
         }
@@ -41,8 +41,8 @@ pub(in crate::command) fn placed(settings: &GangSettings, resolved: &Resolved) -
 /// Logs why no gang forms, where the user asked for one or may expect one.
 pub(in crate::command) fn report_none(settings: &GangSettings, resolved: &Resolved, restarts: u32) {
     match place(&resolved.spec, settings.port) {
-        Err(why) if settings.wish == Wish::Auto => tracing::info!("no gang forms: {why}"),
-        Ok(place) if settings.wish == Wish::Off && restarts > 0 => tracing::info!(
+        Err(why) if settings.gang == GangMode::Auto => tracing::info!("no gang forms: {why}"),
+        Ok(place) if settings.gang == GangMode::Off && restarts > 0 => tracing::info!(
             "--gang is off, so each of the {} replicas restarts alone; with TRAINIT_GANG=auto on all of them they stop and start \
              together",
             place.roster.len()
@@ -61,7 +61,7 @@ pub(in crate::command) fn seen(
 ) -> Value {
     let Some(place) = placed else {
         let why = match place(&resolved.spec, settings.port) {
-            _ if settings.wish == Wish::Off => "--gang is off",
+            _ if settings.gang == GangMode::Off => "--gang is off",
             Err(why) => why,
             Ok(_) => "",
         };

@@ -181,7 +181,7 @@ fn request_orphan_signal(settings: &RunSettings) {
 
 /// The preemption sources to watch; `None` if there are none.
 fn preemption_watch(settings: &RunSettings, env: &Env) -> Option<PreemptionWatch> {
-    let sources = preempt::pick(settings.preemption, env, &dmi::local_facts);
+    let sources = preempt::sources_to_watch(settings.preemption, env, &dmi::local_facts);
     let watches = sources.into_iter().flat_map(|(source, endpoint)| {
         (source.watches)(&settings.leads, env).into_iter().map(move |watch| (watch, endpoint.clone()))
     });

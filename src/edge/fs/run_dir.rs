@@ -78,7 +78,7 @@ impl RunDir {
 
     /// Creates it again if it was removed, for example by a trainer that clears `/dev/shm`. Names and published files stay the
     /// same, because the trainer's variables contain them. Returns whether it did.
-    pub fn mend(&mut self) -> bool {
+    pub fn recreate_if_missing(&mut self) -> bool {
         let is_gone = fs::symlink_metadata(&self.path).is_err_and(|error| error.kind() == ErrorKind::NotFound);
         if !is_gone || DirBuilder::new().mode(0o755).create(&self.path).is_err() {
             return false;
@@ -351,15 +351,15 @@ mod tests {
         let mut dir = RunDir::hold(path.clone()).expect("a lock");
         let heartbeat = dir.heartbeat();
         dir.publish(KEPT, "mine").expect("room");
-        assert!(!dir.mend(), "nothing is missing");
+        assert!(!dir.recreate_if_missing(), "nothing is missing");
         fs::remove_dir_all(&path).expect("it goes");
-        assert!(dir.mend());
+        assert!(dir.recreate_if_missing());
         fs::write(&heartbeat, "").expect("the trainer may beat");
         assert_eq!(fs::read_to_string(dir.path(KEPT)).expect("it is there"), "mine");
         assert!(open(&path).and_then(|found| lock(&found)).is_err(), "in use");
         fs::remove_dir_all(&path).expect("it goes");
         std::os::unix::fs::symlink(place.path(), &path).expect("a link");
-        assert!(!dir.mend());
+        assert!(!dir.recreate_if_missing());
         assert!(!place.path().join(KEPT).exists());
         fs::remove_file(&path).expect("it goes");
     }

@@ -52,27 +52,27 @@ where
         Ok(listener) => listener,
         Err(error) => return error,
     };
-    let crowd = Crowd::default();
+    let open_connections = OpenConnections::default();
     let mut open = FuturesUnordered::new();
     loop {
         tokio::select! {
             stream = next(&listener), if open.len() <= CONNECTIONS => {
-                open.push(timeout(TIMEOUT, talk(stream, &show, &crowd)));
+                open.push(timeout(TIMEOUT, serve_connection(stream, &show, &open_connections)));
             }
             Some(_) = open.next(), if !open.is_empty() => {}
         }
-        crowd.is(open.len() > CONNECTIONS);
+        open_connections.is(open.len() > CONNECTIONS);
     }
 }
 
 /// Whether there are too many connections, and the queue of those without a request, the oldest first.
 #[derive(Default)]
-struct Crowd {
+struct OpenConnections {
     is_too_large: AtomicBool,
     turns: Notify,
 }
 
-impl Crowd {
+impl OpenConnections {
     fn is(&self, too_large: bool) {
         if !self.is_too_large.swap(too_large, Ordering::Relaxed) && too_large {
             self.turns.notify_one();
@@ -104,7 +104,7 @@ async fn next(listener: &tokio::net::TcpListener) -> TcpStream {
     }
 }
 
-async fn talk<S, F>(stream: TcpStream, show: &S, crowd: &Crowd)
+async fn serve_connection<S, F>(stream: TcpStream, show: &S, open_connections: &OpenConnections)
 where
     S: Fn(Page) -> F,
     F: Future<Output = Option<Shown>>,
@@ -121,7 +121,7 @@ where
     // A client that hangs up needs no answer, and one with a bad request has received 400.
     tokio::select! {
         _ = http.serve_connection(TokioIo::new(stream), service) => {}
-        () = crowd.makes_room(&has_asked) => {}
+        () = open_connections.makes_room(&has_asked) => {}
     }
 }
 

@@ -58,7 +58,7 @@ pub struct Moment {
 impl Moment {
     /// The present moment; `None` without a usable /proc.
     pub fn now() -> Option<Moment> {
-        shows_us().then_some(())?;
+        shows_own_namespace().then_some(())?;
         // The last word of /proc/loadavg (proc_loadavg(5)). The time is read second, so that a process with an id from in
         // between counts as younger.
         let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
@@ -205,13 +205,13 @@ fn close_gaps(seen: &mut Vec<(Descendant, bool)>) {
 
 /// Scans /proc: each process, and whether it is a zombie.
 fn scan() -> Option<Vec<(Descendant, bool)>> {
-    shows_us().then_some(())?;
+    shows_own_namespace().then_some(())?;
     let pids = proc_listing::ids("/proc")?;
     Some(pids.into_iter().filter_map(read).collect())
 }
 
 /// Whether /proc exists and shows our own PID namespace.
-pub fn shows_us() -> bool {
+pub fn shows_own_namespace() -> bool {
     fs::read_link("/proc/self")
         .is_ok_and(|seen_as| seen_as.to_str().and_then(|pid| pid.parse().ok()) == Some(own_pid()))
 }

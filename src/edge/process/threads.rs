@@ -7,9 +7,9 @@ use std::fs;
 use crate::edge::process::proc_listing;
 use crate::rules::text::safe_text::counted;
 
-/// The activity of one process so far.
+/// What one process has done so far.
 #[derive(Debug, Default)]
-pub struct Vitals {
+pub struct ProcessCounters {
     /// By thread: nanoseconds of running or being runnable.
     pub busy_ns: Vec<(i32, u64)>,
     /// Bytes through read(2), write(2) and similar calls.
@@ -23,13 +23,13 @@ const MOST_THREADS: usize = 512;
 /// Frames of the kernel's stack in the line.
 const MOST_FRAMES: usize = 6;
 
-/// The vitals of a process.
-pub fn vitals(pid: i32) -> Vitals {
+/// What a process has done so far.
+pub fn counters(pid: i32) -> ProcessCounters {
     let busy_ns = threads(pid).filter_map(|tid| Some((tid, busy_ns(pid, tid)?))).collect();
     let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
     let number = |name: &str| io.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
     let moved_bytes = number("rchar:").unwrap_or(0) + number("wchar:").unwrap_or(0);
-    Vitals { busy_ns, moved_bytes, is_stopped: matches!(state(pid, pid), 'T' | 't') }
+    ProcessCounters { busy_ns, moved_bytes, is_stopped: matches!(state(pid, pid), 'T' | 't') }
 }
 
 /// The state of a process's main thread, and the kernel function in which it waits.
@@ -113,8 +113,8 @@ mod tests {
     #[test]
     fn the_activity_and_the_wait_of_our_own_threads_are_read() {
         let own = crate::edge::process::spawn::own_pid();
-        let vitals = vitals(own);
-        assert!(!vitals.busy_ns.is_empty() && vitals.moved_bytes > 0 && !vitals.is_stopped, "{vitals:?}");
+        let counted = counters(own);
+        assert!(!counted.busy_ns.is_empty() && counted.moved_bytes > 0 && !counted.is_stopped, "{counted:?}");
         assert!(stacks(own).starts_with(&format!("pid {own} (")), "{}", stacks(own));
         assert!(stacks(i32::MAX).ends_with("gone"));
         assert!("RSD".contains(activity(own).0) && activity(i32::MAX) == ('X', "?".to_owned()));

@@ -25,7 +25,7 @@ pub(super) const OF_A_BUCKET: PartSizes = PartSizes { whole: 64 << 20, part: 32 
 
 impl PartSizes {
     /// Smaller pieces, for a commit that must not disturb the trainer.
-    pub fn gently(self) -> PartSizes {
+    pub fn for_background(self) -> PartSizes {
         PartSizes { whole: self.whole.min(BLOCK), part: self.part.min(BLOCK), at_once: self.at_once.min(4), ..self }
     }
 

@@ -48,7 +48,7 @@ pub fn runtime(files: bool) -> io::Result<Runtime> {
     });
     let runtime = builder.build()?;
     if files {
-        two_at_once()?;
+        check_two_threads()?;
         runtime.block_on(blocking(|| Ok(())))?;
     }
     Ok(runtime)
@@ -56,7 +56,7 @@ pub fn runtime(files: bool) -> io::Result<Runtime> {
 
 /// Checks that the system grants two threads: one for the runtime, and one that another process may take meanwhile.
 /// Waits for the end of the test threads, because they count towards the limit until then.
-fn two_at_once() -> io::Result<()> {
+fn check_two_threads() -> io::Result<()> {
     let mask = signals::block_all();
     let tried = signals::in_time("files", TIMEOUT, || {
         let other = signals::in_time("files", TIMEOUT, || Ok(spawn::own_thread()))?;

@@ -69,7 +69,7 @@ impl TransferThreads {
     /// Runs the task on the next thread with `true`: there it may wait for a file, which delays only tasks of the same
     /// thread. Without threads it runs on the caller's thread with `false`. If the future is dropped, the task ends at its
     /// next await. Errors: those of the task.
-    pub(crate) async fn carry<T, F>(&self, work: impl FnOnce(bool) -> F) -> io::Result<T>
+    pub(crate) async fn run<T, F>(&self, work: impl FnOnce(bool) -> F) -> io::Result<T>
     where
         T: Send + 'static,
         F: Future<Output = io::Result<T>> + Send + 'static,
@@ -139,7 +139,7 @@ mod tests {
     async fn a_task_that_waits_for_a_file_does_not_delay_the_caller() {
         let threads = TransferThreads::open(1).await;
         let (release, is_released) = channel();
-        let waits = threads.carry(|may_wait| async move {
+        let waits = threads.run(|may_wait| async move {
             is_released.recv().map_err(io::Error::other)?;
             Ok((may_wait, own()))
         });
@@ -155,7 +155,7 @@ mod tests {
         let threads = TransferThreads::open(1).await;
         let held = Arc::new(());
         let holds = Arc::clone(&held);
-        let never = threads.carry(|_| async move {
+        let never = threads.run(|_| async move {
             let _holds = holds;
             pending::<io::Result<()>>().await
         });
@@ -167,14 +167,14 @@ mod tests {
     #[tokio::test]
     async fn without_a_lane_the_task_runs_on_the_callers_thread_and_must_not_wait() {
         let none = TransferThreads { threads: Vec::new(), next: AtomicUsize::new(0) };
-        let done = none.carry(async |may_wait| Ok((may_wait, own()))).await;
+        let done = none.run(async |may_wait| Ok((may_wait, own()))).await;
         assert_eq!(done.expect("is done"), (false, own()));
     }
 
     #[tokio::test]
     async fn the_error_of_a_task_is_returned() {
         let threads = TransferThreads::open(1).await;
-        let failed = threads.carry(async |_| Err::<(), _>(io::ErrorKind::StorageFull.into())).await;
+        let failed = threads.run(async |_| Err::<(), _>(io::ErrorKind::StorageFull.into())).await;
         assert_eq!(failed.expect_err("fails").kind(), io::ErrorKind::StorageFull);
         threads.close().await;
     }

@@ -49,7 +49,7 @@ impl Tracker {
             UnitState::Complete if root.is_unprovable() && facts.writer == Writer::Killed => {
                 let is_late = |entry: &&&Entry| {
                     let is_fresh = entry.kind != Kind::Directory && self.history.is_fresh(entry);
-                    is_fresh && self.stillness(facts, entry) < self.wait(facts)
+                    is_fresh && self.unchanged_time(facts, entry) < self.wait(facts)
                 };
                 let late = newest.members.iter().find(is_late)?;
                 let is_whole = self.is_one_whole(facts, &newest.members);
@@ -115,7 +115,7 @@ impl Tracker {
         let fresh: Vec<&Entry> = fresh.collect();
         let is_proven = self.is_one_whole(facts, &fresh);
         let why = |entry: &Entry| {
-            let is_late = |limit: Duration| facts.writer == Writer::Killed && self.stillness(facts, entry) < limit;
+            let is_late = |limit: Duration| facts.writer == Writer::Killed && self.unchanged_time(facts, entry) < limit;
             let is_over = self.last().is_some_and(|last| last.entries.contains_key(&entry.path));
             match self.history.whole(facts.scan.peek, entry) {
                 Err(why) => Some(why),
@@ -135,7 +135,7 @@ impl Tracker {
 
     /// How long a file was unchanged before the death. At a start no look saw it change, so its time is compared with
     /// that of the youngest file that changed since the last commit.
-    fn stillness(&self, facts: &Facts, entry: &Entry) -> Duration {
+    fn unchanged_time(&self, facts: &Facts, entry: &Entry) -> Duration {
         if !self.history.is_unchanged_since_start(entry) {
             return self.still(facts, entry);
         }

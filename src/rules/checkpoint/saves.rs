@@ -64,7 +64,7 @@ impl Saves {
     }
 
     /// Adds the timing of the committed save of these files to `timing`.
-    pub(super) fn learn(&self, timing: &mut SaveTiming, files: &[&Entry]) {
+    pub(super) fn add_timing(&self, timing: &mut SaveTiming, files: &[&Entry]) {
         timing.longest_pause = timing.longest_pause.max(Some(self.longest.min(LONGEST_WAIT)));
         let changed: Vec<&&Entry> = files.iter().filter(|entry| self.paths.contains(&entry.path)).collect();
         if changed.len() > 1 {

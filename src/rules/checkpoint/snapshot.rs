@@ -176,7 +176,7 @@ impl Tracker {
         let resume = self.resume_of(facts, parts, &planned);
         let mut timing = last.map(|last| last.timing.clone()).unwrap_or_default();
         if let Some(part) = ready().find(|part| part.is_settled_only()) {
-            self.saves.learn(&mut timing, &part.files);
+            self.saves.add_timing(&mut timing, &part.files);
         }
         Some(Plan {
             parts: planned,

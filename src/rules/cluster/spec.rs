@@ -231,7 +231,7 @@ pub enum Nproc {
 impl ClusterSpec {
     /// The local rank, if this is one of several trainits on a node and not the first. The first one does everything
     /// that happens once for each node: checkpoints, the model, reports.
-    pub fn beside_the_first(&self) -> Option<u32> {
+    pub fn later_local_rank(&self) -> Option<u32> {
         self.reading.process.as_ref().map(|process| process.local_rank).filter(|local_rank| *local_rank > 0)
     }
 }

@@ -105,7 +105,7 @@ pub fn unusable(choice: Choice, env: &Env) -> impl Iterator<Item = (&'static str
 }
 
 /// The sources to watch and their endpoints. If a name is [`unusable`], no other endpoint is used instead.
-pub fn pick(choice: Choice, env: &Env, facts: &dyn Fn() -> LocalFacts) -> Vec<(&'static Source, String)> {
+pub fn sources_to_watch(choice: Choice, env: &Env, facts: &dyn Fn() -> LocalFacts) -> Vec<(&'static Source, String)> {
     let with_endpoint = |source: &'static Source| {
         let at = source.named(env).map_or_else(|| Ok((source.default_endpoint)(env)), |(_, at)| at);
         Some((source, at.ok()?))
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     fn picked_with(choice: Choice, env: &[(&str, &str)], facts: &LocalFacts) -> Vec<String> {
-        let picked = pick(choice, &Env::from_pairs(env.iter().copied()), &|| facts.clone());
+        let picked = sources_to_watch(choice, &Env::from_pairs(env.iter().copied()), &|| facts.clone());
         picked.iter().map(|(source, at)| format!("{} {at}", source.name)).collect()
     }
 

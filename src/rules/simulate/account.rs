@@ -76,7 +76,7 @@ pub struct Account {
 
 impl Account {
     /// The time since the last entry belongs to this cause.
-    pub fn book(&mut self, now: Duration, cause: Cause) {
+    pub fn record(&mut self, now: Duration, cause: Cause) {
         *self.seconds.of(cause) += now.saturating_sub(self.since).as_secs_f64();
         self.since = now;
     }

@@ -89,7 +89,7 @@ mod tests {
     use crate::cluster::parse::input::Input;
     use crate::cluster::spec::{ClusterOptions, ClusterSpec, Explicit, Role};
     use crate::gang::seat::Seat;
-    use crate::preempt::{Choice, LocalFacts, pick};
+    use crate::preempt::{Choice, LocalFacts, sources_to_watch};
     use crate::simulate::{platforms, seats};
 
     fn job(platform: &Simulated, workers: u32) -> Job {
@@ -171,7 +171,7 @@ mod tests {
         for (name, _) in &own[..own.len() - 1] {
             assert_eq!(env.get(name), None, "{name}");
         }
-        let picked = pick(Choice::Auto, &env, &LocalFacts::default);
+        let picked = sources_to_watch(Choice::Auto, &env, &LocalFacts::default);
         let picked: Vec<_> = picked.iter().map(|(source, at)| format!("{} {at}", source.name)).collect();
         assert_eq!(picked, ["gce 127.0.0.1:4000"]);
     }

@@ -188,7 +188,7 @@ mod tests {
     fn each_clouds_reader_reports_the_end_and_nothing_before_it_is_announced() {
         let env = Env::default();
         for cloud in crate::simulate::CLOUDS {
-            let picked = preempt::pick(Choice::Named(cloud), &env, &LocalFacts::default);
+            let picked = preempt::sources_to_watch(Choice::Named(cloud), &env, &LocalFacts::default);
             let mut watches = (picked[0].0.watches)(&Leads::default(), &env);
             for watch in &mut watches {
                 assert_eq!(news(cloud, watch.as_mut(), State::default()), [], "{cloud}");

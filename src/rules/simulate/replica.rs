@@ -59,7 +59,7 @@ impl Replica {
             _ if is_repeated => Cause::Repeated,
             _ => Cause::Training,
         };
-        self.account.book(now, cause);
+        self.account.record(now, cause);
         self.phase = Phase::Up { last_step: Some(step) };
         self.repeated_steps += u64::from(is_repeated);
         self.step = self.step.max(Some(step));
@@ -67,25 +67,25 @@ impl Replica {
     }
 
     /// Books the time since the last step or start of this life.
-    pub(super) fn book_life(&mut self, now: Duration) {
+    pub(super) fn record_life(&mut self, now: Duration) {
         let cause = match self.phase {
             _ if self.frozen_until.is_some() => Cause::Stopped,
             Phase::Up { last_step: None } => Cause::Start,
             Phase::Up { .. } => Cause::Training,
             _ => Cause::Waiting,
         };
-        self.account.book(now, cause);
+        self.account.record(now, cause);
     }
 
     pub(super) fn thaw(&mut self, now: Duration) {
-        self.account.book(now, Cause::Stopped);
+        self.account.record(now, Cause::Stopped);
         self.frozen_until = None;
     }
 
     /// Whether the platform has ended it.
     pub(super) fn ended(&mut self, now: Duration, code: u8, verdict: Option<Value>) -> bool {
         let cause = if self.phase == (Phase::Up { last_step: None }) { Cause::Start } else { Cause::Stopped };
-        self.account.book(now, cause);
+        self.account.record(now, cause);
         (self.kill_at, self.frozen_until, self.phase) = (None, None, Phase::Down);
         // A replica that was killed has written no verdict.
         let of = |cause: &str| verdict.as_ref()?.get("goodput")?.get(cause)?.as_f64();

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::history::History;
-use super::html::{self, Scene};
+use super::html::{self, RunView};
 use super::{answer, check, exposition, parse};
 
 /// The text for any other path.
@@ -59,11 +59,11 @@ impl Page {
     }
 
     /// The page with the present state. Only [`Page::Run`] uses the history.
-    pub fn show(self, scene: &Scene, history: &History) -> Shown {
-        let Scene { snapshot, facts, .. } = scene;
+    pub fn show(self, view: &RunView, history: &History) -> Shown {
+        let RunView { snapshot, facts, .. } = view;
         let well = |text: String| Shown { is_well: true, text: text.into() };
         match self {
-            Page::Run => well(html::live(scene, history)),
+            Page::Run => well(html::live(view, history)),
             Page::Metrics => well(exposition::text(snapshot, facts)),
             Page::Health => {
                 let (is_well, line) =
@@ -84,15 +84,19 @@ mod tests {
     fn the_health_page_is_the_line_of_the_check() {
         let facts = || Facts { version: "1", command: "python".into(), ..Facts::default() };
         let running = Snapshot { state: "running", attempt: 1, ..Snapshot::default() };
-        let scene =
-            |snapshot: &Snapshot| Scene { snapshot: snapshot.clone(), facts: facts(), log: Vec::new(), verdict: None };
-        let health = |snapshot| Page::Health.show(&scene(snapshot), &History::default());
+        let view = |snapshot: &Snapshot| RunView {
+            snapshot: snapshot.clone(),
+            facts: facts(),
+            log: Vec::new(),
+            verdict: None,
+        };
+        let health = |snapshot| Page::Health.show(&view(snapshot), &History::default());
         let well = Shown { is_well: true, text: "healthy: running (attempt 1, up 0s): python\n".into() };
         assert_eq!(health(&running), well);
         let failing = Snapshot { leaving: Some("GPU 1: lost".into()), is_failing: true, ..running.clone() };
         assert_eq!(health(&failing), Shown { is_well: false, text: "unhealthy: GPU 1: lost\n".into() });
         for page in [Page::Metrics, Page::Run] {
-            assert!(page.show(&scene(&failing), &History::default()).is_well, "an unhealthy run has numbers too");
+            assert!(page.show(&view(&failing), &History::default()).is_well, "an unhealthy run has numbers too");
         }
     }
 

@@ -155,15 +155,15 @@ pub fn prefix_of_data(key: &str) -> &str {
 
 /// The stamp in a data key: its first part that is a stamp.
 pub fn stamp_of_data(key: &str) -> Option<Stamp> {
-    if lies_in_own(key) { None } else { key.split('/').skip(1).find_map(Stamp::parse) }
+    if is_below_own(key) { None } else { key.split('/').skip(1).find_map(Stamp::parse) }
 }
 
 /// Whether the key has a form that trainit writes. Other objects under the prefix belong to other programs.
 pub fn is_trainits(key: &str) -> bool {
-    lies_in_own(key) || stamp_of_data(key).is_some()
+    is_below_own(key) || stamp_of_data(key).is_some()
 }
 
-fn lies_in_own(key: &str) -> bool {
+fn is_below_own(key: &str) -> bool {
     key.split('/').next() == Some(OWN)
 }
 

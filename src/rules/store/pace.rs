@@ -30,7 +30,7 @@ impl Pace {
     }
 
     /// Removes the limit, because time is short.
-    pub fn lift(&mut self) {
+    pub fn remove_limit(&mut self) {
         self.rate = None;
     }
 
@@ -63,7 +63,7 @@ mod tests {
         assert_eq!(pace.admit(seconds(60), 1 << 40), seconds(60));
         pace.rest(false);
         assert_eq!(pace.admit(seconds(60), 10), seconds(62), "an idle period leaves no credit");
-        pace.lift();
+        pace.remove_limit();
         assert_eq!(pace.admit(seconds(60), 1 << 40), seconds(60));
         assert!(!pace.is_capped() && Pace::new(Some(1)).is_capped());
         assert_eq!(Pace::default().admit(seconds(1), u64::MAX), seconds(1));

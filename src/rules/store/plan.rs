@@ -11,7 +11,7 @@ pub fn next_number<'a>(attempts: impl IntoIterator<Item = &'a Attempt>) -> u64 {
 
 /// The state of the own claim among those of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
+pub enum ClaimState {
     /// The own claim is the newest.
     Newest,
     /// This newer attempt has taken over, so the own attempt may not commit any more.
@@ -21,11 +21,11 @@ pub enum Standing {
 }
 
 /// The state of the own attempt's claim.
-pub fn standing(own: &Attempt, attempts: &[Attempt]) -> Standing {
+pub fn standing(own: &Attempt, attempts: &[Attempt]) -> ClaimState {
     match attempts.iter().max() {
-        Some(newest) if newest > own => Standing::Overtaken(newest.clone()),
-        _ if attempts.contains(own) => Standing::Newest,
-        _ => Standing::Gone,
+        Some(newest) if newest > own => ClaimState::Overtaken(newest.clone()),
+        _ if attempts.contains(own) => ClaimState::Newest,
+        _ => ClaimState::Gone,
     }
 }
 
@@ -156,10 +156,10 @@ mod tests {
     #[test]
     fn a_newer_attempt_fences_this_one_and_an_older_one_does_not() {
         for (attempts, expected, next) in [
-            (&[1, 3][..], Standing::Newest, 4),
-            (&[5, 4], Standing::Overtaken(attempt(5)), 6),
-            (&[2], Standing::Gone, 3),
-            (&[], Standing::Gone, 1),
+            (&[1, 3][..], ClaimState::Newest, 4),
+            (&[5, 4], ClaimState::Overtaken(attempt(5)), 6),
+            (&[2], ClaimState::Gone, 3),
+            (&[], ClaimState::Gone, 1),
         ] {
             let attempts: Vec<Attempt> = attempts.iter().copied().map(attempt).collect();
             assert_eq!((standing(&attempt(3), &attempts), next_number(&attempts)), (expected, next));

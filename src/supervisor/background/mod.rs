@@ -146,7 +146,7 @@ impl Background {
                 }
                 Err(mpsc::TryRecvError::Empty) => return events,
                 Err(mpsc::TryRecvError::Disconnected) => {
-                    events.extend(self.bury());
+                    events.extend(self.answers_after_death());
                     return events;
                 }
             }
@@ -157,7 +157,7 @@ impl Background {
     }
 
     /// The answers in place of a dead thread.
-    fn bury(&mut self) -> Vec<Event> {
+    fn answers_after_death(&mut self) -> Vec<Event> {
         let Some(mut thread) = self.thread.take() else { return Vec::new() };
         let (pending, is_gathering) = (std::mem::take(&mut thread.pending), thread.is_gathering);
         let is_fetching = thread.is_fetching;

@@ -164,7 +164,7 @@ async fn copy(
     count: &Cell<usize>,
     report: &dyn Fn(u64),
 ) -> Result<(), Stop> {
-    give_way(remote).await?;
+    check_not_fenced(remote).await?;
     let at = at.to_owned();
     let dir =
         blocking(move || RootedDir::open(&at).map(Arc::new)).await.map_err(|error| Stop::Failed(error.to_string()))?;
@@ -195,7 +195,7 @@ async fn copy(
     let files = items.into_iter().map(|i| File { path: i.path, size: i.size, crc32c: i.crc32c }).collect();
     let manifest = Manifest { schema: SCHEMA.to_owned(), files };
     let text = serde_json::to_vec(&manifest).map_err(|error| Stop::Failed(error.to_string()))?;
-    give_way(remote).await?;
+    check_not_fenced(remote).await?;
     if store.create(MANIFEST, text).await? == Created::Own {
         return Ok(());
     }
@@ -204,9 +204,9 @@ async fn copy(
 }
 
 /// Fails if a newer run has taken over, because its model must not be replaced.
-async fn give_way(remote: Option<&Remote>) -> Result<(), Stop> {
+async fn check_not_fenced(remote: Option<&Remote>) -> Result<(), Stop> {
     match remote {
-        Some(remote) => remote.give_way(None).await,
+        Some(remote) => remote.check_not_fenced(None).await,
         None => Ok(()),
     }
 }

@@ -47,7 +47,7 @@ impl Peers {
             () = all => Event::PeersReached,
             never = remind(&missing) => match never {},
             () = pass_active_time(self.limit, LOOK) => {
-                let (name, why) = sum_up(&missing.borrow());
+                let (name, why) = summarize(&missing.borrow());
                 let limit = humantime::format_duration(self.limit);
                 Event::PeersMissing {
                     detail: format!(
@@ -75,7 +75,7 @@ async fn pass_active_time(limit: Duration, look: Duration) {
 async fn remind(missing: &RefCell<BTreeMap<String, String>>) -> Infallible {
     loop {
         tokio::time::sleep(REMINDER).await;
-        let (name, why) = sum_up(&missing.borrow());
+        let (name, why) = summarize(&missing.borrow());
         tracing::info!("still waiting for {name}: {why}");
     }
 }
@@ -116,7 +116,7 @@ fn no_listener(peer: &Peer) -> String {
 }
 
 /// Names the missing peers, with the reason for the first of them.
-fn sum_up(missing: &BTreeMap<String, String>) -> (String, String) {
+fn summarize(missing: &BTreeMap<String, String>) -> (String, String) {
     let why = missing.values().next().map_or("no answer yet", String::as_str);
     (named(missing.keys().cloned()), why.to_owned())
 }

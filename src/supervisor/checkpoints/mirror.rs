@@ -32,7 +32,7 @@ use crate::supervisor::checkpoints::failure::{Failure, IN_THE_WAY};
 use crate::supervisor::checkpoints::progress::Listeners;
 use crate::supervisor::checkpoints::restore::offered::GangProgress;
 use crate::supervisor::checkpoints::store::claim::{Remote, claim};
-use crate::supervisor::checkpoints::store::retention::{Pruned, Retiring};
+use crate::supervisor::checkpoints::store::retention::{Pruned, RetentionProgress};
 
 /// What to resume from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,7 +109,7 @@ pub struct Mirror {
     pub(crate) watcher: Watcher,
     pub(crate) last: Option<LastCommit>,
     pub(crate) sender: Sender,
-    pub(crate) retiring: Retiring,
+    pub(crate) retiring: RetentionProgress,
     pub(crate) history: History,
     pub(crate) seen: Seen,
     pub(crate) listeners: Listeners,
@@ -128,7 +128,7 @@ impl Mirror {
         let hold = if config.gang.is_some() { Hold::EveryStep } else { Hold::Nothing };
         let mut mirror = Mirror {
             watcher: Watcher::new(&config, clock),
-            retiring: Retiring::new(config.retention, hold, config.faults.clone()),
+            retiring: RetentionProgress::new(config.retention, hold, config.faults.clone()),
             config,
             clock,
             remote: None,

@@ -184,7 +184,7 @@ impl<'a> Transfer<'a> {
             let _turn = self.streams.acquire_many(turns).await;
             let length = range.end - range.start;
             let range = fetch_range(Arc::clone(&self.store), Arc::clone(file), object.path.clone(), range, true);
-            let came = if is_large { self.threads.carry(|_| range).await } else { range.await };
+            let came = if is_large { self.threads.run(|_| range).await } else { range.await };
             let came = came.map_err(Wrong::Disk)?.map_err(Wrong::Store)?;
             self.bytes.set(self.bytes.get() + length);
             bytes.set(bytes.get() + length);

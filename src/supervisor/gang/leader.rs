@@ -39,7 +39,7 @@ const LAST_MESSAGES: Duration = Duration::from_millis(700);
 const LOGGED_CALLERS: usize = 16;
 
 /// The leader and its links.
-struct Hub<'a> {
+struct LeaderLinks<'a> {
     leader: Leader,
     links: HashMap<Link, mpsc::Sender<ToMember>>,
     /// This replica's own member.
@@ -87,7 +87,7 @@ pub(super) async fn run(
     };
     let claimant = Claimant { leader: incarnation, host: gang.host.clone() };
     let (claim_requests, mut claim_answers) = claims::start(gang.store.clone(), claimant);
-    let mut hub = Hub {
+    let mut hub = LeaderLinks {
         leader: Leader::new(clock.now(), config),
         links: HashMap::new(),
         own: None,
@@ -173,7 +173,7 @@ async fn write_leaders_file(dir: PathBuf, incarnation: Incarnation) {
     }
 }
 
-impl Hub<'_> {
+impl LeaderLinks<'_> {
     fn on_order(&mut self, order: Order, next_link: &mut impl FnMut() -> Link) {
         match order {
             Order::Dial if self.own.is_none() => {

@@ -58,11 +58,11 @@ impl Liveness {
         let output = self.passed_on.load(Ordering::Relaxed);
         let mut sample = Sample { at: now, beat, step, output, ..Sample::default() };
         for process in tree.unwrap_or_default() {
-            let vitals = threads::vitals(process.pid);
-            let busy = vitals.busy_ns.into_iter().map(|(tid, ns)| ((process.pid, tid, process.started), ns));
+            let counters = threads::counters(process.pid);
+            let busy = counters.busy_ns.into_iter().map(|(tid, ns)| ((process.pid, tid, process.started), ns));
             sample.threads.extend(busy);
-            sample.moved.insert((process.pid, process.started), vitals.moved_bytes);
-            sample.stopped |= vitals.is_stopped;
+            sample.moved.insert((process.pid, process.started), counters.moved_bytes);
+            sample.stopped |= counters.is_stopped;
         }
         let first =
             || Sample { at: now, output, moved: sample.moved.clone(), threads: BTreeMap::new(), ..Sample::default() };

@@ -27,7 +27,7 @@ impl TerminalStop {
     }
 
     /// The terminal for a child that is about to start; `None` while trainit is in the background.
-    pub(in crate::supervisor) fn hand_on(&mut self) -> Option<BorrowedFd<'static>> {
+    pub(in crate::supervisor) fn for_child(&mut self) -> Option<BorrowedFd<'static>> {
         let terminal = self.terminal.filter(|terminal| terminal::is_ours(*terminal));
         self.is_handed_on = terminal.is_some();
         terminal

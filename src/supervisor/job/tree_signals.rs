@@ -285,7 +285,7 @@ impl TreeSignals {
     }
 
     /// The reason why these processes have survived SIGKILL.
-    pub(in crate::supervisor) fn why_they_live(&self, pids: &[i32]) -> String {
+    pub(in crate::supervisor) fn survival_reason(&self, pids: &[i32]) -> String {
         let (refused, stuck): (Vec<i32>, Vec<i32>) = pids.iter().partition(|pid| self.refused.contains(*pid));
         let clause = |why: &str, pids: Vec<i32>| {
             let names: Vec<String> = pids.into_iter().map(descendants::describe).collect();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::edge::io::eventfd::{EventFd, NotifyOnDrop};
 use crate::edge::process::signals;
 use crate::rules::job::Uptime;
-use crate::supervisor::output::writer::{OutputWriter, Passage};
+use crate::supervisor::output::writer::{OutputProgress, OutputWriter};
 
 /// How long the end of an attempt waits for a reader that takes nothing, or for the trainer's files; and how long the
 /// end of a run waits for its last metrics.
@@ -36,7 +36,7 @@ struct OutputThread {
     over: EventFd,
     /// Notified when the thread has ended.
     gone: EventFd,
-    passage: Arc<Passage>,
+    passage: Arc<OutputProgress>,
 }
 
 /// The threads of one attempt.

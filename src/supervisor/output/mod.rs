@@ -273,7 +273,7 @@ mod tests {
     use crate::supervisor::output::drain::Waits;
 
     /// An output thread: its input, its output, and the collected metrics.
-    struct Rig {
+    struct Fixture {
         collectors: Collectors,
         output_threads: OutputThreads,
         child_end: File,
@@ -281,7 +281,7 @@ mod tests {
         _dir: tempfile::TempDir,
     }
 
-    fn rig() -> Rig {
+    fn rig() -> Fixture {
         let dir = tempfile::tempdir().expect("a folder");
         let file = MetricsFile::new(dir.path().join("m"), 0, false, TIMEOUT);
         let patterns = Pattern::parse_all("loss=loss: ([0-9.]+)").expect("a pattern");
@@ -304,7 +304,7 @@ mod tests {
         let to: &'static OwnedFd = Box::leak(Box::new(to));
         let mut output_threads = OutputThreads::default();
         let child_end = File::from(collectors.pump(to.as_fd(), true, &mut output_threads).expect("a pump"));
-        Rig { collectors, output_threads, child_end, reader, _dir: dir }
+        Fixture { collectors, output_threads, child_end, reader, _dir: dir }
     }
 
     fn all(reader: &mut Reader) -> Vec<u8> {

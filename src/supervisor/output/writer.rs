@@ -18,12 +18,12 @@ const SLOW: Duration = Duration::from_millis(50);
 
 /// The progress of an output thread, shared with the event loop.
 #[derive(Debug, Default)]
-pub(in crate::supervisor) struct Passage {
+pub(in crate::supervisor) struct OutputProgress {
     taken: AtomicU64,
     closed: AtomicBool,
 }
 
-impl Passage {
+impl OutputProgress {
     /// The number of pieces written so far.
     pub(in crate::supervisor) fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
@@ -39,7 +39,7 @@ impl Passage {
 #[derive(Debug)]
 pub(in crate::supervisor) struct OutputWriter {
     to: BorrowedFd<'static>,
-    passage: Arc<Passage>,
+    passage: Arc<OutputProgress>,
     clock: Clock,
     piece_bytes: usize,
     /// trainit's log goes to the same file.
@@ -51,7 +51,7 @@ pub(in crate::supervisor) struct OutputWriter {
 }
 
 impl OutputWriter {
-    pub(in crate::supervisor) fn new(to: BorrowedFd<'static>, passage: Arc<Passage>) -> OutputWriter {
+    pub(in crate::supervisor) fn new(to: BorrowedFd<'static>, passage: Arc<OutputProgress>) -> OutputWriter {
         let (clock, piece_bytes) = (Clock::start(), LEAST_PIECE);
         let has_log = pipe::is_same_file(to, stdio::STDERR);
         OutputWriter { to, passage, clock, piece_bytes, has_log, unwritable: false, is_logged: false }

@@ -50,7 +50,7 @@ impl Performer {
     /// Starts one process for each local rank.
     fn spawn(&mut self, attempt: u32, resume: Option<&Resume>) -> Event {
         self.signals.begin();
-        self.status.mend(self.run_dir.as_mut());
+        self.status.recreate_if_missing(self.run_dir.as_mut());
         self.liveness.begin();
         if let Some(dir) = self.run_dir.as_mut().filter(|_| self.gang.is_some()) {
             // A notice to the previous attempt no longer applies.
@@ -86,7 +86,7 @@ impl Performer {
             mask: self.job.mask,
             ignore_chld: self.ignore_chld,
             new_session: self.job.policy.signal_target == Target::Group && !self.terminal_stop.shares(),
-            terminal: self.terminal_stop.hand_on(),
+            terminal: self.terminal_stop.for_child(),
             death_signal: self.job.death_signal.filter(|_| spawn::own_pid() != 1),
             stdin: None,
             stdout: ends.stdout,

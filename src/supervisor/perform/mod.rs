@@ -220,7 +220,7 @@ impl Performer {
 
     /// Work that start-up postpones until the command runs.
     pub(super) fn do_postponed(&mut self) {
-        self.status.mend(self.run_dir.as_mut());
+        self.status.recreate_if_missing(self.run_dir.as_mut());
         if let Some(dir) = &mut self.run_dir {
             dir.reserve(PREEMPTION);
             dir.clear_others();
@@ -261,7 +261,7 @@ impl Performer {
     }
 
     /// An event once the attempt's output has been passed on, or the wait for it has ended.
-    pub(super) fn is_heard_out(&mut self, now: Uptime, waits: Waits) -> Option<Event> {
+    pub(super) fn after_output(&mut self, now: Uptime, waits: Waits) -> Option<Event> {
         let has_ended = self.output_threads.are_through(now, waits);
         (has_ended && self.main_children.alive().is_empty()).then_some(Event::TreeEmpty)
     }
@@ -274,7 +274,7 @@ impl Performer {
 
     /// Writes the preemption file. It must be complete before any signal is sent.
     fn announce(&mut self, left: Duration) {
-        self.status.mend(self.run_dir.as_mut());
+        self.status.recreate_if_missing(self.run_dir.as_mut());
         let deadline = humantime::format_rfc3339_millis(clock::wall() + left);
         if let Some(dir) = &mut self.run_dir
             && let Err(error) = dir.publish(PREEMPTION, &format!("{deadline}\n"))

@@ -113,7 +113,7 @@ impl Performer {
             Some(tree) if tree.is_empty() => "dead processes are held by their tracer (a debugger?)".to_owned(),
             Some(tree) => {
                 let left: Vec<i32> = tree.iter().map(|d| d.pid).chain(self.gpus.pid()).collect();
-                self.signals.why_they_live(&left)
+                self.signals.survival_reason(&left)
             }
         };
         tracing::error!("{left}; trainit exits without them, and the end of the container may hang");

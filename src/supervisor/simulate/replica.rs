@@ -42,7 +42,7 @@ impl Process {
     /// Makes its directories. Errors: as mkdir(2).
     pub(super) fn new(dir: PathBuf) -> io::Result<Process> {
         let process = Process { dir, kept: None };
-        process.furnish()?;
+        process.prepare_disk()?;
         Ok(process)
     }
 
@@ -54,14 +54,14 @@ impl Process {
         self.dir.join("verdict.json")
     }
 
-    fn furnish(&self) -> io::Result<()> {
+    fn prepare_disk(&self) -> io::Result<()> {
         ON_DISK.iter().try_for_each(|name| fs::create_dir_all(self.disk().join(name)))
     }
 
     /// Replaces its disk by an empty one.
     pub(super) fn empty_disk(&self) -> io::Result<()> {
         remove(&self.disk())?;
-        self.furnish()
+        self.prepare_disk()
     }
 
     /// Starts the command below a keeper. Errors: no process can be started.

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use crate::edge::clock::Clock;
 use crate::edge::net::http_server;
 use crate::rules::status::history as rules;
-use crate::rules::status::html::Scene;
+use crate::rules::status::html::RunView;
 use crate::rules::status::page::{self, Shown};
 use crate::supervisor::background::orders::EventSender;
 use crate::supervisor::status::history::History;
@@ -25,7 +25,7 @@ pub struct Page(TcpListener);
 
 /// A request that the loop answers.
 #[derive(Debug)]
-pub(in crate::supervisor) struct Question(oneshot::Sender<Scene>);
+pub(in crate::supervisor) struct Question(oneshot::Sender<RunView>);
 
 impl Page {
     /// Opens the address and logs it. If that fails, the job runs without the page.
@@ -56,11 +56,11 @@ impl Page {
             if let Some((_, shown)) = fresh {
                 return Some(shown);
             }
-            let (answer, scene) = oneshot::channel();
+            let (answer, view) = oneshot::channel();
             events.ask(Question(answer));
             let shown = match page {
-                page::Page::Run => page.show(&scene.await.ok()?, &history.copy()),
-                _ => page.show(&scene.await.ok()?, &rules::History::default()),
+                page::Page::Run => page.show(&view.await.ok()?, &history.copy()),
+                _ => page.show(&view.await.ok()?, &rules::History::default()),
             };
             if page == page::Page::Run {
                 last.replace(Some((clock.now(), shown.clone())));
@@ -74,9 +74,9 @@ impl Page {
 
 impl Question {
     /// Sends the present facts.
-    pub(in crate::supervisor) fn answer(self, scene: Scene) {
+    pub(in crate::supervisor) fn answer(self, view: RunView) {
         // The client may have closed the connection.
-        let _ = self.0.send(scene);
+        let _ = self.0.send(view);
     }
 }
 

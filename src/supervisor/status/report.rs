@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::edge::fs::replace;
 use crate::edge::host::limits;
 use crate::edge::process::signals;
-use crate::rules::status::html::{self, Scene};
+use crate::rules::status::html::{self, RunView};
 use crate::supervisor::status::history::History;
 
 /// How long the end of a run waits for the last report.
@@ -18,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(in crate::supervisor) struct Report {
     path: PathBuf,
-    scenes: mpsc::Sender<Scene>,
+    views: mpsc::Sender<RunView>,
     /// Disconnects when the thread has ended.
     gone: mpsc::Receiver<()>,
 }
@@ -26,22 +26,22 @@ pub(in crate::supervisor) struct Report {
 impl Report {
     /// Starts the thread. Without one the job runs without the report.
     pub(in crate::supervisor) fn start(path: PathBuf, history: History) -> Option<Report> {
-        let (scenes, arrives) = mpsc::channel::<Scene>();
+        let (views, arrives) = mpsc::channel::<RunView>();
         let (going, gone) = mpsc::channel();
         let to = path.clone();
         let started = signals::thread_without_signals("report", move || {
             let _going = going;
             let mut logged = String::new();
-            while let Ok(mut scene) = arrives.recv() {
+            while let Ok(mut view) = arrives.recv() {
                 // Only the newest page is written.
                 while let Ok(newer) = arrives.try_recv() {
-                    scene = newer;
+                    view = newer;
                 }
-                write(&to, &html::report(&scene, &history.copy()), &mut logged);
+                write(&to, &html::report(&view, &history.copy()), &mut logged);
             }
         });
         match started {
-            Ok(()) => Some(Report { path, scenes, gone }),
+            Ok(()) => Some(Report { path, views, gone }),
             Err(error) => {
                 tracing::warn!(
                     "no report is written to {}, because a thread could not be started: {error}; training continues",
@@ -53,14 +53,14 @@ impl Report {
     }
 
     /// Writes the report soon.
-    pub(in crate::supervisor) fn write(&self, scene: Scene) {
-        let _ = self.scenes.send(scene);
+    pub(in crate::supervisor) fn write(&self, view: RunView) {
+        let _ = self.views.send(view);
     }
 
     /// Writes the last report, and waits for it for a limited time.
-    pub(in crate::supervisor) fn finish(self, scene: Scene) {
-        self.write(scene);
-        drop(self.scenes);
+    pub(in crate::supervisor) fn finish(self, view: RunView) {
+        self.write(view);
+        drop(self.views);
         if self.gone.recv_timeout(TIMEOUT) == Err(RecvTimeoutError::Timeout) {
             tracing::warn!(
                 "the report could not be written to {} within {} s: an older one, or none, is there; check whether its \

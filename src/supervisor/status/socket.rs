@@ -10,7 +10,7 @@ use crate::edge::host::limits;
 use crate::edge::net::status_socket::{Caller, Listener};
 use crate::edge::process::spawn;
 use crate::rules::job::{Event, Machine, Uptime};
-use crate::rules::status::html::Scene;
+use crate::rules::status::html::RunView;
 use crate::rules::status::tally::Tally;
 use crate::rules::status::{self, Facts};
 use crate::supervisor::gang::GangMember;
@@ -46,9 +46,9 @@ impl StatusEndpoint {
     }
 
     /// Restores the run's directory and the socket in it if they are missing.
-    pub(in crate::supervisor) fn mend(&mut self, dir: Option<&mut RunDir>) {
+    pub(in crate::supervisor) fn recreate_if_missing(&mut self, dir: Option<&mut RunDir>) {
         let Some(dir) = dir else { return };
-        if !dir.mend() {
+        if !dir.recreate_if_missing() {
             return;
         }
         tracing::warn!(
@@ -97,20 +97,20 @@ impl StatusEndpoint {
             caller.tell(&status::answer(&machine.snapshot(), &self.facts(now, command, performer)));
         }
         for question in performer.background.questions(ANSWERS) {
-            question.answer(self.scene(now, command, machine, performer));
+            question.answer(self.view(now, command, machine, performer));
         }
     }
 
     /// The facts of this moment.
-    pub(in crate::supervisor) fn scene(
+    pub(in crate::supervisor) fn view(
         &self,
         now: Uptime,
         command: &str,
         machine: &Machine,
         performer: &Performer,
-    ) -> Scene {
+    ) -> RunView {
         let facts = self.facts(now, command, performer);
-        Scene { snapshot: machine.snapshot(), facts, log: log::recent(), verdict: None }
+        RunView { snapshot: machine.snapshot(), facts, log: log::recent(), verdict: None }
     }
 
     fn facts(&self, now: Uptime, command: &str, performer: &Performer) -> Facts {

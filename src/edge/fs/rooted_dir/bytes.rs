@@ -135,14 +135,14 @@ mod tests {
 
     fn fixture() -> (tempfile::TempDir, RootedDir) {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let rooted_dir = RootedDir::open(dir.path()).expect("opens");
-        (dir, rooted_dir)
+        let root = RootedDir::open(dir.path()).expect("opens");
+        (dir, root)
     }
 
     #[test]
     fn all_bytes_are_shown_in_order_and_in_pieces_that_fit_a_cache() {
-        let (_dir, rooted_dir) = fixture();
-        let file = rooted_dir.create_file("large").expect("creates");
+        let (_dir, root) = fixture();
+        let file = root.create_file("large").expect("creates");
         let bytes: Vec<u8> = (0..700 << 10).map(|n: u32| (n % 251) as u8).collect();
         file.write_all_at(&bytes, 0).expect("writes");
         let (mut room, mut shown) = (vec![0; bytes.len()], Vec::new());
@@ -156,8 +156,8 @@ mod tests {
 
     #[test]
     fn a_file_that_is_cut_while_it_is_read_is_read_to_its_new_end() {
-        let (_dir, rooted_dir) = fixture();
-        let file = rooted_dir.create_file("large").expect("creates");
+        let (_dir, root) = fixture();
+        let file = root.create_file("large").expect("creates");
         file.write_all_at(&[b'x'; 700 << 10], 0).expect("writes");
         let (mut room, mut shown) = (vec![0; 700 << 10], 0);
         let read = read_into(&file, 0, &mut room, |piece| {
@@ -169,8 +169,8 @@ mod tests {
 
     #[test]
     fn holes_are_neither_read_nor_written() {
-        let (_dir, rooted_dir) = fixture();
-        let file = rooted_dir.create_file("a/sparse").expect("creates");
+        let (_dir, root) = fixture();
+        let file = root.create_file("a/sparse").expect("creates");
         write_sparsely(&file, 0, &[0; 1 << 20]).expect("writes");
         write_sparsely(&file, 1 << 20, b"data").expect("writes");
         finish_file(&file, 64 << 20, 0o640, 1_500_000_000_123_456_789).expect("finishes");

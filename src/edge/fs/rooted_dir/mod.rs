@@ -336,21 +336,21 @@ mod tests {
 
     fn fixture() -> (tempfile::TempDir, RootedDir) {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let rooted_dir = RootedDir::open(dir.path()).expect("opens");
-        (dir, rooted_dir)
+        let root = RootedDir::open(dir.path()).expect("opens");
+        (dir, root)
     }
 
     #[test]
     fn concurrent_replacements_of_one_file_all_succeed() {
-        let (dir, rooted_dir) = fixture();
-        let put = || (0..50).try_for_each(|_| rooted_dir.replace("a", b"whole", 0o644));
+        let (dir, root) = fixture();
+        let put = || (0..50).try_for_each(|_| root.replace("a", b"whole", 0o644));
         let all = std::thread::scope(|s| [s.spawn(put), s.spawn(put)].map(|t| t.join().expect("joins").is_ok()));
         assert_eq!((all, fs::read(dir.path().join("a")).ok()), ([true; 2], Some(b"whole".to_vec())));
     }
 
     #[test]
     fn a_tree_is_removed_although_files_are_still_added() {
-        let (dir, rooted_dir) = fixture();
+        let (dir, root) = fixture();
         for _ in 0..30 {
             let inside = dir.path().join("tree/inside");
             fs::create_dir_all(&inside).expect("mkdir");
@@ -358,7 +358,7 @@ mod tests {
             (0..100).for_each(|n| drop(comes(n)));
             let removed = std::thread::scope(|scope| {
                 scope.spawn(|| (100..150).try_for_each(|n| comes(n).map(drop)));
-                rooted_dir.remove_tree("tree")
+                root.remove_tree("tree")
             });
             assert_eq!(removed.map_err(|error| error.to_string()), Ok(()));
         }
@@ -366,37 +366,33 @@ mod tests {
 
     #[test]
     fn no_link_is_followed_on_the_way_or_at_the_end() {
-        let (dir, rooted_dir) = fixture();
+        let (dir, root) = fixture();
         let outside = tempfile::tempdir().expect("temporary directory");
         fs::write(outside.path().join("secret"), "s").expect("write");
         symlink(outside.path(), dir.path().join("way")).expect("symlink");
         symlink(outside.path().join("secret"), dir.path().join("end")).expect("symlink");
-        assert!(rooted_dir.read_file("way/secret").is_err());
-        assert_eq!(rooted_dir.look("way/secret").expect("looks"), None);
+        assert!(root.read_file("way/secret").is_err());
+        assert_eq!(root.look("way/secret").expect("looks"), None);
         let target = outside.path().join("secret").display().to_string();
-        assert_eq!(rooted_dir.look("end").expect("looks").map(|entry| entry.kind), Some(Kind::Symlink(target)));
-        assert!(rooted_dir.read_file("end").is_err());
-        assert!(rooted_dir.create_file("way/new").is_err());
-        assert!(rooted_dir.create_file("end").is_err());
-        assert!(rooted_dir.rename("end", "way/x").is_err());
+        assert_eq!(root.look("end").expect("looks").map(|entry| entry.kind), Some(Kind::Symlink(target)));
+        assert!(root.read_file("end").is_err());
+        assert!(root.create_file("way/new").is_err());
+        assert!(root.create_file("end").is_err());
+        assert!(root.rename("end", "way/x").is_err());
         for up in ["..", "../x", "new/../x"] {
-            assert!(
-                rooted_dir.create_file(up).is_err()
-                    && rooted_dir.read_file(up).is_err()
-                    && rooted_dir.look(up).is_err()
-            );
+            assert!(root.create_file(up).is_err() && root.read_file(up).is_err() && root.look(up).is_err());
         }
         fs::create_dir(outside.path().join("kept")).expect("mkdir");
-        let _ = rooted_dir.remove_tree("way/kept");
+        let _ = root.remove_tree("way/kept");
         assert_eq!(fs::read_dir(outside.path()).expect("reads").count(), 2);
     }
 
     #[test]
     fn a_replaced_file_is_complete_and_leaves_no_temporary_file() {
-        let (dir, rooted_dir) = fixture();
-        rooted_dir.replace("p", b"one", 0o644).expect("writes");
+        let (dir, root) = fixture();
+        root.replace("p", b"one", 0o644).expect("writes");
         fs::write(dir.path().join("p.trainit-new"), "left by a kill").expect("write");
-        rooted_dir.replace("p", b"two", 0o644).expect("writes");
+        root.replace("p", b"two", 0o644).expect("writes");
         assert_eq!(fs::read(dir.path().join("p")).expect("reads"), b"two");
         assert_eq!(fs::read_dir(dir.path()).expect("reads").count(), 1);
     }

@@ -56,7 +56,7 @@ fn members(case: &Case) -> Check {
             Member::Tensorflow => tensorflow::complete(case)?,
             Member::Huggingface => huggingface::state(case)?,
             Member::Deepspeed => deepspeed::any_states(case)?,
-            Member::Dcp => dcp::lightnings(case)?,
+            Member::Dcp => dcp::lightning_metadata(case)?,
             Member::Orbax => orbax::items(case)?,
         }
     }
@@ -217,9 +217,10 @@ fn as_before(case: &Case) -> Check {
     }
     let before = Case { at: case.at + 1, ..*case };
     // A number in a name may be the step, or the same in every save.
-    let paths: BTreeSet<String> = case.files().flat_map(|(_, path)| [path.to_owned(), alike(case, path)]).collect();
+    let paths: BTreeSet<String> =
+        case.files().flat_map(|(_, path)| [path.to_owned(), without_numbers(case, path)]).collect();
     let is_counted = |path: &str| case.scan.options.world_size.is_some() && case.is_per_rank(path);
-    let is_there = |path: &str| paths.contains(path) || paths.contains(&alike(&before, path));
+    let is_there = |path: &str| paths.contains(path) || paths.contains(&without_numbers(&before, path));
     match before.files().find(|(entry, path)| !case.history.is_text(entry) && !is_counted(path) && !is_there(path)) {
         Some((entry, _)) => Err(format!("{} has no counterpart of {}", case.unit().path, entry.path)),
         None => Ok(()),
@@ -227,7 +228,7 @@ fn as_before(case: &Case) -> Check {
 }
 
 /// The path with the numbers of the unit's name replaced by `#`.
-fn alike(case: &Case, path: &str) -> String {
+fn without_numbers(case: &Case, path: &str) -> String {
     let own = case.unit().key.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
     let own: Vec<&str> = own.map(|digits| digits.trim_start_matches('0')).collect();
     rest::with_numbers(path, |digits| own.contains(&digits.trim_start_matches('0')))

@@ -42,7 +42,7 @@ impl Leader {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::message::{Former, Hello, Offer, Record, Step, ToLeader};
+    use super::super::super::message::{FormerLeader, Hello, Offer, Record, Step, ToLeader};
     use super::super::super::seat::Incarnation;
     use super::super::Event;
     use super::super::tests::{hello, leader, receive, sent, step, training};
@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn offers_without_the_kept_step_are_requested_again_when_no_other_trainer_can_commit() {
         let mut leader = leader(|_| {});
-        let former = Some(Former { leader: Incarnation(99), silent_for: Some(0) });
+        let former = Some(FormerLeader { leader: Incarnation(99), silent_for: Some(0) });
         let record = Record { generation: 1, kept: Some(150), each_has_own: true, ..Record::default() };
         receive(&mut leader, 0, 0, ToLeader::Hello(Hello { newest: 1, former, record, ..hello(0) }));
         receive(&mut leader, 0, 1, ToLeader::Hello(Hello { newest: 1, former, ..hello(1) }));

@@ -4,7 +4,7 @@ use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use super::super::first_failure::FailureReport;
-use super::super::message::{Class, Failure, Former, Hello, Record, ToMember, bounded_text, millis};
+use super::super::message::{Class, Failure, FormerLeader, Hello, Record, ToMember, bounded_text, millis};
 use super::super::seat::{Incarnation, Seat};
 use super::{Action, Holder, Leader, Link, Phase, State};
 
@@ -124,15 +124,15 @@ impl Leader {
     }
 
     /// Returns the earlier leader of a member, and records until when trainers of that leader may run.
-    fn check_former_leader(&mut self, now: Duration, seat: Seat, former: Option<Former>) -> Option<Incarnation> {
+    fn check_former_leader(&mut self, now: Duration, seat: Seat, former: Option<FormerLeader>) -> Option<Incarnation> {
         let former = former.filter(|former| former.leader != self.config.incarnation);
         match former {
             None => {}
-            Some(Former { silent_for: Some(silent_for), .. }) => {
+            Some(FormerLeader { silent_for: Some(silent_for), .. }) => {
                 let end = self.lease_end(now.saturating_sub(Duration::from_millis(silent_for)));
                 self.not_before = self.not_before.max(end);
             }
-            Some(Former { silent_for: None, .. }) => {
+            Some(FormerLeader { silent_for: None, .. }) => {
                 self.not_before = self.not_before.max(self.lease_end_after_close(now));
                 self.former_lease_end = self.former_lease_end.max(Some(self.lease_end(now)));
                 self.saw_former_close.insert(seat);

@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::super::agreement::Mode;
 use super::super::budget::Limits;
 use super::super::claim::{Claim, JobState};
-use super::super::message::{Choice, Class, Failure, Former, Hello, Offer, Record, Step, ToLeader, ToMember};
+use super::super::message::{Choice, Class, Failure, FormerLeader, Hello, Offer, Record, Step, ToLeader, ToMember};
 use super::super::seat::{Incarnation, Seat};
 use super::super::{Generation, Timing};
 use super::{Action, Config, Event, Leader, Link, OnNotice};
@@ -198,7 +198,7 @@ fn a_second_agent_gets_the_seat_only_after_two_silent_beats_of_the_holder() {
 
 #[test]
 fn a_new_leader_waits_for_the_end_of_the_old_lease_unless_every_member_saw_its_connection_close() {
-    let first_start = |former: Option<Former>| {
+    let first_start = |former: Option<FormerLeader>| {
         let mut leader = leader(|config| config.newest_claim = Some(claim_of(4)));
         receive(&mut leader, 0, 0, ToLeader::Hello(hello(0)));
         receive(&mut leader, 0, 1, ToLeader::Hello(Hello { newest: 4, former, ..hello(1) }));
@@ -217,8 +217,8 @@ fn a_new_leader_waits_for_the_end_of_the_old_lease_unless_every_member_saw_its_c
         panic!("it does not start")
     };
     let old = Incarnation(99);
-    assert_eq!(first_start(Some(Former { leader: old, silent_for: None })), 1_500);
-    assert_eq!(first_start(Some(Former { leader: old, silent_for: Some(5_000) })), 20_900);
+    assert_eq!(first_start(Some(FormerLeader { leader: old, silent_for: None })), 1_500);
+    assert_eq!(first_start(Some(FormerLeader { leader: old, silent_for: Some(5_000) })), 20_900);
     assert_eq!(first_start(None), 29_900, "new members: the old leader finds the claim, and the lease ends");
 }
 
@@ -247,7 +247,7 @@ fn an_agent_that_surveyed_while_the_old_leader_lived_surveys_again() {
     let mut leader = leader(|_| {});
     receive(&mut leader, 0, 0, ToLeader::Hello(hello(0)));
     offers(&mut leader, 0, 0, 0, &[10]);
-    let former = Some(Former { leader: Incarnation(99), silent_for: None });
+    let former = Some(FormerLeader { leader: Incarnation(99), silent_for: None });
     receive(&mut leader, 1, 1, ToLeader::Hello(Hello { newest: 4, former, ..hello(1) }));
     offers(&mut leader, 1, 1, 4, &[20, 10]);
     let actions = step(&mut leader, 1_501, Event::Tick);

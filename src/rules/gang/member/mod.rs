@@ -11,7 +11,7 @@ pub mod routes;
 
 use std::time::Duration;
 
-use super::message::{Class, Failure, Former, Hello, MOST_STEPS, Offer, Record, ToLeader, bounded_text, millis};
+use super::message::{Class, Failure, FormerLeader, Hello, MOST_STEPS, Offer, Record, ToLeader, bounded_text, millis};
 use super::seat::{Incarnation, Seat};
 use super::{Generation, Timing};
 
@@ -353,7 +353,7 @@ impl Member {
             host: self.host.clone(),
             newest: self.newest,
             busy: self.busy(),
-            former: self.leader.map(|leader| Former { leader, silent_for }),
+            former: self.leader.map(|leader| FormerLeader { leader, silent_for }),
             record: self.record.clone(),
         })));
     }

@@ -151,7 +151,7 @@ pub struct Record {
 
 /// A member's earlier leader, and how its connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Former {
+pub struct FormerLeader {
     /// The agent process of that leader.
     pub leader: Incarnation,
     /// The time since the connection was given up as silent, in milliseconds: that leader may still run. `None`: the other side
@@ -173,7 +173,7 @@ pub struct Hello {
     /// The generation that the agent is restoring, armed for or training.
     pub busy: Option<Generation>,
     /// The leader of its last seat.
-    pub former: Option<Former>,
+    pub former: Option<FormerLeader>,
     /// The agent's copy of the record.
     pub record: Record,
 }

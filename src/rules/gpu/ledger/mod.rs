@@ -82,7 +82,7 @@ pub struct Ledger {
     counts: BTreeMap<(GpuId, u64), (u64, Duration)>,
     actions: BTreeMap<GpuId, u32>,
     /// Why a GPU is unfit for another start.
-    condemned: BTreeMap<GpuId, String>,
+    unfit: BTreeMap<GpuId, String>,
     strikes: BTreeMap<GpuId, u32>,
     unclear_strikes: u32,
 }
@@ -197,17 +197,17 @@ impl Ledger {
         let (health, text) = recovery(action, self.several);
         let class = if health == Health::Bad { self.used(gpu, Class::Leave) } else { Class::Note };
         if class == Class::Leave {
-            self.condemned.entry(gpu).or_insert_with(|| text.clone());
+            self.unfit.entry(gpu).or_insert_with(|| text.clone());
         }
         vec![Finding { class, text: format!("{}: {text}", self.label(gpu)) }]
     }
 
     /// A GPU is unfit for training from now on: `Leave` at once, `Restart` never, `Note` at the trainer's death.
-    pub fn condemn(&mut self, gpu: GpuId, class: Class, why: &str) -> Vec<Finding> {
-        if self.condemned.get(&gpu).is_some_and(|known| known == why) {
+    pub fn mark_unfit(&mut self, gpu: GpuId, class: Class, why: &str) -> Vec<Finding> {
+        if self.unfit.get(&gpu).is_some_and(|known| known == why) {
             return Vec::new();
         }
-        self.condemned.insert(gpu, why.to_owned());
+        self.unfit.insert(gpu, why.to_owned());
         vec![Finding { class: self.used(gpu, class), text: format!("{}: {why}", self.label(gpu)) }]
     }
 
@@ -215,7 +215,7 @@ impl Ledger {
     pub fn gone(&mut self, gpu: &Gpu) -> Option<Finding> {
         let why = "lost after a good start, the driver no longer lists it";
         let is_used = gpu.cuda_visible != Some(false);
-        if is_used && self.condemned.insert(gpu.index, why.to_owned()).is_some_and(|known| known == why) {
+        if is_used && self.unfit.insert(gpu.index, why.to_owned()).is_some_and(|known| known == why) {
             return None;
         }
         let class = if is_used { Class::Leave } else { Class::Note };
@@ -223,8 +223,8 @@ impl Ledger {
     }
 
     /// Why a GPU is unfit for another start, if it is.
-    pub fn condemned(&self, gpu: GpuId) -> Option<&str> {
-        self.condemned.get(&gpu).map(String::as_str)
+    pub fn unfit(&self, gpu: GpuId) -> Option<&str> {
+        self.unfit.get(&gpu).map(String::as_str)
     }
 
     /// Decides all incidents that can be decided now.
@@ -239,7 +239,7 @@ impl Ledger {
                 let text = self.describe(&self.incidents[at]);
                 if class == Class::Leave {
                     let (gpu, why) = (self.incidents[at].gpu, self.incident_text(&self.incidents[at]));
-                    self.condemned.entry(gpu).or_insert(why);
+                    self.unfit.entry(gpu).or_insert(why);
                 }
                 findings.push(Finding { class, text });
             }
@@ -256,7 +256,7 @@ impl Ledger {
     /// once against a GPU: the second one of class restart within one restart budget is leave.
     pub fn death(&mut self, now: Duration) -> Option<Finding> {
         let mut found: Vec<Finding> = self
-            .condemned
+            .unfit
             .iter()
             .filter(|(gpu, _)| !self.unused.contains(gpu))
             .map(|(gpu, why)| Finding { class: Class::Leave, text: format!("{}: {why}", self.label(*gpu)) })

@@ -233,7 +233,7 @@ fn a_gpu_that_the_trainer_cannot_see_never_stops_it() {
     let mut ledger = ledger(true);
     ledger.set_gpu(3, "GPU 3 (GPU-x)".into(), false);
     assert_eq!(ledger.xid(SECOND, 3, 79, Some(1)).iter().map(|f| f.class).max(), Some(Class::Note));
-    assert_eq!(ledger.condemn(3, Class::Leave, "lost")[0].class, Class::Note);
+    assert_eq!(ledger.mark_unfit(3, Class::Leave, "lost")[0].class, Class::Note);
     assert_eq!(died(&mut ledger, SECOND), None);
 }
 
@@ -248,8 +248,8 @@ fn an_override_changes_the_row_but_not_the_drivers_verdict() {
 #[test]
 fn the_reason_against_a_gpu_is_reported_once_and_stays() {
     let mut ledger = ledger(false);
-    assert_eq!(ledger.condemn(0, Class::Note, "row remapping failed")[0].class, Class::Note);
-    assert_eq!(ledger.condemn(0, Class::Note, "row remapping failed"), []);
+    assert_eq!(ledger.mark_unfit(0, Class::Note, "row remapping failed")[0].class, Class::Note);
+    assert_eq!(ledger.mark_unfit(0, Class::Note, "row remapping failed"), []);
     assert_eq!(died(&mut ledger, 3600 * SECOND), Some(Class::Leave));
 }
 

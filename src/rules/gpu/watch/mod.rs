@@ -159,7 +159,7 @@ impl Watch {
     pub fn gpus(&self) -> Vec<Gpu> {
         let mut gpus = self.marked();
         for gpu in &mut gpus {
-            (gpu.health, gpu.health_reason) = match self.ledger.condemned(gpu.index) {
+            (gpu.health, gpu.health_reason) = match self.ledger.unfit(gpu.index) {
                 Some(why) => (Health::Bad, Some(why.to_owned())),
                 None => health(gpu),
             };
@@ -185,7 +185,7 @@ impl Watch {
         }
         let why = format!("{} after a good start; start a new container", failure(function, code));
         let gpus: Vec<GpuId> = self.gpus.keys().copied().collect();
-        gpus.into_iter().flat_map(|gpu| self.ledger.condemn(gpu, Class::Note, &why)).collect()
+        gpus.into_iter().flat_map(|gpu| self.ledger.mark_unfit(gpu, Class::Note, &why)).collect()
     }
 
     fn gpu(&mut self, now: Duration, gpu: &Gpu, sampled: bool) -> Vec<Finding> {
@@ -226,7 +226,7 @@ impl Watch {
         self.set_gpus();
         if gpu.remap_failed == Some(true) {
             let why = "a faulty memory row could not be replaced; no further start here";
-            findings.extend(self.ledger.condemn(gpu.index, Class::Note, why));
+            findings.extend(self.ledger.mark_unfit(gpu.index, Class::Note, why));
         }
         findings.extend(self.ledger.action(now, gpu.index, gpu.recovery_action));
         findings
@@ -254,7 +254,7 @@ impl Watch {
             _ => format!("{}{found_by}", failure(function, code)),
         };
         self.set_gpus();
-        self.ledger.condemn(gpu, class, &why)
+        self.ledger.mark_unfit(gpu, class, &why)
     }
 
     /// Events cannot be received. Other errors of the GPUs were reported before.
@@ -265,12 +265,12 @@ impl Watch {
             code::GPU_IS_LOST | code::RESET_REQUIRED => {
                 self.set_gpus();
                 let gpus: Vec<GpuId> = self.gpus.keys().copied().collect();
-                if gpus.iter().any(|gpu| self.ledger.condemned(*gpu).is_some()) {
+                if gpus.iter().any(|gpu| self.ledger.unfit(*gpu).is_some()) {
                     return Vec::new();
                 }
                 let which = if gpus.len() > 1 { ", and the driver does not say which GPU it means" } else { "" };
                 let why = format!("{failure}{which}");
-                gpus.into_iter().flat_map(|gpu| self.ledger.condemn(gpu, Class::Leave, &why)).collect()
+                gpus.into_iter().flat_map(|gpu| self.ledger.mark_unfit(gpu, Class::Leave, &why)).collect()
             }
             _ if std::mem::replace(&mut self.deafness_reported, true) => Vec::new(),
             _ => {

@@ -13,7 +13,7 @@ type Ends = (Uptime, Uptime);
 
 /// An end that was announced long before.
 #[derive(Debug)]
-pub(super) struct DistantEnd {
+pub(super) struct AnnouncedEnd {
     id: String,
     source: String,
     ends: Ends,
@@ -38,7 +38,7 @@ impl Machine {
         if is_far && self.stopping.stop.is_none() && self.notices.acted_on.is_none() && self.state != State::Done {
             match self.notices.distant.iter_mut().find(|far| far.id == id) {
                 Some(far) => far.ends = sooner(far.ends, announced),
-                None => self.notices.distant.push(DistantEnd { id, source, ends: announced }),
+                None => self.notices.distant.push(AnnouncedEnd { id, source, ends: announced }),
             }
             return is_sooner.then(|| Action::Arm(Timer::Leave, by.0 - budget::LATEST)).into_iter().collect();
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::leaving::DistantEnd;
+use super::leaving::AnnouncedEnd;
 use super::main_children::MainChildren;
 use super::starting::NotStarted;
 use crate::job::clues::Clues;
@@ -93,7 +93,7 @@ pub(super) struct Notices {
     /// When the machine goes away, and when this process must be gone.
     pub(super) leave_by: Option<(Uptime, Uptime)>,
     /// Ends that are too far away to tell the trainer.
-    pub(super) distant: Vec<DistantEnd>,
+    pub(super) distant: Vec<AnnouncedEnd>,
     /// The source of the notice that was acted on. Its withdrawal has no effect.
     pub(super) acted_on: Option<String>,
     /// The end of an announced freeze.

@@ -133,7 +133,7 @@ impl Simulation {
 
     fn start(&mut self, now: Duration, at: usize, actions: &mut Vec<Action>) {
         let replica = &mut self.replicas[at];
-        replica.account.book(now, Cause::Waiting);
+        replica.account.record(now, Cause::Waiting);
         replica.phase = Phase::Up { last_step: None };
         replica.starts += 1;
         if replica.is_ended_by_platform && self.plan.lose_disk {
@@ -201,16 +201,16 @@ impl Simulation {
             Kind::Preempt => {
                 let seconds = self.plan.notice.as_secs_f64();
                 actions.push(Action::Say(format!("{name} is preempted, its machine ends in {seconds}s")));
-                self.lose(now, at, Loss::Announced, actions);
+                self.take_machine_away(now, at, Loss::Announced, actions);
             }
             Kind::Kill => {
                 actions.push(Action::Say(format!("{name} is killed")));
-                self.lose(now, at, Loss::AtOnce, actions);
+                self.take_machine_away(now, at, Loss::AtOnce, actions);
             }
             Kind::Freeze(length) => {
                 actions.push(Action::Say(format!("{name} is frozen for {}s", length.as_secs_f64())));
                 let replica = &mut self.replicas[at];
-                replica.book_life(now);
+                replica.record_life(now);
                 replica.frozen_until = Some(replica.frozen_until.unwrap_or_default().max(now + length));
                 actions.push(Action::Freeze(at));
             }
@@ -218,7 +218,7 @@ impl Simulation {
     }
 
     /// The platform takes the machine of a replica away. On some platforms that ends the whole job.
-    fn lose(&mut self, now: Duration, at: usize, loss: Loss, actions: &mut Vec<Action>) {
+    fn take_machine_away(&mut self, now: Duration, at: usize, loss: Loss, actions: &mut Vec<Action>) {
         self.replicas[at].is_ended_by_platform = true;
         match loss {
             Loss::AtOnce => actions.push(Action::Kill(at)),
@@ -315,7 +315,7 @@ impl Simulation {
         for (at, replica) in self.replicas.iter_mut().enumerate() {
             if !replica.is_up() {
                 if replica.phase != Phase::Done {
-                    replica.account.book(now, Cause::Waiting);
+                    replica.account.record(now, Cause::Waiting);
                 }
                 replica.phase = Phase::Done;
                 continue;

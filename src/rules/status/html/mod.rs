@@ -22,9 +22,9 @@ pub const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; connect
 /// The content security policy of the report.
 const REPORT_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
 
-/// The facts of a moment.
+/// A run at one moment, as its page shows it.
 #[derive(Debug)]
-pub struct Scene {
+pub struct RunView {
     /// The facts of the job machine.
     pub snapshot: Snapshot,
     /// The other facts.
@@ -36,29 +36,29 @@ pub struct Scene {
 }
 
 /// The live page, which updates itself.
-pub fn live(scene: &Scene, history: &History) -> String {
+pub fn live(view: &RunView, history: &History) -> String {
     let controls = "<p class=\"dim\"><label hidden><input type=\"checkbox\" id=\"auto\" checked> renew every 5 s</label> \
                     <span id=\"note\" role=\"status\"></span></p>";
-    document(scene, history, "", controls, &format!("<script>{LIVE}</script>"))
+    document(view, history, "", controls, &format!("<script>{LIVE}</script>"))
 }
 
 /// The page for a file.
-pub fn report(scene: &Scene, history: &History) -> String {
+pub fn report(view: &RunView, history: &History) -> String {
     let policy = format!("<meta http-equiv=\"Content-Security-Policy\" content=\"{REPORT_POLICY}\">");
-    let at = humantime::format_rfc3339_seconds(std::time::UNIX_EPOCH + scene.facts.wall);
-    document(scene, history, &policy, &format!("<p class=\"dim\">written at {at}</p>"), "")
+    let at = humantime::format_rfc3339_seconds(std::time::UNIX_EPOCH + view.facts.wall);
+    document(view, history, &policy, &format!("<p class=\"dim\">written at {at}</p>"), "")
 }
 
-fn document(scene: &Scene, history: &History, meta: &str, controls: &str, script: &str) -> String {
-    let state = scene.verdict.as_ref().map_or(scene.snapshot.state, |(word, _)| word);
-    let heading = format!("{} ({state})", scene.facts.command);
+fn document(view: &RunView, history: &History, meta: &str, controls: &str, script: &str) -> String {
+    let state = view.verdict.as_ref().map_or(view.snapshot.state, |(word, _)| word);
+    let heading = format!("{} ({state})", view.facts.command);
     let heading = escaped(&heading);
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">{meta}<meta name=\"viewport\" \
          content=\"width=device-width, initial-scale=1\"><title>{heading} - trainit</title><style>{STYLE}</style></head>\n\
          <body><header><h1>{heading}</h1>{controls}</header>\n<main id=\"run\">\n"
     );
-    sections::all(&mut page, scene, history);
+    sections::all(&mut page, view, history);
     // Writing to a String cannot fail.
     let _ = writeln!(page, "</main>{script}</body></html>");
     page

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::chart::{self, Title, Unit};
-use super::{Scene, bytes, escaped, lasted, table};
+use super::{RunView, bytes, escaped, lasted, table};
 use crate::gpu::Gpu;
 use crate::gpu::watch::Sample;
 use crate::job::Uptime;
@@ -23,22 +23,22 @@ const EVENTS: usize = 60;
 const GPUS: usize = 16;
 
 /// Every section.
-pub(super) fn all(page: &mut String, scene: &Scene, history: &History) {
-    summary(page, scene);
-    goodput(page, &scene.facts);
-    timeline(page, &scene.facts, history);
+pub(super) fn all(page: &mut String, view: &RunView, history: &History) {
+    summary(page, view);
+    goodput(page, &view.facts);
+    timeline(page, &view.facts, history);
     metrics(page, history);
-    gpus(page, &scene.facts);
-    checkpoints(page, scene, history);
-    log(page, scene);
+    gpus(page, &view.facts);
+    checkpoints(page, view, history);
+    log(page, view);
 }
 
 fn heading(page: &mut String, text: &str) {
     let _ = writeln!(page, "<h2>{text}</h2>");
 }
 
-fn summary(page: &mut String, scene: &Scene) {
-    let Scene { snapshot, facts, verdict, .. } = scene;
+fn summary(page: &mut String, view: &RunView) {
+    let RunView { snapshot, facts, verdict, .. } = view;
     if let Some((word, sentence)) = verdict {
         let _ = writeln!(page, "<p><strong>{word}</strong>: {}</p>", escaped(sentence));
     } else if let Some(why) = problem(snapshot) {
@@ -326,9 +326,9 @@ fn gpus(page: &mut String, facts: &Facts) {
     }
 }
 
-fn checkpoints(page: &mut String, scene: &Scene, history: &History) {
-    let facts = &scene.facts;
-    if !scene.snapshot.has_store {
+fn checkpoints(page: &mut String, view: &RunView, history: &History) {
+    let facts = &view.facts;
+    if !view.snapshot.has_store {
         return;
     }
     heading(page, "Checkpoints");
@@ -356,13 +356,13 @@ fn checkpoints(page: &mut String, scene: &Scene, history: &History) {
     table(page, &caption, &["Step", "Complete at (UTC)", "Age", "Took", "Size"], rows);
 }
 
-fn log(page: &mut String, scene: &Scene) {
-    if scene.log.is_empty() {
+fn log(page: &mut String, view: &RunView) {
+    if view.log.is_empty() {
         return;
     }
     heading(page, "Last log lines of trainit, the newest first");
     page.push_str("<pre id=\"log\" tabindex=\"0\" role=\"region\" aria-label=\"Last log lines\">");
-    for line in scene.log.iter().rev() {
+    for line in view.log.iter().rev() {
         let _ = writeln!(page, "{}", escaped(line.trim_end()));
     }
     page.push_str("</pre>\n");

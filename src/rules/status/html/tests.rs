@@ -11,7 +11,7 @@ use crate::status::{Gpus, Memory};
 const SECOND: Duration = Duration::from_secs(1);
 const HOSTILE: &str = "</script><script>alert(1)</script>\"'>\u{1b}[2J\u{202e}&";
 
-fn scene() -> Scene {
+fn view() -> RunView {
     let gpu = Gpu { name: Some(HOSTILE.into()), utilization_percent: Some(93), ..Gpu::default() };
     let sample = |n: u32| Sample {
         at: n * SECOND,
@@ -31,7 +31,7 @@ fn scene() -> Scene {
         ..Facts::default()
     };
     let snapshot = Snapshot { leaving: Some(HOSTILE.into()), ..snapshot() };
-    Scene { snapshot, facts, log: vec![HOSTILE.into(), "a\nb\u{0}\u{7}".into()], verdict: None }
+    RunView { snapshot, facts, log: vec![HOSTILE.into(), "a\nb\u{0}\u{7}".into()], verdict: None }
 }
 
 /// Ten attempts with commits.
@@ -65,7 +65,7 @@ fn history() -> History {
 fn the_page_has_every_section_and_each_chart_has_a_name_and_a_table() {
     let mut history = history();
     (0..100).for_each(|n| history.curves.add("loss", f64::from(n), 1.0 / f64::from(n + 1)));
-    let page = live(&scene(), &history);
+    let page = live(&view(), &history);
     for section in [
         "Where the time went",
         "Timeline",
@@ -89,19 +89,19 @@ fn the_page_has_every_section_and_each_chart_has_a_name_and_a_table() {
 fn no_text_of_the_run_becomes_markup_or_a_control_character() {
     let mut history = history();
     history.curves.add(HOSTILE, 1.0, 2.0);
-    for page in [live(&scene(), &history), report(&scene(), &history)] {
+    for page in [live(&view(), &history), report(&view(), &history)] {
         assert_eq!(page.matches("alert(1)").count(), page.matches("&lt;script&gt;alert(1)&lt;/script&gt;").count());
         assert!(page.matches("alert(1)").count() >= 8, "{page}");
         let strange = page.chars().find(|c| (c.is_control() && *c != '\n') || ('\u{202a}'..='\u{202e}').contains(c));
         assert_eq!(strange, None);
         assert!(page.contains("a\\nb\u{fffd}\u{fffd}"), "a line of the log stays one line");
     }
-    assert_eq!(live(&scene(), &history).matches("<script>").count(), 1, "its own");
+    assert_eq!(live(&view(), &history).matches("<script>").count(), 1, "its own");
 }
 
 #[test]
 fn nothing_on_the_page_comes_from_outside_and_the_report_has_no_script() {
-    let (live, report) = (live(&scene(), &history()), report(&scene(), &history()));
+    let (live, report) = (live(&view(), &history()), report(&view(), &history()));
     for page in [&live, &report] {
         let links = ["src=", "href=", "url(", "@import", "<link", "<iframe", "<object"];
         assert_eq!(links.into_iter().find(|link| page.contains(link)), None);
@@ -115,7 +115,7 @@ fn nothing_on_the_page_comes_from_outside_and_the_report_has_no_script() {
 #[test]
 fn a_report_begins_with_the_verdict() {
     let verdict = Some(("failed", format!("exit code 3 {HOSTILE}")));
-    let page = report(&Scene { verdict, ..scene() }, &history());
+    let page = report(&RunView { verdict, ..view() }, &history());
     assert!(
         page.contains("(failed)</h1>") && page.contains("<strong>failed</strong>: exit code 3 &lt;/script"),
         "{page}"
@@ -125,8 +125,8 @@ fn a_report_begins_with_the_verdict() {
 
 #[test]
 fn a_run_without_anything_has_a_page() {
-    let scene = Scene { snapshot: Snapshot::default(), facts: Facts::default(), log: Vec::new(), verdict: None };
-    let page = live(&scene, &History::default());
+    let view = RunView { snapshot: Snapshot::default(), facts: Facts::default(), log: Vec::new(), verdict: None };
+    let page = live(&view, &History::default());
     assert!(page.contains("<h2>Timeline</h2>") && !page.contains("<h2>Metrics</h2>"), "{page}");
 }
 
@@ -137,7 +137,7 @@ fn ten_attempts_with_fifty_metrics_and_a_million_points_stay_under_2_mib() {
         let noise = f64::from(n.wrapping_mul(2_654_435_761) >> 8) / f64::from(1 << 24);
         history.curves.add(&format!("some/long/name/of/a/metric/{}", n % 50), f64::from(n / 50), noise);
     }
-    let page = live(&scene(), &history);
+    let page = live(&view(), &history);
     assert!(page.len() < 2 << 20, "{} bytes", page.len());
     assert_eq!(page.matches("<figcaption>").count(), 53);
 }

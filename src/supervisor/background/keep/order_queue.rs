@@ -13,17 +13,17 @@ use crate::rules::store::pace::Pace;
 use crate::supervisor::background::orders::Order;
 
 /// How much longer the work may take after this order has arrived; `None`: without a limit.
-pub(super) type Yields = fn(&Order) -> Option<Duration>;
+pub(super) type TimeAfterOrder = fn(&Order) -> Option<Duration>;
 
 /// The work yields to no order.
-pub(super) const TO_NONE: Yields = |_| None;
+pub(super) const TO_NONE: TimeAfterOrder = |_| None;
 /// Work that only another attempt would need yields to the last commit.
-pub(super) const TO_A_FLUSH: Yields = |order| matches!(order, Order::Flush(_)).then_some(Duration::ZERO);
+pub(super) const TO_A_FLUSH: TimeAfterOrder = |order| matches!(order, Order::Flush(_)).then_some(Duration::ZERO);
 /// A restore for the gang yields to the last commit, and to another survey, which ends the agreement.
-pub(super) const TO_A_SURVEY: Yields =
+pub(super) const TO_A_SURVEY: TimeAfterOrder =
     |order| matches!(order, Order::Flush(_) | Order::Survey(_)).then_some(Duration::ZERO);
 /// The work yields to any order, because it can be done later; it gets a second to finish.
-pub(super) const TO_ANY: Yields = |_| Some(Duration::from_secs(1));
+pub(super) const TO_ANY: TimeAfterOrder = |_| Some(Duration::from_secs(1));
 
 /// Orders that wait for their turn.
 pub(super) struct OrderQueue {
@@ -80,7 +80,7 @@ impl OrderQueue {
     pub(super) async fn during<T>(
         &mut self,
         orders: &mut UnboundedReceiver<Order>,
-        yields: Yields,
+        yields: TimeAfterOrder,
         work: impl Future<Output = T>,
     ) -> Option<T> {
         let mut work = Box::pin(work);
@@ -97,12 +97,12 @@ impl OrderQueue {
     }
 
     /// Queues the order. Returns the new deadline of the work in progress.
-    fn take(&mut self, order: Order, yields: Yields) -> Option<Duration> {
+    fn take(&mut self, order: Order, yields: TimeAfterOrder) -> Option<Duration> {
         // From now on commits ignore the bandwidth limit.
         let is_urgent =
             matches!(order, Order::SetCommitDeadline(_) | Order::Flush(_) | Order::CommitSoon { notice: true });
         if let Some(pace) = self.pace.as_ref().filter(|_| is_urgent) {
-            pace.lock().unwrap_or_else(PoisonError::into_inner).lift();
+            pace.lock().unwrap_or_else(PoisonError::into_inner).remove_limit();
         }
         if matches!(order, Order::SetCommitDeadline(_) | Order::Flush(Some(_)) | Order::CommitSoon { notice: true }) {
             self.is_pressed.set(true);

@@ -176,7 +176,7 @@ impl CheckpointThread {
     fn commit_soon(&mut self, notice: bool) {
         if notice {
             if let Some(mirror) = &self.mirror {
-                mirror.config.pace.lock().unwrap_or_else(PoisonError::into_inner).lift();
+                mirror.config.pace.lock().unwrap_or_else(PoisonError::into_inner).remove_limit();
             }
             self.settle = self.settle.min(NOTICE_SETTLE);
             self.interval = self.interval.min(NOTICE_INTERVAL);

@@ -59,7 +59,7 @@ impl<'a> Sending<'a> {
     ) -> Sending<'a> {
         let memory = Memory::now();
         let sizes = memory.fit(store.part_sizes());
-        let sizes = if pace.is_some() { sizes.gently() } else { sizes };
+        let sizes = if pace.is_some() { sizes.for_background() } else { sizes };
         let puts: u64 = lengths.map(|length| sizes.puts_of(length)).sum();
         let threads = TransferThreads::open_several(sizes.at_once.min(puts as usize)).await;
         let clock = Clock::start();
@@ -75,7 +75,7 @@ impl<'a> Sending<'a> {
         let unreadable = |error: io::Error| unread(entry, &error);
         self.uncommitted.borrow_mut().push(key.clone());
         if entry.size <= self.sizes.whole {
-            self.take_turn(entry.size).await;
+            self.wait_for_rate_limit(entry.size).await;
             let _held = self.memory.hold(entry.size).await;
             let read = self.memory.read(move || from.open(&dir), 0, entry.size, Sums::default(), true);
             let (blocks, sums) = read.await.map_err(unreadable)?;
@@ -100,7 +100,7 @@ impl<'a> Sending<'a> {
                 return Ok(None);
             }
             let wanted = part.min(size - at);
-            self.take_turn(wanted).await;
+            self.wait_for_rate_limit(wanted).await;
             // Waiting for memory means waiting until a part was sent.
             let held = self.memory.hold(wanted).await;
             let failed = |error: io::Error| unread(entry, &error);
@@ -111,7 +111,7 @@ impl<'a> Sending<'a> {
             Ok(Some(((blocks, held, wanted), at + wanted)))
         });
         let sent = reads.map_ok(|(blocks, held, wanted)| {
-            let sent = self.carry(&entry.path, upload.part(blocks));
+            let sent = self.run(&entry.path, upload.part(blocks));
             async move {
                 let _held = held;
                 sent.await?;
@@ -142,7 +142,7 @@ impl<'a> Sending<'a> {
         key: String,
     ) -> Result<Vec<Sent>, Stop> {
         self.uncommitted.borrow_mut().push(key.clone());
-        self.take_turn(members.iter().map(Member::length).sum()).await;
+        self.wait_for_rate_limit(members.iter().map(Member::length).sum()).await;
         let _held = self.memory.hold_archive().await;
         let (archive, sums) = self.gather(members, held).await?;
         let crc32c = crc32c::crc32c(&archive);
@@ -194,21 +194,21 @@ impl<'a> Sending<'a> {
 
     async fn put(&self, key: &str, blocks: Vec<Bytes>, crc32c: u32) -> Result<Option<String>, StoreError> {
         let (store, to) = (Arc::clone(self.store), key.to_owned());
-        self.carry(key, async move { store.put(&to, blocks, crc32c).await }).await
+        self.run(key, async move { store.put(&to, blocks, crc32c).await }).await
     }
 
     /// Runs the upload on a transfer thread, if there is one.
-    async fn carry<T: Send + 'static>(
+    async fn run<T: Send + 'static>(
         &self,
         key: &str,
         put: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let put = self.threads.carry(|_| async move { Ok(put.await) });
+        let put = self.threads.run(|_| async move { Ok(put.await) });
         put.await.unwrap_or_else(|error| Err(self.store.useless("write", key, &error.to_string())))
     }
 
     /// Waits until the rate limit allows these bytes, or is lifted.
-    async fn take_turn(&self, bytes: u64) {
+    async fn wait_for_rate_limit(&self, bytes: u64) {
         let Some(pace) = self.pace else { return };
         let lock = || pace.lock().unwrap_or_else(PoisonError::into_inner);
         let at = lock().admit(self.clock.now(), bytes);

@@ -102,7 +102,7 @@ impl Mirror {
             return Ok(self.commit_locally(look).await);
         };
         let Some(plan) = look.plan else {
-            remote.give_way(left()).await?;
+            remote.check_not_fenced(left()).await?;
             let step = self.last.as_ref().and_then(|last| last.step);
             return Ok(match waiting(&look) {
                 Some(why) => Outcome::Waiting { why, again: look.again },
@@ -116,7 +116,7 @@ impl Mirror {
         self.waits(Some((plan.step, since)));
         let bytes = self.bytes_to_send(&plan);
         if let Some(left) = left() {
-            self.is_worth_a_start(bytes, left)?;
+            self.check_time_left(bytes, left)?;
         }
         self.report_unfit().await;
         if self.last.is_none() && self.sender.seq == 0 {
@@ -188,7 +188,7 @@ impl Mirror {
     }
 
     /// Errors: at the last throughput the commit needs more time than is left.
-    fn is_worth_a_start(&self, bytes: u64, left: Duration) -> Result<(), Stop> {
+    fn check_time_left(&self, bytes: u64, left: Duration) -> Result<(), Stop> {
         let needed = self.sender.throughput.map_or(0.0, |throughput| bytes as f64 / throughput.max(1.0));
         if needed <= left.as_secs_f64() {
             return Ok(());
@@ -233,7 +233,7 @@ impl Mirror {
         }
         faults.point(9);
         remote.confirm_manifest(&name).await?;
-        if let Some(by) = remote.is_outdone(&name, &manifest).await {
+        if let Some(by) = remote.find_newer_run(&name, &manifest).await {
             self.take_down(remote, &name, &manifest).await?;
             return Err(Stop::Fenced(by));
         }

@@ -9,7 +9,7 @@ use crate::rules::checkpoint::{Committed, Entry, Listing};
 use crate::rules::job::Event;
 use crate::rules::store::manifest::Manifest;
 use crate::rules::store::names::CommitName;
-use crate::rules::store::plan::Standing;
+use crate::rules::store::plan::ClaimState;
 use crate::rules::text::safe_text::named;
 use crate::supervisor::checkpoints::commit::dedup::{Known, Sent};
 use crate::supervisor::checkpoints::directory::look::walked;
@@ -47,7 +47,7 @@ impl Mirror {
     pub(crate) async fn check_claim(&self, remote: &Remote) -> Result<(), Failure> {
         let last = self.last.as_ref().map(|last| &last.stamp);
         match remote.standing(last).await.map_err(|error| self.config.away(&error))? {
-            Some(Standing::Gone) => Err(Failure::store(remote.unclaimed())),
+            Some(ClaimState::Gone) => Err(Failure::store(remote.unclaimed())),
             _ => Ok(()),
         }
     }
@@ -117,7 +117,7 @@ impl Mirror {
             self.resume_from_directory(which, name, &manifest, record).await?;
             return Ok(Considered::Chosen);
         }
-        match self.bring(remote, &manifest).await {
+        match self.install_commit(remote, &manifest).await {
             Ok(fetched) => {
                 self.set_parent(which, name, &manifest);
                 self.fetched = Some(fetched);

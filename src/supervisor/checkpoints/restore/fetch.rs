@@ -100,7 +100,7 @@ impl Fetching<'_> {
             let fetch = async |sparsely| {
                 let (store, file, key) = (Arc::clone(self.store), Arc::clone(file), item.key.clone());
                 let chunk = fetch_range(store, file, key, run.clone(), sparsely);
-                shared.threads.carry(|_| chunk).await.map_err(local)
+                shared.threads.run(|_| chunk).await.map_err(local)
             };
             let mut fetched = fetch(true).await?;
             // Without holes, because the first try has written bytes.

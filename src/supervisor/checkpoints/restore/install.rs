@@ -30,7 +30,7 @@ const TRIES: u32 = 3;
 
 impl Mirror {
     /// Puts one commit in place. Returns the bytes fetched from the store.
-    pub(crate) async fn bring(&self, remote: &Remote, manifest: &Manifest) -> Result<u64, Refusal> {
+    pub(crate) async fn install_commit(&self, remote: &Remote, manifest: &Manifest) -> Result<u64, Refusal> {
         for _ in 0..TRIES {
             if let Some(fetched) = self.try_to_bring(remote, manifest).await? {
                 return Ok(fetched);

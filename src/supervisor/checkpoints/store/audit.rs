@@ -74,7 +74,7 @@ impl Mirror {
             done.set(done.get() + more);
             progress(done.get(), bytes);
         };
-        let reads = wanted.values().map(|item| async move { (item, summed(store, item, report).await) });
+        let reads = wanted.values().map(|item| async move { (item, checksum_object(store, item, report).await) });
         let at_once = Memory::now().fit(store.part_sizes()).at_once.min(AT_ONCE);
         let mut reads = stream::iter(reads).buffer_unordered(at_once);
         while let Some((item, sum)) = reads.next().await {
@@ -134,7 +134,7 @@ fn differs(item: &Item, read: &Result<Sums, String>) -> Option<String> {
 
 /// Reads an object to its end. Calls `report` for all its bytes, also for those that cannot be read. The inner error concerns
 /// only this object.
-async fn summed(store: &Store, item: &Item, report: &dyn Fn(u64)) -> Result<Result<Sums, String>, StoreError> {
+async fn checksum_object(store: &Store, item: &Item, report: &dyn Fn(u64)) -> Result<Result<Sums, String>, StoreError> {
     let left = Cell::new(item.size);
     let sum = async {
         let (mut sums, mut reading) = (Sums::default(), store.read(&item.key, item.run().start, item.size).await?);

@@ -9,7 +9,7 @@ use crate::edge::clock;
 use crate::edge::store::{Created, Store, StoreError};
 use crate::rules::store::address::Address;
 use crate::rules::store::names::{Attempt, COMMITS, CommitName, PROBES, Stamp};
-use crate::rules::store::plan::{self, Standing};
+use crate::rules::store::plan::{self, ClaimState};
 use crate::supervisor::checkpoints::directory::disk::nonce;
 use crate::supervisor::checkpoints::store::commits::{attempts, commits};
 
@@ -45,16 +45,16 @@ impl Remote {
 
     /// The state of this run's claim; `None` if it does not commit. A claim that is gone is created again if the store has
     /// the `known` commit: a rule of the bucket may delete old objects.
-    pub(crate) async fn standing(&self, known: Option<&Stamp>) -> Result<Option<Standing>, StoreError> {
+    pub(crate) async fn standing(&self, known: Option<&Stamp>) -> Result<Option<ClaimState>, StoreError> {
         let Some(Claim { attempt, body, .. }) = &self.claim else { return Ok(None) };
         let standing = plan::standing(attempt, &attempts(&self.store).await?);
-        if standing != Standing::Gone || !commits(&self.store).await?.iter().any(|name| Some(&name.stamp) == known) {
+        if standing != ClaimState::Gone || !commits(&self.store).await?.iter().any(|name| Some(&name.stamp) == known) {
             return Ok(Some(standing));
         }
         Ok(Some(match self.store.create(&attempt.key(), body.clone()).await? {
-            Created::Own => Standing::Newest,
+            Created::Own => ClaimState::Newest,
             // Another run has taken the number meanwhile.
-            Created::Taken => Standing::Overtaken(attempt.clone()),
+            Created::Taken => ClaimState::Overtaken(attempt.clone()),
         }))
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::edge::store::Trouble;
 use crate::rules::store::manifest::{LIMIT, Manifest};
 use crate::rules::store::names::{Attempt, CommitName, Stamp, stamp_of_data};
-use crate::rules::store::plan::Standing;
+use crate::rules::store::plan::ClaimState;
 use crate::supervisor::checkpoints::failure::Stop;
 use crate::supervisor::checkpoints::store::claim::Remote;
 use crate::supervisor::checkpoints::store::commits::{attempts, commits};
@@ -29,13 +29,13 @@ impl Remote {
     /// The newer run that has taken over; `None` also if the store does not answer.
     pub(crate) async fn overtaken(&self) -> Option<Attempt> {
         match self.standing(None).await {
-            Ok(Some(Standing::Overtaken(by))) => Some(by),
+            Ok(Some(ClaimState::Overtaken(by))) => Some(by),
             _ => None,
         }
     }
 
     /// Fails if a newer run has taken over. A slow store is not waited for; `left` is the time that is left.
-    pub(crate) async fn give_way(&self, left: Option<Duration>) -> Result<(), Stop> {
+    pub(crate) async fn check_not_fenced(&self, left: Option<Duration>) -> Result<(), Stop> {
         let time_limit = left.map_or(AT_ONCE, |left| AT_ONCE.min(left / 4));
         match tokio::time::timeout(time_limit, self.overtaken()).await {
             Ok(Some(by)) => Err(Stop::Fenced(by)),
@@ -48,9 +48,9 @@ impl Remote {
     pub(crate) async fn fence(&self, known: Option<&Stamp>, sent: &RefCell<Vec<String>>) -> Result<(), Stop> {
         let Some(claim) = &self.claim else { return Err(Stop::Failed("no --checkpoint-store is set".to_owned())) };
         match self.standing(known).await? {
-            Some(Standing::Overtaken(by)) => return Err(Stop::Fenced(by)),
-            Some(Standing::Gone) => return Err(Stop::Failed(self.unclaimed())),
-            Some(Standing::Newest) | None => {}
+            Some(ClaimState::Overtaken(by)) => return Err(Stop::Fenced(by)),
+            Some(ClaimState::Gone) => return Err(Stop::Failed(self.unclaimed())),
+            Some(ClaimState::Newest) | None => {}
         }
         // A store that checks for the key and writes it in two steps lets two runs claim one number; the later write stays. A
         // run that has committed has passed this check.
@@ -81,7 +81,7 @@ impl Remote {
 
     /// The newer run that has committed, if this commit shares files with an older one: that run may have decided to delete
     /// the files before it could see this commit. The caller then deletes this commit.
-    pub(crate) async fn is_outdone(&self, name: &CommitName, manifest: &Manifest) -> Option<Attempt> {
+    pub(crate) async fn find_newer_run(&self, name: &CommitName, manifest: &Manifest) -> Option<Attempt> {
         shared(name, manifest).next()?;
         let newest = commits(&self.store).await.ok()?.into_iter().next()?;
         (newest.stamp.attempt > name.stamp.attempt).then_some(newest.stamp.attempt)

@@ -26,7 +26,7 @@ const MANY_TURNS: u32 = 3;
 
 /// The rule of retention and its progress.
 #[derive(Debug)]
-pub(crate) struct Retiring {
+pub(crate) struct RetentionProgress {
     rule: Retention,
     /// The commits that a gang protects.
     pub(crate) hold: Hold,
@@ -56,15 +56,15 @@ pub struct Pruned {
 
 /// Commits that retention deletes.
 #[derive(Debug, Default)]
-struct Going {
+struct Deletions {
     commits: Vec<CommitName>,
     /// Their data, in a preview.
     left: HashSet<String>,
 }
 
-impl Retiring {
-    pub(crate) fn new(rule: Retention, hold: Hold, faults: Faults) -> Retiring {
-        Retiring {
+impl RetentionProgress {
+    pub(crate) fn new(rule: Retention, hold: Hold, faults: Faults) -> RetentionProgress {
+        RetentionProgress {
             rule,
             hold,
             faults,
@@ -154,12 +154,12 @@ impl Retiring {
         Ok(Pruned { kept, commits: gone.commits, orphans, swept: swept? })
     }
 
-    async fn prune_commits(&self, remote: &Remote, spared: Option<&Stamp>, dry: bool) -> Result<Going, StoreError> {
+    async fn prune_commits(&self, remote: &Remote, spared: Option<&Stamp>, dry: bool) -> Result<Deletions, StoreError> {
         let store = &remote.store;
         let names = commits(store).await?;
         let keep = usize::try_from(self.rule.last.max(1)).unwrap_or(usize::MAX);
         if names.len() <= keep {
-            return Ok(Going::default());
+            return Ok(Deletions::default());
         }
         let notes = store.list(BAD).await?;
         let is_poisoned = |stamp: &Stamp| notes.iter().any(|note| note.key == stamp.bad_key());
@@ -180,11 +180,11 @@ impl Retiring {
         // A run that was overtaken deletes nothing: the newer one may build on it.
         let attempts = attempts(store).await?;
         let own = match remote.attempt() {
-            Some(attempt) if attempts.iter().any(|other| other > attempt) => return Ok(Going::default()),
+            Some(attempt) if attempts.iter().any(|other| other > attempt) => return Ok(Deletions::default()),
             Some(attempt) => Some(attempt.clone()),
             None => attempts.into_iter().chain(judged.iter().map(|(name, _)| name.stamp.attempt.clone())).max(),
         };
-        let Some(own) = own else { return Ok(Going::default()) };
+        let Some(own) = own else { return Ok(Deletions::default()) };
         let mut going = plan::expendable(&judged, self.rule, &own, spared.as_ref());
         let offered: HashSet<&CommitName> = judged.iter().take(MOST_STEPS).map(|(name, _)| name).collect();
         going.retain(|name| !hold.keeps(name.step, offered.contains(name)));
@@ -217,7 +217,7 @@ impl Retiring {
                 }
             }
         }
-        Ok(Going { commits: going, left })
+        Ok(Deletions { commits: going, left })
     }
 
     pub(crate) async fn delete(&self, store: &Store, name: &CommitName, keys: Vec<String>) -> Result<(), StoreError> {
@@ -244,7 +244,7 @@ pub(crate) fn data_of(name: &CommitName, manifest: Option<&Manifest>, stays: imp
 async fn orphans(
     store: &Store,
     (now, age): (Option<Duration>, Duration),
-    gone: &Going,
+    gone: &Deletions,
 ) -> Result<Vec<String>, StoreError> {
     let objects = store.list("").await?;
     let mut named: HashSet<String> = HashSet::new();

@@ -20,7 +20,7 @@ pub(in crate::checkpoint) fn is_shard(name: &str) -> bool {
 
 /// Checks for Lightning's last file, `meta.pt`: in Lightning's own checkpoints, and if another unit of the root has
 /// one.
-pub(in crate::checkpoint) fn lightnings(case: &Case) -> Result<(), String> {
+pub(in crate::checkpoint) fn lightning_metadata(case: &Case) -> Result<(), String> {
     let unit = case.unit();
     let has_meta = |path: &str| case.scan.listing.file(&join(path, "meta.pt")).is_some();
     let is_lightnings = unit.key.ends_with(".ckpt") && (unit.key.contains("step=") || unit.key.starts_with("last"));
