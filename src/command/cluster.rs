@@ -75,9 +75,7 @@ impl Wanted {
     /// The options with the facts about the machine. If nothing will be started, the driver is not queried.
     fn on_this_machine(&self, will_start: bool, env: &Env, gpus: impl FnOnce() -> Discovery) -> ClusterOptions {
         let mut options = self.options.clone();
-        if options.hostname.is_none() {
-            options.hostname = limits::hostname();
-        }
+        options.hostname = limits::hostname();
         if options.nproc.is_some() {
             options.free_port = (will_start && self.starts).then(free_port::free).flatten();
             options.cores = limits::cpus().and_then(|n| u32::try_from(n).ok()).unwrap_or(0);

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::values::reader::Reader;
 use crate::rules::cluster;
-use crate::rules::cluster::parse::address::parse_host;
 use crate::rules::cluster::spec::{ClusterOptions, Explicit, Nproc, PlatformName, Role};
 use crate::rules::framework::FRAMEWORKS;
 use crate::rules::framework::peers::Scope;
@@ -29,7 +28,7 @@ pub fn read(reader: &mut Reader<'_>) -> ClusterOptions {
         nnodes: explicit(reader, "nnodes"),
         node_rank: explicit(reader, "node-rank"),
         leader: explicit(reader, "leader"),
-        hostname: reader.parse("hostname", hostname).flatten(),
+        hostname: None,
         pool2: reader
             .choice("pool2", &[("ps", Role::Ps), ("reducer", Role::Reducer), ("worker", Role::Worker)])
             .unwrap_or(Role::Ps),
@@ -61,16 +60,6 @@ pub fn frameworks(reader: &mut Reader<'_>) -> Vec<String> {
 
 fn tracker(name: &str) -> Result<Tracker, String> {
     one_of(name, &["wandb", "mlflow"]).map(|name| if name == "wandb" { Tracker::Wandb } else { Tracker::Mlflow })
-}
-
-/// A blank value counts as not given, as for the other settings.
-fn hostname(text: &str) -> Result<Option<String>, String> {
-    match text.trim() {
-        "" => Ok(None),
-        name => {
-            parse_host(name).map(Some).map_err(|what| format!("{text:?} {what}; expected a host name or IP address"))
-        }
-    }
 }
 
 fn nproc(text: &str) -> Result<Nproc, String> {
@@ -111,17 +100,6 @@ mod tests {
         assert_eq!(wrong.len(), 4, "{wrong:?}");
         assert!(wrong[0].contains("did you mean vertex?"), "{wrong:?}");
         assert!(wrong[3].contains("tensorflow, torch"), "{wrong:?}");
-    }
-
-    #[test]
-    fn a_host_name_that_cannot_be_dialled_is_a_mistake() {
-        for name in ["a b", "me:29500", "http://me"] {
-            assert_eq!(complaints(&[("TRAINIT_HOSTNAME", name)]).len(), 1, "{name:?}");
-        }
-        for name in ["me", "ME.example_x", "10.0.0.1", "fd00::1", "[fd00::1]", " me "] {
-            assert_eq!(complaints(&[("TRAINIT_HOSTNAME", name)]), Vec::<String>::new(), "{name:?}");
-        }
-        assert_eq!(hostname(" "), Ok(None));
     }
 
     #[test]

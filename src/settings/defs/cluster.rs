@@ -24,7 +24,6 @@ pub(super) const SETTINGS: &[Setting] = &[
     ),
     one("node-rank", "R", TOPIC, on::CLUSTER, "", "This node's rank, from 0"),
     one("leader", "HOST:PORT", TOPIC, on::CLUSTER, "", "Where node rank 0 listens for the rendezvous"),
-    one("hostname", "NAME", TOPIC, on::CLUSTER, "", "This replica's own name [default: the host name]"),
     one("pool2", "ps|reducer|worker", TOPIC, on::CLUSTER, "ps", "The role of Vertex AI's worker pool 2"),
     one(
         "tf-config",

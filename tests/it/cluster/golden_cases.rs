@@ -35,33 +35,31 @@ impl Case {
         serde_json::from_value(self.0["env"].clone()).unwrap()
     }
 
-    /// `trainit SUB FLAGS... REST...` with the case's environment and, in a separate mount namespace, its files.
+    /// `trainit SUB FLAGS... REST...` with the case's environment and, in namespaces of its own, its host name and files.
     fn trainit(&self, sub: &str, rest: &[&str]) -> Finished {
         let flags: Vec<&str> = self.flags().into_iter().filter(|f| f.starts_with("--")).collect();
         let args: Vec<&str> = [sub].into_iter().chain(flags).chain(rest.iter().copied()).collect();
         let files: BTreeMap<String, String> =
             self.0.get("files").map_or_else(BTreeMap::new, |f| serde_json::from_value(f.clone()).unwrap());
-        let mut trainit = match files.is_empty() {
-            true => Trainit::new(args),
-            false => {
-                let mut script = String::from("set -e; mkdir -p /opt/ml; mount -t tmpfs none /opt/ml; ");
-                for (at, path) in files.keys().enumerate() {
-                    script += &format!("mkdir -p \"$(dirname '{path}')\"; printf %s \"$FILE_{at}\" > '{path}'; ");
-                }
-                for at in 0..files.len() {
-                    script += &format!("unset FILE_{at}; ");
-                }
-                script += "exec \"$@\"";
-                Trainit::through(&["unshare", "-m", "sh", "-c", &script, "sh"], args)
-            }
-        };
+        let mut script = format!("set -e; hostname '{}'; ", self.0["hostname"].as_str().unwrap());
+        if !files.is_empty() {
+            script += "mkdir -p /opt/ml; mount -t tmpfs none /opt/ml; ";
+        }
+        for (at, path) in files.keys().enumerate() {
+            script += &format!("mkdir -p \"$(dirname '{path}')\"; printf %s \"$FILE_{at}\" > '{path}'; ");
+        }
+        for at in 0..files.len() {
+            script += &format!("unset FILE_{at}; ");
+        }
+        script += "exec \"$@\"";
+        let mut trainit = Trainit::through(&["unshare", "--uts", "--mount", "sh", "-c", &script, "sh"], args);
         for (at, content) in files.values().enumerate() {
             trainit = trainit.env(&format!("FILE_{at}"), content);
         }
         for (name, value) in self.env() {
             trainit = trainit.env(&name, value);
         }
-        trainit.env("TRAINIT_HOSTNAME", self.0["hostname"].as_str().unwrap()).output()
+        trainit.output()
     }
 }
 
