@@ -188,14 +188,10 @@ fn model_object(settings: &Value) -> Value {
     if part["directory"].is_null() { Value::Null } else { with_sources(part, settings, MODEL) }
 }
 
-/// Adds defaults that depend on other settings.
+/// Adds a default that depends on other settings.
 fn add_derived(settings: &mut Value, policy: &Policy) {
-    let startup = policy.hang.map(|hang| humantime::format_duration(hang.startup).to_string());
-    let restarts = Some(policy.max_restarts.to_string());
-    for (name, value) in [("max-restarts", restarts), ("hang-startup", startup)] {
-        if let Some(value) = value.filter(|_| settings[name].is_null()) {
-            settings[name] = json!({ "value": value, "source": "default" });
-        }
+    if settings["max-restarts"].is_null() {
+        settings["max-restarts"] = json!({ "value": policy.max_restarts.to_string(), "source": "default" });
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::values::reader::Reader;
-use crate::rules::job::{Hang, Policy, StoppedCode, Target};
+use crate::rules::job::{Policy, StoppedCode, Target};
 use crate::rules::preempt;
 use crate::rules::process::signal::Signal;
 use crate::rules::text::duration;
@@ -96,7 +96,7 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
         processes: default.processes,
         model: None,
         seed: None,
-        hang: hang(reader),
+        hang_timeout: hang_timeout(reader),
         asks_for_dumps: reader.text("hang-forensics").is_some(),
         child_has_terminal: false,
         gang: None,
@@ -137,11 +137,9 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
 }
 
 /// When silence is a hang; zero means never.
-fn hang(reader: &mut Reader<'_>) -> Option<Hang> {
-    let startup = reader.parse("hang-startup", duration::parse);
+fn hang_timeout(reader: &mut Reader<'_>) -> Option<Duration> {
     let or_never = |text: &str| if text.trim() == "never" { Ok(Duration::ZERO) } else { duration::parse(text) };
-    let timeout = reader.parse("hang-timeout", or_never).filter(|timeout| !timeout.is_zero())?;
-    Some(Hang { timeout, startup: startup.unwrap_or(timeout.saturating_mul(3)) })
+    reader.parse("hang-timeout", or_never).filter(|timeout| !timeout.is_zero())
 }
 
 /// The source of preemption notices.

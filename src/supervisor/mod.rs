@@ -123,7 +123,7 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
     }
     let history = History::new(clock, is_shown);
     let background = Background::start(work, &history)?;
-    let collectors = Collectors::start(job.metrics.take(), job.policy.hang.is_some(), &history)?;
+    let collectors = Collectors::start(job.metrics.take(), job.policy.hang_timeout.is_some(), &history)?;
     // A terminal has one foreground group.
     job.policy.child_has_terminal = job.changes.len() == 1 && terminal::is_of_session(stdio::STDIN);
     let gang = job.gang.take().map(|gang| GangMember::start(gang, clock)).transpose()?;

@@ -100,7 +100,7 @@ pub(in crate::command) fn gang(
             shortest: policy.backoff_first,
             longest: policy.backoff_max,
         },
-        hang: policy.hang.map(|hang| hang.timeout),
+        hang: policy.hang_timeout,
         host,
     })
 }

@@ -22,15 +22,9 @@ const COMPUTING_THREADS: usize = 3;
 /// The minimum rate in bytes a second, and the minimum number of bytes, that count as activity; less is bookkeeping. A
 /// process's count includes its dead children.
 const IO_BYTES_PER_SECOND: f64 = 65536.0;
-
-/// The settings.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Hang {
-    /// Silence for this long is a hang.
-    pub timeout: Duration,
-    /// No hang is reported before this time of an attempt has passed, unless there was a heartbeat.
-    pub startup: Duration,
-}
+/// No hang is reported before this many timeouts of an attempt have passed, unless there was a heartbeat: a start that
+/// compiles or waits may be silent for longer than a step.
+const STARTUP: u32 = 3;
 
 /// A thread of the tree: process id, thread id, and start of the process.
 pub(super) type ThreadId = (i32, i32, u64);
@@ -107,7 +101,8 @@ impl Sample {
 /// Watches one attempt.
 #[derive(Debug, Clone)]
 pub(super) struct Watchdog {
-    hang: Hang,
+    /// Silence for this long is a hang.
+    timeout: Duration,
     started: Uptime,
     last: Uptime,
     /// The last sign of life.
@@ -117,8 +112,8 @@ pub(super) struct Watchdog {
 }
 
 impl Watchdog {
-    pub(super) fn begin(hang: Hang, now: Uptime) -> Watchdog {
-        let mut watch = Watchdog { hang, started: now, last: now, sign: "its start", beats: false, next: now };
+    pub(super) fn begin(timeout: Duration, now: Uptime) -> Watchdog {
+        let mut watch = Watchdog { timeout, started: now, last: now, sign: "its start", beats: false, next: now };
         watch.next_look(now);
         watch
     }
@@ -130,7 +125,7 @@ impl Watchdog {
     }
 
     fn tick(&self) -> Duration {
-        (self.hang.timeout / 8).clamp(SHORTEST_TICK, LONGEST_TICK)
+        (self.timeout / 8).clamp(SHORTEST_TICK, LONGEST_TICK)
     }
 
     /// The time of a sample has come. If it comes much too late, this process was frozen, and so was the trainer: that
@@ -173,8 +168,8 @@ impl Watchdog {
     }
 
     fn due(&self) -> Uptime {
-        let silent = self.last + self.hang.timeout;
-        if self.beats { silent } else { silent.max(self.started + self.hang.startup) }
+        let silent = self.last + self.timeout;
+        if self.beats { silent } else { silent.max(self.started + self.timeout.saturating_mul(STARTUP)) }
     }
 
     /// Why the attempt hangs, if it does.
@@ -196,7 +191,7 @@ mod tests {
     }
 
     fn watch() -> Watchdog {
-        Watchdog::begin(Hang { timeout: secs(80.0), startup: secs(200.0) }, secs(0.0))
+        Watchdog::begin(secs(80.0), secs(0.0))
     }
 
     const OUTPUT: LivenessSample =
@@ -216,7 +211,7 @@ mod tests {
 
     #[test]
     fn start_up_has_its_own_longer_limit_and_silence_counts_from_the_last_sign() {
-        assert_eq!(silent_until(&mut watch(), secs(0.0)), secs(200.0));
+        assert_eq!(silent_until(&mut watch(), secs(0.0)), secs(240.0));
         let mut watch = watch();
         watch.on_sample(secs(190.0), &OUTPUT);
         assert_eq!(silent_until(&mut watch, secs(190.0)), secs(270.0));

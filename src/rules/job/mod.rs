@@ -17,7 +17,7 @@ mod verdict;
 
 pub use child::{ChildFacts, child_variables};
 pub use event::{Action, Event, Flushed, Mirrored, Resume, Target, Timer, Uptime};
-pub use hang::{Hang, LivenessSample, Sample};
+pub use hang::{LivenessSample, Sample};
 pub use kills::Kills;
 pub use machine::{COPY_AGAIN, Machine, STATES, Snapshot, State};
 pub use policy::{InGang, Policy, Processes, StoppedCode};

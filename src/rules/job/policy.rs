@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::event::Target;
-use super::hang::Hang;
 use crate::gang::seat::Seat;
 use crate::process::signal::Signal;
 
@@ -74,8 +73,8 @@ pub struct Policy {
     pub model: Option<String>,
     /// The seed that spreads the pauses of many jobs; `None`: exact pauses.
     pub seed: Option<u64>,
-    /// When silence is a hang; `None`: never.
-    pub hang: Option<Hang>,
+    /// Silence for this long is a hang; `None`: no silence is.
+    pub hang_timeout: Option<Duration>,
     /// Before a trainer that hangs is ended, PyTorch is asked for the dumps of its flight recorder.
     pub asks_for_dumps: bool,
     /// The child is in the foreground of trainit's terminal, so the terminal's signals reach the child directly.
@@ -129,7 +128,7 @@ impl Default for Policy {
             processes: Processes { count: 1, first_rank: 0 },
             model: None,
             seed: None,
-            hang: None,
+            hang_timeout: None,
             asks_for_dumps: false,
             child_has_terminal: false,
             gang: None,

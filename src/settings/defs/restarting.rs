@@ -29,17 +29,8 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN,
         "",
-        "Restart a command that shows no sign of life for this long: no heartbeat, output, commit, I/O or working thread [default: never]",
+        "Restart a command that shows no sign of life for this long: no heartbeat, output, commit, I/O or working thread; without a heartbeat, a start has three times as long [default: never]",
     ),
-    one(
-        "hang-startup",
-        "DURATION",
-        TOPIC,
-        on::RUN,
-        "",
-        "No hang is reported before this time of an attempt has passed, unless there was a heartbeat [default: 3 x --hang-timeout]",
-    )
-    .needs(&["hang-timeout"]),
     one(
         "hang-forensics",
         "DIR",

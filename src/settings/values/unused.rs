@@ -41,7 +41,7 @@ mod tests {
         assert_eq!(warnings(&[("TRAINIT_PEERS", "all")]), [peers]);
         let off = warnings(&[("TRAINIT_GANG_PORT", "5000"), ("TRAINIT_GANG", "off")]);
         assert_eq!(off, ["TRAINIT_GANG_PORT: it has no effect without --gang; give that too, or omit this"]);
-        let both = warnings(&[("TRAINIT_HANG_STARTUP", "5m"), ("TRAINIT_RESTART_BACKOFF", "1s")]);
+        let both = warnings(&[("TRAINIT_GANG_PORT", "5000"), ("TRAINIT_RESTART_BACKOFF", "1s")]);
         assert!(
             both.len() == 2 && both.iter().any(|line| line.contains("--max-restarts or --checkpoint-dir")),
             "{both:?}"

@@ -63,7 +63,7 @@ impl Performer {
         facts.incarnation = self.background.incarnation();
         let mut about_attempt = child_variables(&facts, attempt, resume);
         // Makes Python print the stacks of its threads on SIGABRT.
-        if self.job.policy.hang.is_some() && self.job.env.given(FAULTHANDLER).is_none() {
+        if self.job.policy.hang_timeout.is_some() && self.job.env.given(FAULTHANDLER).is_none() {
             about_attempt.set(FAULTHANDLER, "1".to_owned());
         }
         for local_rank in 0..count {

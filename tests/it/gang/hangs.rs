@@ -50,7 +50,7 @@ fn a_replica_that_detects_its_own_hang_stops_all_and_the_others_report_their_act
     let cluster = Cluster::of_workers(2);
     let sleeps = format!("{START}; exec sleep 1000");
     let other = cluster.replica("worker", 0, &sleeps).env("TRAINIT_MAX_RESTARTS", "0").start();
-    let hung = with_hang(cluster.replica("worker", 1, &sleeps).env("TRAINIT_HANG_STARTUP", "0"), "1s");
+    let hung = with_hang(cluster.replica("worker", 1, &sleeps), "400ms");
     all_train([&other, &hung], 1);
     let ended = finish(vec![other, hung]);
     let first = first_of(&ended);

@@ -7,7 +7,7 @@ use trainit::rules::cluster::spec::Role;
 use trainit::rules::gang::member::{Action as Order, Leave};
 use trainit::rules::gang::message::{Choice, Offer};
 use trainit::rules::gang::seat::Seat;
-use trainit::rules::job::{Action, Event, Flushed, Hang, InGang, LivenessSample, Machine, Policy, State, Timer};
+use trainit::rules::job::{Action, Event, Flushed, InGang, LivenessSample, Machine, Policy, State, Timer};
 use trainit::rules::process::exit::End;
 use trainit::rules::process::signal::Signal;
 
@@ -162,7 +162,7 @@ fn in_state(way: &[Event], gang: Option<InGang>) -> Machine {
         max_restarts: 3,
         peers: Some("node 1".into()),
         gang,
-        hang: Some(Hang { timeout: Duration::from_secs(600), startup: Duration::from_secs(1800) }),
+        hang_timeout: Some(Duration::from_secs(600)),
         ..Policy::default()
     });
     for event in way {

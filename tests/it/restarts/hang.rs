@@ -3,13 +3,12 @@
 use crate::support::{Trainit, is_alive, is_root, send};
 
 fn watched(timeout: &str, more: &[&str], script: &str) -> Trainit {
-    let options = ["run", "--hang-timeout", timeout, "--hang-startup", "0"];
-    Trainit::new(options).args(more).args(["--", "sh", "-c", script])
+    Trainit::new(["run", "--hang-timeout", timeout]).args(more).args(["--", "sh", "-c", script])
 }
 
 #[test]
 fn a_silent_trainer_is_ended_as_hung_and_the_log_shows_where_it_waits() {
-    let done = watched("300ms", &[], "sleep 1000 & exec sleep 1001").output().expect_code(201);
+    let done = watched("100ms", &[], "sleep 1000 & exec sleep 1001").output().expect_code(201);
     let verdict = done.verdict();
     assert_eq!((verdict["reason"].as_str(), verdict["child_signal"].as_i64()), (Some("hung"), Some(6)));
     assert!(verdict["detail"].as_str().unwrap().contains("no sign of life"), "{verdict}");
@@ -23,7 +22,7 @@ fn a_silent_trainer_is_ended_as_hung_and_the_log_shows_where_it_waits() {
 #[test]
 fn a_process_that_survives_sigabrt_is_not_reported_as_killed_after_the_stop_grace() {
     let script = "trap '' ABRT; while :; do sleep 1000; done";
-    let done = watched("300ms", &["--stop-grace", "1h"], script).output().expect_code(201);
+    let done = watched("100ms", &["--stop-grace", "1h"], script).output().expect_code(201);
     assert!(done.err().contains("SIGABRT did not end all processes"), "{}", done.err());
     assert!(!done.err().contains("stop grace is over"), "{}", done.err());
 }
@@ -32,7 +31,7 @@ fn a_process_that_survives_sigabrt_is_not_reported_as_killed_after_the_stop_grac
 fn a_hung_attempt_is_restarted_while_the_budget_lasts() {
     let script = "[ $TRAINIT_ATTEMPT = 1 ] && exec sleep 1000; echo alive again";
     let more = ["--max-restarts", "1", "--restart-backoff", "1ms"];
-    let done = watched("300ms", &more, script).output().expect_code(0);
+    let done = watched("100ms", &more, script).output().expect_code(0);
     assert_eq!((done.out().as_str(), done.verdict()["attempts"].as_u64()), ("alive again\n", Some(2)));
 }
 
@@ -74,7 +73,7 @@ fn a_trainer_that_changed_its_user_can_write_the_heartbeat_and_nothing_else() {
                   while :; do echo busy; sleep 0.01; done";
     // A umask that excludes other users does not matter.
     let masked = ["sh", "-c", "umask 077; exec \"$0\" \"$@\""];
-    let options = ["run", "--hang-timeout", "400ms", "--hang-startup", "0"];
+    let options = ["run", "--hang-timeout", "400ms"];
     let more = ["--max-restarts", "1", "--restart-backoff", "1ms", "--"];
     let other = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "sh", "-c", script];
     let done = Trainit::through(&masked, options).args(more).args(other).output().expect_code(201);
@@ -84,11 +83,11 @@ fn a_trainer_that_changed_its_user_can_write_the_heartbeat_and_nothing_else() {
 
 #[test]
 fn a_trainer_stopped_by_a_signal_is_not_hung() {
-    let running = watched("300ms", &[], "echo $$; exec sleep 1000").start();
+    let running = watched("100ms", &[], "echo $$; exec sleep 1000").start();
     let pid: i32 = running.after_line("").trim().parse().unwrap();
     send(pid, libc::SIGSTOP);
     // Enough time passes that an attempt which starts now and is not stopped would hang.
-    watched("300ms", &[], "exec sleep 1000").output().expect_code(201);
+    watched("100ms", &[], "exec sleep 1000").output().expect_code(201);
     assert!(is_alive(pid), "{}", running.log_so_far());
     send(pid, libc::SIGCONT);
     let done = running.finish().expect_code(201);
@@ -106,7 +105,7 @@ fn python_tracebacks_are_enabled_only_with_a_hang_timeout_and_without_a_users_se
 #[test]
 fn without_proc_a_hung_trainer_is_still_aborted_and_the_missing_facts_are_logged() {
     let mounts = "mount -t tmpfs none /proc && exec \"$0\" \"$@\"";
-    let hang = ["run", "--hang-timeout", "300ms", "--hang-startup", "0", "--", "sleep", "1000"];
+    let hang = ["run", "--hang-timeout", "100ms", "--", "sleep", "1000"];
     for pid1 in [true, false] {
         let namespaces: &[&str] = if pid1 { &["--pid", "--fork", "--kill-child=SIGKILL"] } else { &[] };
         let prefix = [&["unshare", "--mount"], namespaces, &["sh", "-c", mounts]].concat();

@@ -5,7 +5,7 @@ use crate::cluster::spec::Role;
 use crate::gang::member::{Action as Order, Event as MemberEvent, Leave};
 use crate::gang::message::{Choice, Class, Failure, FirstFailure, Offer};
 use crate::gang::seat::Seat;
-use crate::job::{Flushed, Hang, InGang};
+use crate::job::{Flushed, InGang};
 
 const GRACE: Duration = Duration::from_millis(500);
 
@@ -191,8 +191,8 @@ fn a_hang_of_the_gang_ends_the_trainer_like_its_own_hang_and_then_comes_another_
 
 #[test]
 fn a_hang_is_reported_with_the_activity_of_the_processes() {
-    let hang = Some(Hang { timeout: secs(80.0), startup: secs(0.0) });
-    let mut machine = in_generation(Policy { hang, ..policy(Role::Worker) }, 1);
+    let hang_timeout = Some(secs(80.0));
+    let mut machine = in_generation(Policy { hang_timeout, ..policy(Role::Worker) }, 1);
     let (_, actions) = super::hanging::silence(&mut machine, 0.1);
     let [
         Action::ReportTree,

@@ -1,11 +1,10 @@
 //! Trainers that hang.
 
 use super::*;
-use crate::job::{Hang, LivenessSample};
+use crate::job::LivenessSample;
 
 fn watched(max_restarts: u32) -> Policy {
-    let hang = Some(Hang { timeout: secs(80.0), startup: secs(100.0) });
-    Policy { hang, max_restarts, ..Policy::default() }
+    Policy { hang_timeout: Some(secs(80.0)), max_restarts, ..Policy::default() }
 }
 
 const SILENT: LivenessSample =
@@ -35,7 +34,7 @@ fn no_samples_are_taken_without_a_hang_timeout() {
 fn a_hung_trainer_is_dumped_aborted_and_in_the_end_killed_and_the_job_leaves_with_201() {
     let mut machine = running(watched(0));
     let (now, actions) = silence(&mut machine, 0.1);
-    assert!(now >= 100.0, "{now}");
+    assert!(now >= 240.0, "{now}");
     assert_eq!(actions, [Action::DumpStacks, Action::AbortTree, Action::Arm(Timer::Grace, secs(now + 10.0))]);
     assert_eq!(machine.step(secs(now + 10.0), Event::Due(Timer::Grace))[0], Action::KillTree);
     let killed = Event::MainEnded { local_rank: 0, end: End::Signal(Signal::KILL), oom: Some(false) };
@@ -101,7 +100,7 @@ fn a_hang_uses_a_restart_and_the_next_attempt_is_watched_from_its_start() {
     machine.step(secs(now + 1.0), Event::Due(Timer::Backoff));
     machine.step(secs(now + 1.0), Event::Spawned { pids: vec![8] });
     let (again, _) = silence(&mut machine, now + 1.0);
-    assert!(again >= now + 100.0);
+    assert!(again >= now + 240.0);
     let end = outcome(feed(&mut machine, again, [aborted, Event::TreeEmpty]));
     assert_eq!((end.reason, end.exit_code, end.attempts), (Reason::Hung, 201, 2));
 }
@@ -195,16 +194,17 @@ fn a_commit_and_a_frozen_machine_do_not_count_as_silence() {
         (frozen, 60.0 + 30.0 + 80.0),
     ] {
         let mut machine = running(watched(0));
-        for look in 1..10 {
+        let loud = LivenessSample { output: true, ..SILENT };
+        for look in 1..29 {
             feed(
                 &mut machine,
                 f64::from(look) * 10.0,
-                [Event::Due(Timer::SampleLiveness), Event::LivenessSampled(SILENT)],
+                [Event::Due(Timer::SampleLiveness), Event::LivenessSampled(loud)],
             );
         }
-        machine.step(secs(90.0), event);
-        let (hung, _) = silence(&mut machine, 90.0);
-        assert!((90.0 + silent..90.0 + silent + 10.1).contains(&hung), "{hung}");
+        machine.step(secs(290.0), event);
+        let (hung, _) = silence(&mut machine, 290.0);
+        assert!((290.0 + silent..290.0 + silent + 10.1).contains(&hung), "{hung}");
     }
 }
 
@@ -216,7 +216,7 @@ fn freeze() -> Event {
 /// Asserts that an attempt that has run silently since `start` hangs after a freeze announced at `announced`.
 fn assert_hangs_after_the_freeze(machine: &mut Machine, start: f64, announced: f64) {
     let (hung, _) = silence(machine, start);
-    let due = (announced + 600.0 + 30.0 + 80.0).max(start + 100.0);
+    let due = (announced + 600.0 + 30.0 + 80.0).max(start + 240.0);
     assert!((due..due + 10.1).contains(&hung), "hung at {hung}, due at {due}");
 }
 

@@ -2,7 +2,7 @@
 
 use super::hanging::silence;
 use super::*;
-use crate::job::{Flushed, Hang};
+use crate::job::Flushed;
 
 fn model() -> Option<String> {
     Some("s3://b/m".to_owned())
@@ -54,16 +54,16 @@ fn a_failed_or_stopped_job_leaves_no_model() {
 
 #[test]
 fn a_hung_job_leaves_no_model_and_stays_hung_for_any_exit_code() {
-    let hang = Some(Hang { timeout: secs(80.0), startup: secs(80.0) });
+    let hang_timeout = Some(secs(80.0));
     let hung = || {
-        let mut machine = running(Policy { model: model(), max_restarts: 0, hang, ..with_store() });
+        let mut machine = running(Policy { model: model(), max_restarts: 0, hang_timeout, ..with_store() });
         let (now, _) = silence(&mut machine, 0.1);
         feed(&mut machine, now, [ended(0), Event::TreeEmpty]);
         machine
     };
-    assert_eq!(outcome(hung().step(secs(91.0), SAFE)).exit_code, 201);
+    assert_eq!(outcome(hung().step(secs(251.0), SAFE)).exit_code, 201);
     let lost = Event::Flushed(Flushed::Failed("no rights there".into()));
-    let end = outcome(hung().step(secs(91.0), lost));
+    let end = outcome(hung().step(secs(251.0), lost));
     assert_eq!((end.reason, end.exit_code), (Reason::Hung, 201));
     assert!(end.detail.contains("no rights there"), "{}", end.detail);
 }
