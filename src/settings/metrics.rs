@@ -72,10 +72,6 @@ pub struct Collected {
     pub step: Option<String>,
     /// The searched processes.
     pub searched: Searched,
-    /// Whether standard output is searched.
-    pub stdout: bool,
-    /// Whether standard error is searched.
-    pub stderr: bool,
     /// The metrics file.
     pub target: Target,
     /// Non-fatal problems, one line each.
@@ -138,8 +134,6 @@ pub fn collection(reader: &mut Reader<'_>, env: &Env) -> Option<Collected> {
     let mut warnings: Vec<String> =
         named.filter_map(|tag| Report::new(tag, 0.0, "0".into(), "").ok()).flat_map(|r| r.warnings()).collect();
     let events = dir.map(|dir| (dir, choices));
-    let words = [("both", (true, true)), ("stdout", (true, false)), ("stderr", (false, true))];
-    let (stdout, stderr) = reader.choice("metric-from", &words).unwrap_or((true, true));
     let step = reader.parse("metric-step", |name| match name.trim() {
         "" => Err("expected the name of the step, such as iteration, found nothing".to_owned()),
         name => Ok(name.to_owned()),
@@ -160,7 +154,7 @@ pub fn collection(reader: &mut Reader<'_>, env: &Env) -> Option<Collected> {
             ),
         );
     }
-    Some(Collected { patterns, events, records, report, step, searched, stdout, stderr, target, warnings })
+    Some(Collected { patterns, events, records, report, step, searched, target, warnings })
 }
 
 /// Whether only rank 0 reports, and this is another rank. Then no other setting matters.

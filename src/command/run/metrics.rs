@@ -74,8 +74,6 @@ fn metrics(collected: Collected) -> Metrics {
         step: collected.step,
         searched: collected.searched,
         report: collected.report,
-        stdout: collected.stdout,
-        stderr: collected.stderr,
         file: MetricsFile::new(path, keep, false, LOCK_TIMEOUT),
         trial,
     }

@@ -22,15 +22,6 @@ pub(super) const SETTINGS: &[Setting] = &[
     ),
     many("report", "TAG", TOPIC, on::RUN, "Report only this TAG to the tuner [default: every metric that is found]"),
     one(
-        "metric-from",
-        "both|stdout|stderr",
-        TOPIC,
-        on::RUN,
-        "both",
-        "The trainer's stream that --metric searches; the bytes are passed on unchanged",
-    )
-    .needs(&["metric", "metric-filter"]),
-    one(
         "metric-rank",
         "first|last|all|N",
         TOPIC,

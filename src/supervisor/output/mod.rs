@@ -52,10 +52,6 @@ pub struct Metrics {
     pub step: Option<String>,
     /// The ranks to search.
     pub searched: Searched,
-    /// Search standard output.
-    pub stdout: bool,
-    /// Search standard error.
-    pub stderr: bool,
     /// The tags to report; empty for all.
     pub report: Vec<String>,
     /// The file for reports.
@@ -93,13 +89,11 @@ pub struct ChildEnds {
 pub struct Collectors {
     patterns: Arc<[Pattern]>,
     searched: Searched,
-    stdout: bool,
-    stderr: bool,
     files: Files,
     /// Present from the first attempt on, if there are files to follow.
     follower: Option<Follower>,
     reporter: Option<Reporter>,
-    /// The number of bytes passed on. If they are counted, both streams are captured.
+    /// The number of bytes passed on. If they are counted, the output is captured even without patterns.
     passed_on: Option<Arc<AtomicU64>>,
 }
 
@@ -117,12 +111,11 @@ impl Collectors {
         };
         let ledger = Ledger::with_selected(metrics.report);
         let reporter = Some(Reporter::start(metrics.file, metrics.trial, ledger, history.clone())?);
-        let Metrics { patterns, files, step, searched, stdout, stderr, .. } = metrics;
-        let (stdout, stderr) = (stdout && !patterns.is_empty(), stderr && !patterns.is_empty());
+        let Metrics { patterns, files, step, searched, .. } = metrics;
         // Its pattern is first, so that the step of a line is found before the metrics.
         let step = step.filter(|_| !patterns.is_empty()).and_then(|name| Pattern::step(&name).ok());
         let (patterns, follower) = (step.into_iter().chain(patterns).collect(), None);
-        Ok(Some(Collectors { patterns, searched, files, follower, stdout, stderr, reporter, passed_on }))
+        Ok(Some(Collectors { patterns, searched, files, follower, reporter, passed_on }))
     }
 
     /// The counter of the bytes passed on.
@@ -132,25 +125,22 @@ impl Collectors {
 
     /// Captures the streams of an attempt that is about to start. Errors: as pipe2(2) and pthread_create(3).
     pub(in crate::supervisor) fn capture(&self, output_threads: &mut OutputThreads) -> io::Result<ChildEnds> {
+        if self.patterns.is_empty() && self.passed_on.is_none() {
+            return Ok(ChildEnds::default());
+        }
         let (stdout, stderr) = stdio::outputs();
-        let mut ends = ChildEnds::default();
-        let count = self.passed_on.is_some();
-        if self.stdout || count {
-            ends.stdout = Some(self.pump(stdout, self.stdout, output_threads)?);
-        }
-        if self.stderr || count {
-            // One pipe if both lead to the same place: two would not keep the order.
-            ends.stderr = Some(match &ends.stdout {
-                Some(end) if pipe::is_same_file(stdout, stderr) => end.try_clone()?,
-                _ => self.pump(stderr, self.stderr, output_threads)?,
-            });
-        }
-        Ok(ends)
+        let out = self.pump(stdout, output_threads)?;
+        // One pipe if both lead to the same place: two would not keep the order.
+        let err = match pipe::is_same_file(stdout, stderr) {
+            true => out.try_clone()?,
+            false => self.pump(stderr, output_threads)?,
+        };
+        Ok(ChildEnds { stdout: Some(out), stderr: Some(err) })
     }
 
-    fn pump(&self, to: BorrowedFd<'static>, searched: bool, output_threads: &mut OutputThreads) -> io::Result<OwnedFd> {
+    fn pump(&self, to: BorrowedFd<'static>, output_threads: &mut OutputThreads) -> io::Result<OwnedFd> {
         let (from, child_end) = pipe::pair()?;
-        let patterns = if searched { Arc::clone(&self.patterns) } else { Arc::default() };
+        let patterns = Arc::clone(&self.patterns);
         let (sink, passed_on) = (self.reporter.as_ref().map(Reporter::sink), self.passed_on());
         output_threads.start(to, move |over, writer| Flow { from, writer, over, patterns, sink, passed_on }.run())?;
         Ok(child_end)
@@ -158,9 +148,9 @@ impl Collectors {
 
     /// The search and the counter for another thread that passes the output on.
     pub(in crate::supervisor) fn search(&self) -> Search {
-        let (patterns, sink) = (Arc::clone(&self.patterns), self.reporter.as_ref().map(Reporter::sink));
-        let (searched, stdout, stderr) = (self.searched, self.stdout, self.stderr);
-        Search { patterns, sink, searched, stdout, stderr, passed_on: self.passed_on() }
+        let patterns = Arc::clone(&self.patterns);
+        let sink = self.reporter.as_ref().filter(|_| !patterns.is_empty()).map(Reporter::sink);
+        Search { patterns, sink, searched: self.searched, passed_on: self.passed_on() }
     }
 
     /// Before an attempt. The first time, if there are files to follow, the returned eventfd is notified when their
@@ -291,8 +281,6 @@ mod tests {
             step: None,
             searched: Searched::First,
             report: Vec::new(),
-            stdout: true,
-            stderr: true,
             file,
             trial: "0".into(),
         };
@@ -303,7 +291,7 @@ mod tests {
         // The thread borrows its stream for ever; here it is a pipe that is never closed.
         let to: &'static OwnedFd = Box::leak(Box::new(to));
         let mut output_threads = OutputThreads::default();
-        let child_end = File::from(collectors.pump(to.as_fd(), true, &mut output_threads).expect("a pump"));
+        let child_end = File::from(collectors.pump(to.as_fd(), &mut output_threads).expect("a pump"));
         Fixture { collectors, output_threads, child_end, reader, _dir: dir }
     }
 

@@ -26,14 +26,12 @@ const CHUNK_BYTES: usize = 64 * 1024;
 /// A write of this size to a pipe is atomic (PIPE_BUF), so that lines of trainit's log never split a line.
 const PIECE_BYTES: usize = 4096;
 
-/// The patterns, the ranks and streams to search, the sink of the metrics, and the counter.
+/// The patterns, the ranks to search, the sink of the metrics, and the counter.
 #[derive(Debug, Clone, Default)]
 pub(in crate::supervisor) struct Search {
     pub(in crate::supervisor) patterns: Arc<[Pattern]>,
     pub(in crate::supervisor) sink: Option<Sink>,
     pub(in crate::supervisor) searched: Searched,
-    pub(in crate::supervisor) stdout: bool,
-    pub(in crate::supervisor) stderr: bool,
     /// The number of bytes passed on, of all ranks.
     pub(in crate::supervisor) passed_on: Arc<AtomicU64>,
 }
@@ -60,10 +58,10 @@ impl Ranks {
         let (stdout, stderr) = stdio::outputs();
         // One pipe per rank if both streams lead to the same place: two would not keep the order.
         let both = pipe::is_same_file(stdout, stderr);
-        let out = self.merge(stdout, search, search.stdout || (both && search.stderr), output_threads)?;
+        let out = self.merge(stdout, search, output_threads)?;
         let err = match both {
             true => out.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?,
-            false => self.merge(stderr, search, search.stderr, output_threads)?,
+            false => self.merge(stderr, search, output_threads)?,
         };
         let ends = out.into_iter().zip(err);
         Ok(ends.map(|(out, err)| ChildEnds { stdout: Some(out), stderr: Some(err) }).collect())
@@ -74,13 +72,11 @@ impl Ranks {
         &self,
         to: BorrowedFd<'static>,
         search: &Search,
-        searched: bool,
         output_threads: &mut OutputThreads,
     ) -> io::Result<Vec<OwnedFd>> {
         let pairs = self.names.iter().map(|_| pipe::pair()).collect::<io::Result<Vec<_>>>()?;
         let (readers, ends): (Vec<Reader>, Vec<OwnedFd>) = pairs.into_iter().unzip();
-        let (lines, mut search) = (Lines::of(self.names.iter().cloned()), search.clone());
-        search.sink = search.sink.filter(|_| searched);
+        let (lines, search) = (Lines::of(self.names.iter().cloned()), search.clone());
         output_threads.start(to, move |over, writer| {
             Merge { readers: readers.into_iter().map(Some).collect(), lines, writer, search }.run(&over);
         })?;

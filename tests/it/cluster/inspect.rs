@@ -173,13 +173,12 @@ fn inspect_refuses_the_same_settings_as_run_with_the_same_text() {
     all_peers.extend(elastic);
     let dir = tempfile::tempdir().unwrap();
     let (inside, store) = (dir.path().join("c"), format!("file://{}", dir.path().display()));
-    let cases: [&[&str]; 12] = [
+    let cases: [&[&str]; 11] = [
         &["--wait-for-peers", "soon"],
         &["--peers", "some"],
         &all_peers,
         &["--metric", "loss"],
         &["--metric-filter", "x"],
-        &["--metric-from", "here"],
         &["--report", "loss", "--metric", "acc=([0-9]+)"],
         &["--tensorboard-dir", "gs://b/logs"],
         &["--tensorboard-tag", "loss"],

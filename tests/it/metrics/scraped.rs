@@ -87,8 +87,8 @@ fn without_a_metric_setting_no_output_is_captured() {
     let [out, err, seen] = ["out", "err", "seen"].map(|name| dir.path().join(name));
     let script =
         "out=$(readlink /proc/$$/fd/1); err=$(readlink /proc/$$/fd/2); printf '%s\\n' \"$out\" \"$err\" >\"$SEEN\"";
-    let inherits = |patterns: &[&str], from: &str| {
-        let mut run = trainer(&file, patterns, script).env("SEEN", &seen).env("TRAINIT_METRIC_FROM", from);
+    let inherits = |patterns: &[&str]| {
+        let mut run = trainer(&file, patterns, script).env("SEEN", &seen);
         let create = |path| fs::File::create(path).unwrap();
         let status = run.command().stdout(create(&out)).stderr(create(&err)).status().unwrap();
         assert!(status.success());
@@ -96,10 +96,8 @@ fn without_a_metric_setting_no_output_is_captured() {
         let links: Vec<bool> = links.lines().zip([&out, &err]).map(|(link, file)| Path::new(link) == file).collect();
         links
     };
-    assert_eq!(inherits(&[], "both"), [true, true]);
-    assert_eq!(inherits(&[LOSS], "both"), [false, false]);
-    assert_eq!(inherits(&[LOSS], "stdout"), [false, true]);
-    assert_eq!(inherits(&[LOSS], "stderr"), [true, false]);
+    assert_eq!(inherits(&[]), [true, true]);
+    assert_eq!(inherits(&[LOSS]), [false, false]);
 }
 
 #[test]
