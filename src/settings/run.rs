@@ -63,8 +63,8 @@ pub struct RunSettings {
     pub status_addr: Option<SocketAddr>,
     /// The source of preemption notices.
     pub preemption: preempt::Choice,
-    /// The notice periods of notices without a time.
-    pub leads: preempt::Leads,
+    /// The notice period of preemptions without a time.
+    pub preemption_lead: Duration,
 }
 
 /// Reads the settings. Mistakes are collected in the reader, and the default is used.
@@ -125,14 +125,7 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
         run_report: reader.path("run-report"),
         status_addr: reader.parse("status-addr", status_addr),
         preemption: preemption(reader),
-        leads: preempt::Leads {
-            preemption: reader
-                .parse("preemption-lead", duration::parse)
-                .unwrap_or(preempt::Leads::default().preemption),
-            maintenance: reader
-                .parse("maintenance-lead", duration::parse)
-                .unwrap_or(preempt::Leads::default().maintenance),
-        },
+        preemption_lead: reader.parse("preemption-lead", duration::parse).unwrap_or(preempt::PREEMPTION_LEAD),
     }
 }
 

@@ -27,8 +27,9 @@ pub(super) const SOURCE: Source = Source {
     },
 };
 
-/// The documented notice periods, without the opt-in to longer ones.
-pub(super) const LEADS: Leads = Leads { preemption: Duration::from_secs(30), maintenance: Duration::from_secs(60) };
+/// The documented notice periods for maintenance that ends a machine without GPUs, and one with GPUs.
+const MAINTENANCE_LEAD: Duration = Duration::from_secs(60);
+const MAINTENANCE_LEAD_WITH_GPUS: Duration = Duration::from_secs(3600);
 
 /// The time that the server waits for a change before it returns the old value.
 const SERVER_WAIT: Duration = Duration::from_secs(120);
@@ -70,14 +71,16 @@ const PREEMPTED: Meaning = Meaning {
     },
 };
 
-/// It changes a minute ahead only if a process has read it before.
+/// It changes ahead of the event only if a process has read it before.
 const MAINTENANCE: Meaning = Meaning {
     key: "maintenance-event",
     query: "",
     is_expected: false,
     read: |body, leads| match body {
         "NONE" => Some(Value::Nothing),
-        "TERMINATE_ON_HOST_MAINTENANCE" => Some(Value::Going(leads.maintenance)),
+        "TERMINATE_ON_HOST_MAINTENANCE" => {
+            Some(Value::Going(if leads.has_gpus { MAINTENANCE_LEAD_WITH_GPUS } else { MAINTENANCE_LEAD }))
+        }
         "MIGRATE_ON_HOST_MAINTENANCE" => {
             Some(Value::Remark("this machine is being moved to another host; training continues after a short pause"))
         }
@@ -224,7 +227,7 @@ mod tests {
     }
 
     fn key(meaning: Meaning) -> Key {
-        Key::new(meaning, Leads::default())
+        Key::new(meaning, Leads { preemption: Duration::from_secs(30), has_gpus: false })
     }
 
     #[test]
@@ -236,8 +239,8 @@ mod tests {
     }
 
     #[test]
-    fn the_user_can_set_another_notice_period() {
-        let leads = Leads { preemption: Duration::from_secs(120), maintenance: Duration::from_secs(3600) };
+    fn the_user_can_set_another_notice_period_and_gpus_have_an_hour_before_maintenance() {
+        let leads = Leads { preemption: Duration::from_secs(120), has_gpus: true };
         assert_eq!(notices(&Key::new(PREEMPTED, leads).evaluate(Some(&good("TRUE")), SOON, 0.5))[0].1, 120);
         let ends = good("TERMINATE_ON_HOST_MAINTENANCE");
         assert_eq!(notices(&Key::new(MAINTENANCE, leads).evaluate(Some(&ends), SOON, 0.5))[0].1, 3600);

@@ -29,19 +29,16 @@ pub struct LocalFacts {
     pub chassis_asset_tag: String,
 }
 
-/// Notice periods that a cloud does not announce, but that the user may know.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Leads {
-    /// The time from a preemption notice without a time to the machine's end.
-    pub preemption: Duration,
-    /// The time from a maintenance notice without a time to the machine's end.
-    pub maintenance: Duration,
-}
+/// The default of `--preemption-lead`.
+pub const PREEMPTION_LEAD: Duration = Duration::from_secs(30);
 
-impl Default for Leads {
-    fn default() -> Leads {
-        gce::LEADS
-    }
+/// Facts from which the notice periods follow that a cloud does not announce.
+#[derive(Debug, Clone, Copy)]
+pub struct Leads {
+    /// The time from a preemption notice without a time to the machine's end, which only the user knows.
+    pub preemption: Duration,
+    /// Whether the machine has GPUs: their maintenance is announced earlier.
+    pub has_gpus: bool,
 }
 
 /// One cloud's notices.

@@ -37,12 +37,4 @@ pub(super) const SETTINGS: &[Setting] = &[
         "30s",
         "GCE's notice period for a preemption (120s if the machine was created with that option)",
     ),
-    one(
-        "maintenance-lead",
-        "DURATION",
-        TOPIC,
-        on::RUN,
-        "60s",
-        "GCE's notice period for maintenance that ends the machine (1h for machines with GPUs)",
-    ),
 ];

@@ -4,8 +4,8 @@ use std::net::TcpListener;
 use std::time::Instant;
 
 use crate::support::checkpoints::Place;
-use crate::support::metadata::{Metadata, Reply, Request, Stage, gce, google, ok, status};
-use crate::support::{Running, Trainit, assert_prompt};
+use crate::support::metadata::{Metadata, Reply, Request, Stage, gce, gce_key, google, ok, status};
+use crate::support::{Running, Trainit, assert_prompt, is_root};
 
 const WAITING: &str = "trap 'echo told; cat \"$TRAINIT_PREEMPTION_FILE\"; exit 0' TERM; echo ready; \
                        while :; do sleep 0.01; done";
@@ -30,6 +30,39 @@ fn a_metadata_notice_stops_the_trainer_with_its_deadline_in_the_file() {
     let verdict = done.verdict();
     assert_eq!(verdict["reason"], "preempted");
     assert!(verdict["detail"].as_str().unwrap().contains("gce preempted"));
+}
+
+#[test]
+fn gce_announces_maintenance_a_minute_ahead_and_with_gpus_an_hour_which_is_left_at_the_next_commit() {
+    if !is_root() {
+        eprintln!("skipped: needs root for a /dev of its own");
+        return;
+    }
+    for (nodes, is_far, announcement) in [
+        ("", false, "the machine goes away in 60 s"),
+        ("touch /dev/nvidiactl /dev/nvidia0; ", true, "in 1h; the job continues until a commit"),
+    ] {
+        let place = Place::new();
+        let values = ["NONE", "TERMINATE_ON_HOST_MAINTENANCE"];
+        let server = Metadata::start(move |request, stage| gce_key("maintenance-event", values, request, stage));
+        let script = format!("mount -t tmpfs none /dev; mkdir /dev/shm; {nodes}exec \"$@\"");
+        let local = place.local();
+        let run = ["run", "--checkpoint-dir", local.to_str().unwrap(), "--checkpoint-store", &place.url()];
+        let running = Trainit::through(&["unshare", "--mount", "sh", "-c", &script, "sh"], run)
+            .args(["--settle", "0", "--mirror-interval", "100ms", "--", "sh", "-c", WAITING])
+            .env("GCE_METADATA_HOST", &server.at)
+            .start();
+        running.after_line("ready");
+        server.turn();
+        running.after_log(announcement);
+        if is_far {
+            place.save(10);
+        }
+        running.after_line("told");
+        let done = running.finish().expect_code(143);
+        assert_eq!(done.verdict()["reason"], "preempted");
+        assert_eq!(done.verdict()["committed_step"].as_u64(), is_far.then_some(10), "{}", done.err());
+    }
 }
 
 #[test]

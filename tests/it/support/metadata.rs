@@ -157,18 +157,23 @@ pub fn google(etag: &str, body: &str) -> Reply {
     Reply::Answer("200 OK", headers, body.to_owned())
 }
 
-/// Google's, as documented: `preempted` hangs on `wait_for_change` until the value differs from the ETag's; it changes
-/// with the stage.
+/// Google's `preempted`.
 pub fn gce(request: &Request, stage: &Stage<'_>) -> Reply {
+    gce_key("preempted", ["FALSE", "TRUE"], request, stage)
+}
+
+/// Google's, as documented: a key hangs on `wait_for_change` until the value differs from the ETag's; it changes with the
+/// stage. The server has no other key.
+pub fn gce_key(key: &str, values: [&str; 2], request: &Request, stage: &Stage<'_>) -> Reply {
     if request.header("metadata-flavor") != Some("Google") {
         return status("403 Forbidden");
     }
-    if !request.path.starts_with("/computeMetadata/v1/instance/preempted") {
+    if !request.path.starts_with(&format!("/computeMetadata/v1/instance/{key}")) {
         return Reply::Answer("404 Not Found", vec![("Metadata-Flavor", "Google".to_owned())], String::new());
     }
     let mut now = stage.now();
     if request.path.contains("wait_for_change=true") && request.path.contains("last_etag=e0") {
         now = stage.wait_while(0);
     }
-    if now == 0 { google("e0", "FALSE") } else { google("e1", "TRUE") }
+    if now == 0 { google("e0", values[0]) } else { google("e1", values[1]) }
 }
