@@ -2,7 +2,7 @@
 
 use trainit_rules::cluster::parse::input::Input;
 use trainit_rules::cluster::spec::ClusterOptions;
-use trainit_rules::framework::resolve;
+use trainit_rules::cluster::framework::resolve;
 use trainit_rules::process::env::Env;
 
 /// Resolves with default options. An error must be short, have a code, and contain no line break.

@@ -10,8 +10,8 @@ use clap_complete::Shell;
 use super::{SUBS, build, root};
 use crate::rules::checkpoint::format_names;
 use crate::rules::cluster;
+use crate::rules::cluster::framework::FRAMEWORKS;
 use crate::rules::cluster::spec::PlatformName;
-use crate::rules::framework::FRAMEWORKS;
 use crate::settings::defs::{Takes, find};
 
 /// The supported shells.

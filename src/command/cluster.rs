@@ -4,11 +4,11 @@
 use crate::edge::fs::small_file;
 use crate::edge::host::limits;
 use crate::edge::net::free_port;
+use crate::rules::cluster::framework::{self, Resolved};
 use crate::rules::cluster::malformed;
 use crate::rules::cluster::parse::input::Input;
 use crate::rules::cluster::parse::json;
 use crate::rules::cluster::spec::{ClusterError, ClusterOptions, Nproc, Warning};
-use crate::rules::framework::{self, Resolved};
 use crate::rules::gpu::{Discovery, Health, cuda, demand};
 use crate::rules::process::env::Env;
 use crate::settings::cluster::read;

@@ -1,16 +1,13 @@
 //! Rules decide. Plain data in, plain data out: no clock, no process, no file, no environment, nothing async.
 
-pub mod active_time;
 pub mod checkpoint;
 pub mod cluster;
-pub mod framework;
 pub mod gang;
 pub mod gpu;
 pub mod job;
 pub mod metric;
 pub mod preempt;
 pub mod process;
-mod random;
 pub mod simulate;
 pub mod status;
 pub mod store;

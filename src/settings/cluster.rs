@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use super::values::reader::Reader;
 use crate::rules::cluster;
-use crate::rules::cluster::spec::{ClusterOptions, Explicit, Nproc, PlatformName, Role};
-use crate::rules::framework::FRAMEWORKS;
-use crate::rules::framework::peers::Scope;
-use crate::rules::framework::tracking::{Tracker, Tracking};
+use crate::rules::cluster::framework::FRAMEWORKS;
+use crate::rules::cluster::peers::Scope;
+use crate::rules::cluster::spec::{ClusterOptions, Explicit, Nproc, PlatformName, Role, Tracker, Tracking};
 use crate::rules::text::duration;
 use crate::settings::values::suggest::one_of;
 

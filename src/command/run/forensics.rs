@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::edge::fs::trusted_open::create_directories;
 use crate::edge::process::signals;
-use crate::rules::framework::{Launch, flight_recorder};
+use crate::rules::cluster::framework::Launch;
+use crate::rules::cluster::framework::torch::flight_recorder;
 use crate::rules::process::env::Env;
 
 /// The time limit for creating the directory, because its file system may hang.

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::edge::fs::small_file;
+use crate::rules::cluster::framework::Resolved;
 use crate::rules::cluster::spec::{ClusterError, Fact};
 use crate::rules::cluster::{self};
-use crate::rules::framework::Resolved;
 use crate::rules::gang::agreement::Mode;
 use crate::rules::gang::budget::Limits;
 use crate::rules::gang::handshake::GangKey;

@@ -6,8 +6,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use crate::rules::checkpoint::listing::{Entry, Kind, Listing, join};
-use crate::rules::store::names::OWN;
+use crate::rules::checkpoint::listing::{Entry, Kind, Listing, OWN, join};
 
 /// Deeper directories are refused.
 const MAX_DEPTH: usize = 64;

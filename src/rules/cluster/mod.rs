@@ -1,13 +1,16 @@
-//! Reads every platform's variables into one model of the job.
+//! Reads every platform's variables into one model of the job, from which `framework` derives every framework's variables.
 //!
 //! The types (`spec`), the readers (`platforms`, `launchers`), the list (here). To add a platform, add its file and its line
-//! in [`PLATFORMS`]. Deliberately absent: the variables of frameworks, which are in `rules/framework`.
+//! in [`PLATFORMS`].
 
 pub mod complete;
 pub mod first;
+pub mod framework;
 mod launchers;
 pub mod parse;
+pub mod peers;
 pub mod platforms;
+pub mod seat;
 pub mod spec;
 pub mod unread;
 pub mod written;

@@ -4,7 +4,6 @@
 //! Deliberately absent: the variables of platforms and frameworks.
 
 use crate::cluster::parse::address::Address;
-use crate::framework::tracking::Tracking;
 use crate::process::signal::Signal;
 
 /// The limit for quoting a foreign value, in characters.
@@ -271,6 +270,24 @@ pub struct ClusterOptions {
     pub cores: u32,
     /// The experiment trackers.
     pub tracking: Tracking,
+}
+
+/// An experiment tracker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tracker {
+    /// Weights & Biases.
+    Wandb,
+    /// MLflow.
+    Mlflow,
+}
+
+/// The settings for experiment trackers.
+#[derive(Debug, Clone, Default)]
+pub struct Tracking {
+    /// The trackers that the trainer uses.
+    pub trackers: Vec<Tracker>,
+    /// The address of the checkpoint store.
+    pub store: Option<String>,
 }
 
 impl Default for ClusterOptions {

@@ -6,7 +6,7 @@
 
 use super::spec::Role;
 use crate::cluster::parse::address::Address;
-use crate::gang::seat::Seat;
+use crate::cluster::seat::Seat;
 
 /// The job whose variables are written.
 #[derive(Debug, Clone)]

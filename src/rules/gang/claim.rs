@@ -18,9 +18,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Generation;
 use super::message::bounded_text;
-use super::seat::Incarnation;
+use super::{Generation, Incarnation};
 
 /// The folder of the claims, relative to the prefix of the store.
 pub const FOLDER: &str = ".trainit/gang/";

@@ -17,7 +17,7 @@ pub mod leader;
 pub mod member;
 pub mod place;
 pub mod protocol;
-pub mod seat;
+pub(crate) mod random;
 pub mod view;
 
 #[cfg(test)]
@@ -27,11 +27,31 @@ mod simulation;
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 pub use decisions::{agreement, budget, first_failure, hang};
 pub use protocol::{handshake, message, unproven, wire};
 
 /// A common start of all replicas. Never reused within a job.
 pub type Generation = u64;
+
+/// 128 random bits of one agent process, as 32 hex digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Incarnation(#[serde(with = "hex128")] pub u128);
+
+mod hex128 {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(bits: &u128, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&format!("{bits:032x}"))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u128, D::Error> {
+        let text = String::deserialize(from)?;
+        let bits = if text.len() == 32 { u128::from_str_radix(&text, 16).ok() } else { None };
+        bits.ok_or_else(|| D::Error::custom("an incarnation is 32 hex digits"))
+    }
+}
 
 /// Times of the protocol. The leader's lease applies to all members; `Welcome` carries it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -78,5 +98,18 @@ impl Default for Timing {
             finish_grace: Duration::from_secs(60),
             evaluator_grace: Duration::from_secs(600),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_incarnation_keeps_its_bits() {
+        let one = Incarnation(7);
+        let text = serde_json::to_string(&one).unwrap();
+        assert_eq!(serde_json::from_str::<Incarnation>(&text).unwrap(), one);
+        assert!(serde_json::from_str::<Incarnation>("\"7\"").is_err());
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::agreement::chief_of;
 use super::leader::OnNotice;
-use super::seat::Seat;
+use crate::cluster::seat::Seat;
 use crate::cluster::spec::{ClusterSpec, Role};
 
 /// Slurm jobs that share a node have rendezvous ports from 15000 on; their gangs use ports from 5000 on.

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::Generation;
-use super::seat::Seat;
+use crate::cluster::seat::Seat;
 
 /// The maximum number of members shown: an answer has to fit into a socket's buffer.
 pub const MOST_MEMBERS: usize = 200;

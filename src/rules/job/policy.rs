@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::event::Target;
-use crate::gang::seat::Seat;
+use crate::cluster::seat::Seat;
 use crate::process::signal::Signal;
 
 /// The exit code of a stopped job.

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 pub use watch::{Answer, Evaluation, Method, News, Notice, Question, Watch};
 
-use super::cluster::parse::address::Address;
-use super::cluster::spec::quote;
+use crate::cluster::parse::address::Address;
+use crate::cluster::spec::quote;
 use crate::process::env::Env;
 
 /// Facts about the machine that need no network: files of `/sys/class/dmi/id`.

@@ -1,5 +1,6 @@
 //! Processes as data: environment, signals, exit codes, and why a program cannot be executed.
 
+pub mod active_time;
 pub mod env;
 pub mod exit;
 pub mod program;

@@ -87,8 +87,8 @@ mod tests {
     use crate::cluster::detect;
     use crate::cluster::parse::address::Address;
     use crate::cluster::parse::input::Input;
+    use crate::cluster::seat::Seat;
     use crate::cluster::spec::{ClusterOptions, ClusterSpec, Explicit, Role};
-    use crate::gang::seat::Seat;
     use crate::preempt::{Choice, LocalFacts, sources_to_watch};
     use crate::simulate::{platforms, seats};
 

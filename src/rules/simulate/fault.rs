@@ -5,8 +5,8 @@ use std::fmt;
 use std::time::Duration;
 
 use super::seats;
-use crate::gang::seat::Seat;
-use crate::random::Random;
+use crate::cluster::seat::Seat;
+use crate::gang::random::Random;
 use crate::text::duration;
 
 /// How long a replica is frozen if the user gives no duration.

@@ -19,8 +19,8 @@ use std::time::Duration;
 pub use machine::{Action, Event, Simulation};
 
 use crate::cluster::PLATFORMS;
+use crate::cluster::seat::Seat;
 use crate::cluster::written::{Notice, Simulated};
-use crate::gang::seat::Seat;
 use fault::Fault;
 
 /// The configuration of a simulation.

@@ -10,7 +10,7 @@ use super::account::Seconds;
 use super::machine::{Outcome, Simulation};
 use super::replica::Replica;
 use super::seats::name;
-use crate::gang::seat::Seat;
+use crate::cluster::seat::Seat;
 
 /// The report.
 #[derive(Debug, Clone, Serialize)]

@@ -1,7 +1,7 @@
 //! The replicas of a simulated job by name: `chief`, `worker-1`, `ps-0`, `evaluator-0`.
 
+use crate::cluster::seat::Seat;
 use crate::cluster::spec::Role;
-use crate::gang::seat::Seat;
 
 /// The most replicas: each needs a loopback address of its own.
 pub const MOST: usize = 200;

@@ -16,12 +16,12 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::gpu::Gpu;
-use super::gpu::ledger::XidCount;
-use super::gpu::watch::Sample;
-use super::job::goodput::Totals;
-use super::job::{Snapshot, Uptime};
 use crate::gang::view::View;
+use crate::gpu::Gpu;
+use crate::gpu::ledger::XidCount;
+use crate::gpu::watch::Sample;
+use crate::job::goodput::Totals;
+use crate::job::{Snapshot, Uptime};
 use crate::text::safe_text::printable;
 use sibling::Kept;
 use tally::Tally;

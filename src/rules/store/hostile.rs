@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::names::{OWN, is_storable};
-use crate::checkpoint::listing::parent_of;
+use super::names::is_storable;
+use crate::checkpoint::listing::{OWN, parent_of};
 
 const MAX_DEPTH: usize = 64;
 const MAX_NAME: usize = 255;

@@ -9,10 +9,8 @@
 use std::fmt;
 
 use super::address::Address;
-use crate::checkpoint::listing::{name_of, parent_of};
+use crate::checkpoint::listing::{OWN, name_of, parent_of};
 
-/// Trainit's own directory in a store and in a checkpoint directory.
-pub const OWN: &str = ".trainit";
 /// The suffix of the temporary file that replaces a file.
 pub const FRESH: &str = ".trainit-new";
 /// The prefix of claims of attempts.

@@ -6,8 +6,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::edge::io::eventfd::EventFd;
+use crate::rules::gang::Incarnation;
 use crate::rules::gang::message::Choice;
-use crate::rules::gang::seat::Incarnation;
 use crate::rules::job::Event;
 use crate::supervisor::status::page::Question;
 

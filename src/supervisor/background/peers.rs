@@ -9,9 +9,9 @@ use futures_util::StreamExt;
 
 use crate::edge::clock::Clock;
 use crate::edge::net::tcp_connect::{NoAnswer, dial};
-use crate::rules::active_time::ActiveTime;
-use crate::rules::framework::peers::Peer;
+use crate::rules::cluster::peers::Peer;
 use crate::rules::job::Event;
+use crate::rules::process::active_time::ActiveTime;
 
 /// The number of peers tried concurrently.
 const AT_ONCE: usize = 32;

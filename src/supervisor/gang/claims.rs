@@ -7,10 +7,9 @@ use tokio::time::{sleep, timeout};
 
 use super::{STORE_PAUSE, SharedStore};
 use crate::edge::store::{Created, Store, StoreError, Trouble};
-use crate::rules::gang::Generation;
 use crate::rules::gang::claim::{Claim, FOLDER, JobState, LIMIT, common_name, end_name, generation_of, name, read};
 use crate::rules::gang::leader::Event;
-use crate::rules::gang::seat::Incarnation;
+use crate::rules::gang::{Generation, Incarnation};
 
 /// The limit for reading the newest claim when a leader starts.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);

@@ -20,11 +20,11 @@ use crate::edge::clock::Clock;
 use crate::edge::fs::rooted_dir::RootedDir;
 use crate::edge::net::gang::NoLink;
 use crate::edge::transfer::blocking::blocking;
+use crate::rules::checkpoint::listing::OWN;
+use crate::rules::gang::Incarnation;
 use crate::rules::gang::handshake::GangKey;
 use crate::rules::gang::leader::{Action, Config, Event, Leader, Link};
 use crate::rules::gang::message::ToMember;
-use crate::rules::gang::seat::Incarnation;
-use crate::rules::store::names::OWN;
 use crate::supervisor::checkpoints::restore::offer::{LEADERS_FILE, leaders_file};
 
 /// The maximum number of queued events of the connections.

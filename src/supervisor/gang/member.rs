@@ -8,11 +8,11 @@ use super::Gang;
 use super::thread::{News, Order, Thread};
 use crate::edge::clock::Clock;
 use crate::edge::net::gang::random;
-use crate::rules::gang::Summary;
+use crate::rules::cluster::seat::Seat;
 use crate::rules::gang::member::{Action, Event as MemberEvent, Leave, Member};
 use crate::rules::gang::message::{FirstFailure, ToMember, bounded_text};
-use crate::rules::gang::seat::{Incarnation, Seat};
 use crate::rules::gang::view::{LeaderView, View};
+use crate::rules::gang::{Incarnation, Summary};
 use crate::rules::job::{Event, Uptime};
 
 /// The maximum number of news handled in one turn of the loop.

@@ -13,8 +13,8 @@ use crate::edge::clock::Clock;
 use crate::edge::io::eventfd::{EventFd, NotifyOnDrop};
 use crate::edge::process::signals;
 use crate::edge::transfer::blocking;
+use crate::rules::gang::Incarnation;
 use crate::rules::gang::message::{ToLeader, ToMember};
-use crate::rules::gang::seat::Incarnation;
 use crate::rules::gang::view::LeaderView;
 
 /// The maximum number of queued news. A correct leader sends fewer messages at once.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::edge::fs::named_pipe;
 use crate::edge::fs::rooted_dir::RootedDir;
 use crate::edge::process::signals::thread_without_signals;
-use crate::rules::framework::flight_recorder::is_pipe;
+use crate::rules::cluster::framework::torch::flight_recorder::is_pipe;
 use crate::rules::text::safe_text::counted;
 
 /// The limit of pipes: the ranks of one node, and leftovers of other runs.

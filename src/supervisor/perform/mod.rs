@@ -12,7 +12,7 @@ use crate::edge::fs::run_dir::{HOSTFILE, KEPT, PREEMPTION, RunDir, SOCKET};
 use crate::edge::io::stdio;
 use crate::edge::process::descendants::{self, Descendant};
 use crate::edge::process::{reaper, signals};
-use crate::rules::framework::mpi::HOSTFILE_VARIABLE;
+use crate::rules::cluster::framework::mpi::HOSTFILE_VARIABLE;
 use crate::rules::gang::member::Event as MemberEvent;
 use crate::rules::gang::message::Offer;
 use crate::rules::job::{Action, Event, Outcome, Uptime};

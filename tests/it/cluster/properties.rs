@@ -4,9 +4,9 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use trainit::rules::cluster::PLATFORMS;
+use trainit::rules::cluster::framework::{Resolved, resolve};
 use trainit::rules::cluster::parse::input::Input;
 use trainit::rules::cluster::spec::{ClusterError, ClusterOptions, Nproc};
-use trainit::rules::framework::{Resolved, resolve};
 use trainit::rules::process::env::Env;
 
 /// The codes of section 5 of the contract, and the code for a setting that fits no cluster.

@@ -11,7 +11,7 @@ use regex::Regex;
 use trainit::cli::{self, Refusal};
 use trainit::rules::checkpoint::LAYOUTS;
 use trainit::rules::cluster;
-use trainit::rules::framework::FRAMEWORKS;
+use trainit::rules::cluster::framework::FRAMEWORKS;
 use trainit::rules::preempt::SOURCES;
 use trainit::rules::process::env::Env;
 use trainit::settings::defs::{SIMULATE, find};

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use crate::support::documents::{root, text};
+use trainit::rules::cluster::seat::Seat;
 use trainit::rules::cluster::spec::Role;
 use trainit::rules::gang::member::{Action as Order, Leave};
 use trainit::rules::gang::message::{Choice, Offer};
-use trainit::rules::gang::seat::Seat;
 use trainit::rules::job::{Action, Event, Flushed, InGang, LivenessSample, Machine, Policy, State, Timer};
 use trainit::rules::process::exit::End;
 use trainit::rules::process::signal::Signal;

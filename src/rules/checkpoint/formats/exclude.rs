@@ -8,8 +8,7 @@ use std::sync::LazyLock;
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
-use crate::checkpoint::listing::{Entry, Kind, around, name_of};
-use crate::store::names::OWN;
+use crate::checkpoint::listing::{Entry, Kind, OWN, around, name_of};
 
 /// Excluded unless included by a flag: logs, caches, temporary files, and copies that loggers keep.
 const DEFAULTS: &[&str] = &[

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::super::message::{Choice, Offer, Step};
-use super::super::seat::Seat;
+use crate::cluster::seat::Seat;
 
 /// How the nodes keep their checkpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

@@ -84,8 +84,8 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::super::super::message::{Failure, Step};
-    use super::super::super::seat::Seat;
     use super::*;
+    use crate::cluster::seat::Seat;
     use crate::cluster::spec::Role;
 
     const LONG: Duration = Duration::from_secs(600);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::message::{Class, Failure, FirstFailure};
-use super::super::seat::Seat;
+use crate::cluster::seat::Seat;
 
 /// Failures within this time of the earliest are ordered by their class.
 const TIE: Duration = Duration::from_millis(50);

@@ -9,7 +9,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::super::message::one_line;
-use super::super::seat::Seat;
+use crate::cluster::seat::Seat;
 use crate::text::safe_text::named;
 
 /// The maximum number of activities in one replica's report.

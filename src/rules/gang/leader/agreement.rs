@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::super::Generation;
 use super::super::agreement::{self, Agreement, FromScratch, Mode};
 use super::super::message::{Choice, Offer, ToMember};
-use super::super::seat::Seat;
 use super::claims::NextClaim;
 use super::{Action, Holder, Leader, Phase, State};
+use crate::cluster::seat::Seat;
 
 impl Leader {
     pub(super) fn try_to_agree(&mut self, now: Duration, actions: &mut Vec<Action>) {
@@ -161,9 +161,9 @@ impl Leader {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::Incarnation;
     use super::super::super::claim::{Claim, JobState};
     use super::super::super::message::{Class, Hello, ToLeader};
-    use super::super::super::seat::Incarnation;
     use super::super::Event;
     use super::super::tests::{
         at, claim_of, failed, hello, join, leader, offers, receive, sent, starts, step, training,

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::super::Generation;
 use super::super::agreement::Agreement;
 use super::super::claim::{Claim, JobState};
 use super::super::message::{Choice, ToMember};
-use super::super::seat::{Incarnation, Seat};
+use super::super::{Generation, Incarnation};
 use super::{Action, Leader, Link, Phase};
+use crate::cluster::seat::Seat;
 
 /// The state of the claim on the next generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

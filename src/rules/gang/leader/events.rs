@@ -7,8 +7,8 @@ use super::super::agreement::Mode;
 use super::super::budget::Limits;
 use super::super::claim::{Claim, JobState};
 use super::super::message::{ToLeader, ToMember};
-use super::super::seat::{Incarnation, Seat};
-use super::super::{Generation, Timing};
+use super::super::{Generation, Incarnation, Timing};
+use crate::cluster::seat::Seat;
 
 /// The caller's number of a link.
 pub type Link = u64;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::super::first_failure::FailureReport;
 use super::super::hang::{Findings, Row, findings};
 use super::super::message::{Class, Failure, ToMember};
-use super::super::seat::Seat;
 use super::{Action, Holder, Leader, State};
+use crate::cluster::seat::Seat;
 
 /// The limit for the answers of the members.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);

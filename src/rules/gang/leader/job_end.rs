@@ -5,9 +5,9 @@ use std::time::Duration;
 use super::super::Generation;
 use super::super::claim::{Claim, JobState};
 use super::super::message::ToMember;
-use super::super::seat::Seat;
 use super::claims::NextClaim;
 use super::{Action, LATE_EVALUATORS, Leader, Link, MARGIN, Phase};
+use crate::cluster::seat::Seat;
 
 impl Leader {
     pub(super) fn end(&mut self, now: Duration, actions: &mut Vec<Action>) {

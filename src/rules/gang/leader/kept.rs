@@ -2,8 +2,8 @@
 
 use super::super::agreement::Mode;
 use super::super::message::{Choice, ToMember};
-use super::super::seat::Seat;
 use super::{Action, Leader};
+use crate::cluster::seat::Seat;
 
 impl Leader {
     /// Updates the kept step after a member has committed these steps.
@@ -42,8 +42,8 @@ impl Leader {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::Incarnation;
     use super::super::super::message::{FormerLeader, Hello, Offer, Record, Step, ToLeader};
-    use super::super::super::seat::Incarnation;
     use super::super::Event;
     use super::super::tests::{hello, leader, receive, sent, step, training};
     use super::*;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::super::budget::Decision;
 use super::super::first_failure::{self, FailureReport};
 use super::super::message::{Class, ToMember};
-use super::super::seat::Seat;
 use super::{Action, Holder, LATE_EVALUATORS, Leader, Link, OnNotice, Phase, State, WAITING_REPORT_INTERVAL};
+use crate::cluster::seat::Seat;
 use crate::text::transfer_progress::words;
 
 impl Leader {

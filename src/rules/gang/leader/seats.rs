@@ -3,10 +3,11 @@
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
+use super::super::Incarnation;
 use super::super::first_failure::FailureReport;
 use super::super::message::{Class, Failure, FormerLeader, Hello, Record, ToMember, bounded_text, millis};
-use super::super::seat::{Incarnation, Seat};
 use super::{Action, Holder, Leader, Link, Phase, State};
+use crate::cluster::seat::Seat;
 
 /// The start of a search through the seats: the seat that was found last, so that the search after each of ten thousand events
 /// usually succeeds at once. It is a cache and not part of the leader's state.

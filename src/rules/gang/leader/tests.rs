@@ -5,9 +5,9 @@ use super::super::agreement::Mode;
 use super::super::budget::Limits;
 use super::super::claim::{Claim, JobState};
 use super::super::message::{Choice, Class, Failure, FormerLeader, Hello, Offer, Record, Step, ToLeader, ToMember};
-use super::super::seat::{Incarnation, Seat};
-use super::super::{Generation, Timing};
+use super::super::{Generation, Incarnation, Timing};
 use super::{Action, Config, Event, Leader, Link, OnNotice};
+use crate::cluster::seat::Seat;
 use crate::cluster::spec::Role;
 
 const OWN: Incarnation = Incarnation(100);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::Generation;
 use super::super::hang::TreeState;
 use super::super::message::{Choice, Failure, FirstFailure, Offer, ToLeader, ToMember};
-use super::super::seat::Seat;
+use crate::cluster::seat::Seat;
 
 /// An event for the member.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use super::super::Generation;
 use super::super::message::{Choice, MOST_REASON, Record, ToLeader, ToMember, millis, one_line};
-use super::super::seat::Incarnation;
+use super::super::{Generation, Incarnation};
 use super::{Action, Leave, Link, Member, Phase};
 use crate::cluster::spec::Role;
 

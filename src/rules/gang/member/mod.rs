@@ -12,8 +12,8 @@ pub mod routes;
 use std::time::Duration;
 
 use super::message::{Class, Failure, FormerLeader, Hello, MOST_STEPS, Offer, Record, ToLeader, bounded_text, millis};
-use super::seat::{Incarnation, Seat};
-use super::{Generation, Timing};
+use super::{Generation, Incarnation, Timing};
+use crate::cluster::seat::Seat;
 
 pub use events::{Action, Event, Leave};
 

@@ -2,9 +2,9 @@ use std::time::Duration;
 
 use super::super::hang::TreeState;
 use super::super::message::{Choice, Class, Failure, Offer, Record, Step, ToLeader, ToMember};
-use super::super::seat::{Incarnation, Seat};
-use super::super::{Generation, Timing};
+use super::super::{Generation, Incarnation, Timing};
 use super::{Action, Event, Leave, Member};
+use crate::cluster::seat::Seat;
 use crate::cluster::spec::Role;
 
 const LEADER: Incarnation = Incarnation(1);

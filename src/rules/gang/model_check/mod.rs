@@ -18,8 +18,8 @@ use super::claim::{Claim, JobState};
 use super::leader::Leader;
 use super::member::Member;
 use super::message::{ToLeader, ToMember};
-use super::seat::{Incarnation, Seat};
-use super::{Generation, Timing};
+use super::{Generation, Incarnation, Timing};
+use crate::cluster::seat::Seat;
 use crate::cluster::spec::Role;
 
 const SEATS: usize = 3;

@@ -3,13 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::super::Generation;
 use super::super::agreement::Mode;
 use super::super::budget::Limits;
 use super::super::leader::{self, Config, Leader, OnNotice};
 use super::super::member::{self, Member};
 use super::super::message::{Offer, Step, ToMember};
-use super::super::seat::Incarnation;
+use super::super::{Generation, Incarnation};
 use super::{Agent, Faults, Item, Pipe, SEATS, TIMING, World, claim, seat};
 
 impl World {

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::super::Generation;
 use super::super::hang::TreeState;
-use super::super::seat::{Incarnation, Seat};
+use super::super::{Generation, Incarnation};
+use crate::cluster::seat::Seat;
 
 /// The maximum number of offered steps, without the kept one.
 pub const MOST_STEPS: usize = 16;

@@ -47,10 +47,10 @@ use super::hang::TreeState;
 use super::leader::{self, Config, Leader, OnNotice};
 use super::member::{self, Leave, Member};
 use super::message::{Choice, Class, Failure, Offer, Step, ToLeader, ToMember};
-use super::seat::{Incarnation, Seat};
-use super::{Generation, Timing};
+use super::{Generation, Incarnation, Timing};
+use crate::cluster::seat::Seat;
 use crate::cluster::spec::Role;
-use crate::random::Random;
+use crate::gang::random::Random;
 use plan::Plan;
 use world_event::{Fault, Input, Message, WorldEvent};
 

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::parts::{Cause, Stop};
 use super::{Machine, State};
-use crate::active_time::LATE;
 use crate::job::event::{Action, Flushed, Timer, Uptime};
 use crate::job::verdict::Reason;
+use crate::process::active_time::LATE;
 use crate::process::exit;
 use crate::process::exit::End;
 use crate::process::signal::Signal;

@@ -1,8 +1,8 @@
 use super::super::tally::Tally;
 use super::super::{Memory, tests};
 use super::*;
+use crate::cluster::seat::Seat;
 use crate::cluster::spec::Role;
-use crate::gang::seat::Seat;
 use crate::gang::view::View;
 use crate::gpu::ledger::XidCount;
 

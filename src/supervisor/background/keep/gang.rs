@@ -1,8 +1,8 @@
 //! The orders of a gang: list the checkpoints that can be restored, and restore the agreed one.
 
 use crate::rules::checkpoint::Writer;
+use crate::rules::gang::Incarnation;
 use crate::rules::gang::message::{Choice, Offer};
-use crate::rules::gang::seat::Incarnation;
 use crate::rules::job::Event;
 use crate::supervisor::background::keep::run::{CheckpointThread, given_up};
 use crate::supervisor::background::keep::wanted::Checkpoints;

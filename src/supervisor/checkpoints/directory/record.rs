@@ -10,9 +10,10 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::edge::fs::rooted_dir::RootedDir;
+use crate::rules::checkpoint::listing::OWN;
 use crate::rules::checkpoint::{Committed, Entry, Kind, Listing};
 use crate::rules::store::address::Address;
-use crate::rules::store::names::{Attempt, OWN, Stamp};
+use crate::rules::store::names::{Attempt, Stamp};
 use crate::supervisor::checkpoints::directory::disk::RECORD_LIMIT;
 
 const RECORD: &str = "committed";

@@ -4,10 +4,11 @@ use std::cmp::Reverse;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
+use crate::rules::checkpoint::listing::OWN;
+use crate::rules::gang::Incarnation;
 use crate::rules::gang::agreement::{Mode, offered};
 use crate::rules::gang::message::{Offer, Step};
-use crate::rules::gang::seat::Incarnation;
-use crate::rules::store::names::{BAD, CommitName, OWN, hash16};
+use crate::rules::store::names::{BAD, CommitName, hash16};
 use crate::supervisor::checkpoints::config::{Restore, Role};
 use crate::supervisor::checkpoints::directory::record;
 use crate::supervisor::checkpoints::failure::Failure;

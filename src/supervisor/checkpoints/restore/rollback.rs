@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use crate::edge::fs::rooted_dir::RootedDir;
 use crate::edge::transfer::blocking::blocking;
+use crate::rules::checkpoint::listing::OWN;
 use crate::rules::checkpoint::{Entry, Rollback, Writer};
 use crate::rules::store::manifest::Item;
-use crate::rules::store::names::{Attempt, OWN};
+use crate::rules::store::names::Attempt;
 use crate::rules::text::safe_text::and_more;
 use crate::supervisor::checkpoints::directory::disk::{TEMPORARY, TORN, free_place, keep_newest, move_away};
 use crate::supervisor::checkpoints::directory::look::How;

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use crate::edge::fault::Faults;
 use crate::edge::store::{Store, StoreError};
+use crate::rules::checkpoint::listing::OWN;
 use crate::rules::gang::message::MOST_STEPS;
 use crate::rules::store::manifest::Manifest;
 use crate::rules::store::names::{
-    BAD, CommitName, OWN, PROBES, Stamp, is_trainits, nested_store_of, possible_nested_stores, stamp_of_data,
+    BAD, CommitName, PROBES, Stamp, is_trainits, nested_store_of, possible_nested_stores, stamp_of_data,
 };
 use crate::rules::store::plan::{self, Hold, Retention};
 use crate::supervisor::checkpoints::directory::disk::nonce;

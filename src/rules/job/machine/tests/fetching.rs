@@ -1,9 +1,9 @@
 //! Fetching the training data before the first start.
 
 use super::*;
+use crate::cluster::seat::Seat;
 use crate::cluster::spec::Role;
 use crate::gang::member::Action as Order;
-use crate::gang::seat::Seat;
 use crate::job::InGang;
 
 fn fetching(policy: Policy) -> Machine {

@@ -1,10 +1,10 @@
 //! A job whose replicas start and stop together.
 
 use super::*;
+use crate::cluster::seat::Seat;
 use crate::cluster::spec::Role;
 use crate::gang::member::{Action as Order, Event as MemberEvent, Leave};
 use crate::gang::message::{Choice, Class, Failure, FirstFailure, Offer};
-use crate::gang::seat::Seat;
 use crate::job::{Flushed, InGang};
 
 const GRACE: Duration = Duration::from_millis(500);

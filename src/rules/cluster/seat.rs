@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::spec::Role;
+use super::spec::Role;
 
 /// One replica's place in the job, written `worker/3`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -70,24 +70,6 @@ impl TryFrom<String> for Seat {
     }
 }
 
-/// 128 random bits of one agent process, as 32 hex digits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Incarnation(#[serde(with = "hex128")] pub u128);
-
-mod hex128 {
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(super) fn serialize<S: Serializer>(bits: &u128, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&format!("{bits:032x}"))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u128, D::Error> {
-        let text = String::deserialize(from)?;
-        let bits = if text.len() == 32 { u128::from_str_radix(&text, 16).ok() } else { None };
-        bits.ok_or_else(|| D::Error::custom("an incarnation is 32 hex digits"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,13 +89,5 @@ mod tests {
         let all = ROLES.map(|role| Seat::new(role, 0));
         assert!(all.is_sorted());
         assert_eq!(all.map(Seat::is_required), [true, true, true, false, false]);
-    }
-
-    #[test]
-    fn an_incarnation_keeps_its_bits() {
-        let one = Incarnation(7);
-        let text = serde_json::to_string(&one).unwrap();
-        assert_eq!(serde_json::from_str::<Incarnation>(&text).unwrap(), one);
-        assert!(serde_json::from_str::<Incarnation>("\"7\"").is_err());
     }
 }

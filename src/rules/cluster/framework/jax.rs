@@ -53,9 +53,9 @@ fn derive(context: &Context<'_>) -> Derived {
 
 #[cfg(test)]
 mod tests {
+    use crate::cluster::framework::resolve;
     use crate::cluster::parse::input::Input;
     use crate::cluster::spec::{ClusterOptions, Nproc};
-    use crate::framework::resolve;
     use crate::process::env::Env;
 
     /// The device that local rank 1 of two processes gets, started by Open MPI or by `--nproc 2`.

@@ -5,10 +5,10 @@
 //! uses. The other trainers may wait themselves, so a name that resolves and a machine that answers is enough for them,
 //! even if it refuses the connection. Deliberately absent: dialling.
 
-use super::FRAMEWORKS;
-use super::vars::AlternativeAddress;
-use crate::cluster::parse::address::Address;
-use crate::cluster::spec::{ClusterError, ClusterSpec};
+use super::framework::FRAMEWORKS;
+use super::framework::vars::AlternativeAddress;
+use super::parse::address::Address;
+use super::spec::{ClusterError, ClusterSpec};
 
 /// The peers to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

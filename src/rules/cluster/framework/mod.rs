@@ -2,9 +2,8 @@
 //!
 //! To add a framework, add its file and its line in [`FRAMEWORKS`]. Deliberately absent: the variables of platforms.
 
-pub mod flight_recorder;
 pub mod mpi;
-pub mod peers;
+pub mod torch;
 pub mod tracking;
 pub mod vars;
 
@@ -13,7 +12,6 @@ mod jax;
 mod lightgbm;
 mod network;
 mod tensorflow;
-mod torch;
 mod trainit;
 mod xgboost;
 

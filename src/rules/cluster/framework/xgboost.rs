@@ -24,9 +24,9 @@ fn derive(context: &Context<'_>) -> Derived {
 
 #[cfg(test)]
 mod tests {
+    use crate::cluster::framework::resolve;
     use crate::cluster::parse::input::Input;
     use crate::cluster::spec::ClusterOptions;
-    use crate::framework::resolve;
     use crate::process::env::Env;
 
     #[test]

@@ -3,9 +3,9 @@
 //! with `num_machines`, because the package would count the first element. The program must also resolve the names: LightGBM
 //! 4.7 dials 0.0.0.0 for a name, which works only on a single machine. tests/trainers/lightgbm_dist.py does both.
 
-use super::Framework;
 use std::collections::HashMap;
 
+use super::Framework;
 use super::vars::{Context, Derived, Precedence};
 use crate::cluster::parse::address::canonical;
 

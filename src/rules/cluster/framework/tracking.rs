@@ -10,30 +10,12 @@
 use super::Framework;
 use super::vars::{Context, Derived, Precedence};
 use crate::cluster::fact_variable;
-use crate::cluster::spec::{Fact, Warning};
+use crate::cluster::spec::{Fact, Tracker, Tracking, Warning};
 
 pub(super) const TRACKING: Framework = Framework::of("tracking", &[], derive);
 
 /// Hexadecimal digits of the hash in an id.
 const DIGITS: usize = 20;
-
-/// A tracker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tracker {
-    /// Weights & Biases.
-    Wandb,
-    /// MLflow.
-    Mlflow,
-}
-
-/// The settings for trackers.
-#[derive(Debug, Clone, Default)]
-pub struct Tracking {
-    /// The trackers that the trainer uses.
-    pub trackers: Vec<Tracker>,
-    /// The address of the checkpoint store.
-    pub store: Option<String>,
-}
 
 fn derive(context: &Context<'_>) -> Derived {
     let mut derived = Derived::default();
@@ -69,9 +51,9 @@ fn derive(context: &Context<'_>) -> Derived {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::framework::{Resolved, resolve};
     use crate::cluster::parse::input::Input;
     use crate::cluster::spec::ClusterOptions;
-    use crate::framework::{Resolved, resolve};
     use crate::process::env::Env;
 
     fn resolved(trackers: &[Tracker], store: Option<&str>, env: &[(&str, &str)]) -> Resolved {

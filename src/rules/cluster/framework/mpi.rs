@@ -20,9 +20,9 @@ pub fn hostfile(spec: &ClusterSpec, slots: u32) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use crate::cluster::framework::resolve;
     use crate::cluster::parse::input::Input;
     use crate::cluster::spec::ClusterOptions;
-    use crate::framework::resolve;
     use crate::process::env::Env;
 
     fn hostfile(hosts: &str, nodes: &str, nproc: Option<u32>) -> Option<String> {

@@ -4,12 +4,13 @@
 //! processes, and would use one GPU. Process mode has no `PET_*`: with them a torchrun in the command would start
 //! further processes. The rendezvous is torchrun's static one, so that its ranks are trainit's.
 
-use super::Framework;
+pub mod flight_recorder;
+
 use std::ffi::OsString;
 use std::path::Path;
 
-use super::Resolved;
 use super::vars::{Context, Derived, Group, Precedence};
+use super::{Framework, Resolved};
 use crate::cluster::parse::address::bracketed;
 use crate::cluster::spec::{ClusterSpec, Process, Warning};
 use crate::process::env::Env;
@@ -158,9 +159,9 @@ fn derive_process(context: &Context<'_>, group: &Group<'_>, derived: &mut Derive
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::framework::resolve;
     use crate::cluster::parse::input::Input;
     use crate::cluster::spec::{ClusterOptions, Nproc};
-    use crate::framework::resolve;
 
     fn warning_of(world: &str, nproc: Option<u32>, command: &[&str]) -> Option<String> {
         let operators = [
