@@ -2,17 +2,15 @@
 
 pub mod checkpoint;
 pub mod cluster;
-pub mod completions;
 pub mod env;
 pub mod gpu_probe;
 pub mod gpus;
 pub mod inspect;
-pub mod licenses;
-pub mod man;
 pub mod report_metric;
 pub mod run;
 pub mod simulate;
 pub mod status;
+mod texts;
 
 use std::ffi::{CStr, OsString};
 use std::io::{self, ErrorKind};
@@ -65,9 +63,9 @@ pub fn dispatch(argv: Vec<OsString>, env: Env, mask: Option<Mask>) -> u8 {
         ("checkpoint", _) => checkpoint::main(&parsed, &env),
         ("inspect", _) => inspect::main(&parsed, &env),
         ("env", _) => env::main(&parsed, &env),
-        ("completions", _) => completions::main(&parsed),
-        ("man", _) => man::main(&parsed),
-        ("licenses", _) => licenses::main(),
+        ("completions", _) => texts::completions(&parsed),
+        ("man", _) => texts::man(&parsed),
+        ("licenses", _) => texts::licenses(),
         (other, _) => unreachable!("the command line knows no subcommand {other}"),
     }
 }

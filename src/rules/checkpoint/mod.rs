@@ -21,7 +21,6 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 mod tracker;
-mod warnings;
 
 pub use explain::{Explanation, explain};
 pub use formats::ends;

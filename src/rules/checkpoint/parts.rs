@@ -10,8 +10,7 @@ use super::formats::rest;
 use super::formats::units::{Partition, Root, Scan, Unit, UnitState};
 use super::listing::{Entry, Kind, join};
 use super::saves::LONGEST_WAIT;
-use super::tracker::{Facts, Tracker, Writer};
-use super::warnings::Trouble;
+use super::tracker::{Facts, Tracker, Trouble, Writer};
 
 /// Whether a part can be committed. The texts are one clause and name a path.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,9 @@
-//! Explanations of a trainer's death beyond its exit code: a signal that was passed on, a full /dev/shm, the command's
-//! own file. Each is a clause for the verdict, and says what to do.
+//! Explanations of a trainer's death beyond its exit code: an out-of-memory kill, a signal that was passed on, a full
+//! /dev/shm, the command's own file. Each is a clause for the verdict, and says what to do.
 
+use std::time::Duration;
+
+use super::event::Uptime;
 use super::policy::Policy;
 use crate::process::exit::End;
 use crate::process::signal::Signal;
@@ -90,6 +93,45 @@ fn signal_clue(signal: Signal, sender: Option<u32>, policy: &Policy) -> String {
     format!("{signal} arrived {from} and was passed on, but the trainer does not handle it; {way_out}")
 }
 
+/// A command that fails because one of its processes was killed fails within this time: the other ranks wait for the
+/// dead one in a collective for at most half an hour by default (gloo's timeout), and a launcher allows some more. A
+/// later failure has another cause.
+const RECENT: Duration = Duration::from_secs(40 * 60);
+
+/// The count of out-of-memory kills during one attempt. The cgroup counts them, but reports neither the process nor the
+/// time.
+#[derive(Debug, Default)]
+pub struct Kills {
+    /// `None` if there is no counter.
+    count: Option<u64>,
+    /// When the count was last seen to rise.
+    rose_at: Option<Uptime>,
+}
+
+impl Kills {
+    /// A new attempt, with the count at its start.
+    pub fn since(count: Option<u64>) -> Kills {
+        Kills { count, rose_at: None }
+    }
+
+    /// The count now.
+    pub fn note(&mut self, now: Uptime, count: Option<u64>) {
+        let Some((before, count)) = self.count.zip(count) else {
+            self.count = None;
+            return;
+        };
+        if count > before {
+            self.rose_at = Some(now);
+        }
+        self.count = Some(count);
+    }
+
+    /// Whether a kill is so recent that it may be the cause of an end now; `None` if there is no counter.
+    pub fn is_recent(&self, now: Uptime) -> Option<bool> {
+        self.count.map(|_| self.rose_at.is_some_and(|rose_at| now.saturating_sub(rose_at) <= RECENT))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,5 +166,31 @@ mod tests {
             assert!(clue.contains("from outside") && !clue.contains("--preempt-on"), "{clue}");
         }
         assert!(clues.explain(End::Signal(Signal::TERM), &slurm).is_empty());
+    }
+
+    fn secs(secs: u64) -> Uptime {
+        Uptime::from_secs(secs)
+    }
+
+    #[test]
+    fn a_kill_long_before_the_death_is_not_its_cause() {
+        let mut kills = Kills::since(Some(4));
+        assert_eq!(kills.is_recent(secs(1)), Some(false), "kills during earlier attempts do not count");
+        kills.note(secs(60), Some(5));
+        kills.note(secs(120), Some(5));
+        assert_eq!((kills.is_recent(secs(120)), kills.is_recent(secs(60 + 1800))), (Some(true), Some(true)));
+        assert_eq!(kills.is_recent(secs(60 + 2401)), Some(false));
+        kills.note(secs(7200), Some(6));
+        assert_eq!(kills.is_recent(secs(7200)), Some(true), "the count was not read before the death");
+    }
+
+    #[test]
+    fn without_a_counter_the_answer_is_unknown() {
+        let mut kills = Kills::since(None);
+        kills.note(secs(1), Some(1));
+        assert_eq!(kills.is_recent(secs(1)), None);
+        let mut kills = Kills::since(Some(1));
+        kills.note(secs(1), None);
+        assert_eq!(kills.is_recent(secs(1)), None);
     }
 }

@@ -8,7 +8,6 @@ pub mod clues;
 mod event;
 pub mod goodput;
 mod hang;
-mod kills;
 mod machine;
 mod policy;
 mod restart;
@@ -16,9 +15,9 @@ pub mod tree_stop;
 mod verdict;
 
 pub use child::{ChildFacts, child_variables};
+pub use clues::Kills;
 pub use event::{Action, Event, Flushed, Mirrored, Resume, Target, Timer, Uptime};
 pub use hang::{LivenessSample, Sample};
-pub use kills::Kills;
 pub use machine::{COPY_AGAIN, Machine, STATES, Snapshot, State};
 pub use policy::{InGang, Policy, Processes, StoppedCode};
 pub use tree_stop::Grace;

@@ -1,6 +1,7 @@
 //! Long work on a separate thread with its own runtime. The thread takes orders and notifies an eventfd when it has
 //! events. It exists only if there is [`Work`] for it.
 
+pub(super) mod fetch;
 pub mod keep;
 pub(super) mod model;
 pub(super) mod orders;

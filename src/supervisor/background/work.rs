@@ -8,9 +8,9 @@ use super::peers::Peers;
 use super::preemption_watch::PreemptionWatch;
 use crate::edge::clock::Clock;
 use crate::edge::transfer::blocking;
+use crate::supervisor::background::fetch::{self, Fetch};
 use crate::supervisor::background::keep::Keep;
 use crate::supervisor::background::orders::{EventSender, Order};
-use crate::supervisor::fetch::{self, Fetch};
 use crate::supervisor::status::history::History;
 use crate::supervisor::status::page::Page;
 

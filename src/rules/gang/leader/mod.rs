@@ -6,7 +6,6 @@
 //! No message has a generation whose number is not claimed (`claim`). The order is offers, claim, agreement, arming, go.
 
 mod agreement;
-mod borrowed_port;
 mod claims;
 mod events;
 mod hang;
@@ -15,7 +14,6 @@ mod kept;
 mod messages;
 mod phases;
 mod seats;
-mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! The holders of the seats: joining, loss, and the time until which an earlier holder may train.
+//! The holders of the seats: joining, loss, the time until which an earlier holder may train, and the view of them for the
+//! status.
 
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
@@ -6,6 +7,7 @@ use std::time::Duration;
 use super::super::Incarnation;
 use super::super::first_failure::FailureReport;
 use super::super::message::{Class, Failure, FormerLeader, Hello, Record, ToMember, bounded_text, millis};
+use super::super::view::{LeaderView, MOST_MEMBERS, MemberView};
 use super::{Action, Holder, Leader, Link, Phase, State};
 use crate::cluster::seat::Seat;
 
@@ -27,6 +29,37 @@ impl Hash for SearchStart {
 }
 
 impl Leader {
+    /// The members that have joined, and the missing seats.
+    pub fn view(&self) -> LeaderView {
+        let members = self.holders.iter().take(MOST_MEMBERS).map(|(seat, holder)| MemberView {
+            seat: *seat,
+            host: holder.host.clone(),
+            state: match &holder.state {
+                _ if holder.link.is_none() => "away",
+                State::Joined => "joined",
+                State::Offered(_) => "ready",
+                State::Restoring => "restoring",
+                State::Armed => "armed",
+                State::Training => "training",
+                State::Stopping => "stopping",
+                State::Finished => "finished",
+            },
+            step: holder.step,
+        });
+        let waits = matches!(self.phase, Phase::Collecting | Phase::Arming);
+        LeaderView { members: members.collect(), missing: if waits { self.missing() } else { Vec::new() } }
+    }
+
+    /// Whether the leader may listen at the port of its own replica's trainer: no trainer of this node runs or is about to
+    /// start. When an event turns this to false, the caller closes the port before it performs the event's actions: one of
+    /// them starts the trainer.
+    pub fn may_borrow_port(&self) -> bool {
+        self.holders.get(&self.config.own).is_some_and(|own| match own.state {
+            State::Joined | State::Offered(_) | State::Restoring | State::Armed | State::Finished => true,
+            State::Training | State::Stopping => false,
+        })
+    }
+
     /// Whether this is true for any seat.
     pub(super) fn any_seat(&mut self, holds: impl Fn(&Leader, Seat) -> bool) -> bool {
         let (start, roster) = (self.search.0, &self.config.roster);

@@ -28,7 +28,6 @@ mod hanging;
 mod leaving;
 mod main_children;
 mod parts;
-mod restarting;
 mod restoring;
 mod snapshot;
 mod starting;

@@ -56,23 +56,14 @@ impl Machine {
             | State::Surveying
             | State::Assembling
             | State::Arming
-                if is_stop =>
+                if is_stop || asks =>
             {
-                self.stopping.stop.get_or_insert(Stop { cause: Cause::Signal { sender }, is_signalled: true });
-                self.flush(now)
-            }
-            // Checkpoints of the crashed attempt may not be committed yet.
-            State::Fetching
-            | State::Restoring
-            | State::Gathering
-            | State::Refreshing
-            | State::Waiting
-            | State::Surveying
-            | State::Assembling
-            | State::Arming
-                if asks =>
-            {
-                self.stopping.interrupted = Some(as_signal);
+                if is_stop {
+                    self.stopping.stop.get_or_insert(Stop { cause: Cause::Signal { sender }, is_signalled: true });
+                } else {
+                    self.stopping.interrupted = Some(as_signal);
+                }
+                // Checkpoints of a crashed attempt may not be committed yet.
                 self.flush(now)
             }
             State::Fetching | State::Restoring | State::Gathering => {
