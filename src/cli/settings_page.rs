@@ -1,4 +1,4 @@
-//! Generates `docs/settings.md` from the list of settings; the test fails if the file differs.
+//! Generates `docs/reference/settings.md` from the list of settings; the test fails if the file differs.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -76,14 +76,14 @@ fn entry(setting: &Setting) -> String {
 
 #[test]
 fn the_settings_page_agrees_with_the_list() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/settings.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/settings.md");
     #[allow(clippy::disallowed_methods, reason = "a test's own switch")]
     if std::env::var_os("TRAINIT_WRITE_DOCS").is_some() {
-        std::fs::write(&path, page()).expect("docs/settings.md can be written");
+        std::fs::write(&path, page()).expect("docs/reference/settings.md can be written");
     }
     let current = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         current == page(),
-        "docs/settings.md differs from src/settings/defs; generate it: TRAINIT_WRITE_DOCS=1 cargo test --lib settings_page"
+        "docs/reference/settings.md differs from src/settings/defs; generate it: TRAINIT_WRITE_DOCS=1 cargo test --lib settings_page"
     );
 }

@@ -58,7 +58,7 @@ fn command_lines() -> Vec<Found> {
 fn every_command_line_in_the_documentation_is_understood() {
     let lines = command_lines();
     for (place, at_least) in
-        [("README.md", 8), ("docs/migrating.md", 3), ("docs/examples/job.yaml", 1), ("Dockerfile.cpu", 1)]
+        [("README.md", 8), ("docs/reference/migrating.md", 3), ("docs/examples/job.yaml", 1), ("Dockerfile.cpu", 1)]
     {
         let count = lines.iter().filter(|line| line.place == place).count();
         assert!(count >= at_least, "only {count} command lines seen in {place}");
@@ -206,7 +206,7 @@ fn every_layout_and_preemption_source_is_documented() {
     let page = text("docs/checkpoints.md");
     LAYOUTS.iter().for_each(|layout| assert!(page.contains(&format!("`{}`", layout.name)), "{}", layout.name));
     let words: Vec<&str> = ["auto", "off"].into_iter().chain(SOURCES.iter().map(|source| source.name)).collect();
-    let run = text("docs/settings.md");
+    let run = text("docs/reference/settings.md");
     assert!(run.contains(&words.join("|")), "--preemption {words:?}");
 }
 

@@ -1,4 +1,4 @@
-//! docs/states.md is the job machine's table: the effect of each event in each state.
+//! docs/reference/states.md is the job machine's table: the effect of each event in each state.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ A test writes this page: `TRAINIT_WRITE_DOCS=1 cargo test --test it states_page`
 const IN_A_GANG: &str = "
 # In a gang
 
-The same job as a worker of a [gang](gang.md). It has three states of its own, and more events in each.
+The same job as a worker of a [gang](../gang.md). It has three states of its own, and more events in each.
 ";
 
 fn restored() -> Event {
@@ -224,7 +224,11 @@ fn tables(ways: Vec<(State, Vec<Event>)>, events: &[(&'static str, Event)], gang
 fn the_page_of_states_is_the_table_of_the_job_machine() {
     let page = page();
     if std::env::var_os("TRAINIT_WRITE_DOCS").is_some() {
-        std::fs::write(root().join("docs/states.md"), &page).unwrap();
+        std::fs::write(root().join("docs/reference/states.md"), &page).unwrap();
     }
-    assert_eq!(text("docs/states.md"), page, "write it anew: TRAINIT_WRITE_DOCS=1 cargo test --test it states_page");
+    assert_eq!(
+        text("docs/reference/states.md"),
+        page,
+        "write it anew: TRAINIT_WRITE_DOCS=1 cargo test --test it states_page"
+    );
 }

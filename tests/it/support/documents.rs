@@ -1,7 +1,7 @@
 //! Reads the documentation: pages, manifests, and the command lines in them.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 use yaml_rust2::{Yaml, YamlLoader};
@@ -24,11 +24,15 @@ pub fn text(path: &str) -> String {
 /// The files of a folder with this ending, by name.
 pub fn files(folder: &str, ending: &str) -> Vec<String> {
     let entries = fs::read_dir(root().join(folder)).unwrap_or_else(|e| panic!("{folder}: {e}"));
-    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let mut found: Vec<String> = names
-        .filter(|name| name.ends_with(ending))
-        .map(|name| Path::new(folder).join(name).display().to_string())
-        .collect();
+    let mut found = Vec::new();
+    for entry in entries.map(Result::unwrap) {
+        let path = format!("{folder}/{}", entry.file_name().to_str().unwrap());
+        if entry.path().is_dir() {
+            found.extend(files(&path, ending));
+        } else if path.ends_with(ending) {
+            found.push(path);
+        }
+    }
     found.sort();
     found
 }
