@@ -4,6 +4,7 @@ mod archives;
 mod earlier_commits;
 mod faults;
 mod fence;
+mod frozen;
 mod model;
 mod prune;
 mod push;

@@ -1,10 +1,14 @@
 //! `trainit checkpoint prune`: the commits that it keeps, and the objects that it finds.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
 
+use super::schedules::{Kept, config, runtime, save};
 use crate::support::Trainit;
 use crate::support::checkpoints::{Place, tree};
+use trainit::supervisor::checkpoints::commit::outcome::{Ask, Outcome};
+use trainit::supervisor::checkpoints::mirror::Mirror;
 
 fn prune(place: &Place, args: &[&str]) -> String {
     place.checkpoint("prune").args(args).output().expect_code(0).out()
@@ -164,4 +168,39 @@ fn young_data_without_a_commit_is_deleted_on_request_and_committed_data_never() 
     place.checkpoint("prune").args(["--orphan-age", "0s"]).output().expect_code(0);
     assert!(!orphan.exists());
     assert_eq!(tree(&place.pull_afresh("elsewhere").join("step-1")), saved);
+}
+
+/// A run commits three checkpoints that share a file, and the next run a fourth.
+fn commit_four(place: &Place) {
+    let kept = Kept { last: 9, every: None };
+    let runtime = runtime();
+    runtime.block_on(async {
+        for steps in [1..=3, 4..=4] {
+            let mut run = Mirror::open(config(&place.local(), &place.store(), kept, true)).await.unwrap();
+            for step in steps {
+                save(&place.local(), step, &format!("step-{step}"));
+                let outcome = run.commit(&Ask::at_rest(), &|_, _| {}).await;
+                assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_prune_killed_anywhere_leaves_every_commit_with_its_shared_files() {
+    // After each manifest, and after each of the seven files that belong only to deleted commits.
+    let manifests = (1..=3).map(|time| (10, time));
+    for (point, time) in manifests.chain((1..=7).map(|time| (11, time))) {
+        let place = Place::new();
+        commit_four(&place);
+        let prune = place.checkpoint("prune").args(["--keep-last", "1"]);
+        prune.env("TRAINIT_TEST_FAULT", format!("{point}:kill:{time}")).output().expect_code(137);
+        let verified = place.checkpoint("verify").output();
+        assert_eq!(verified.code(), 0, "killed at point {point}, time {time}: {}", verified.out());
+    }
+    let place = Place::new();
+    commit_four(&place);
+    place.checkpoint("prune").args(["--keep-last", "1"]).output().expect_code(0);
+    let left = fs::read_dir(place.store()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+    assert_eq!(left.collect::<BTreeSet<_>>(), [".trainit", "step-4"].map(str::to_owned).into());
 }

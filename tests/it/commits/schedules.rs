@@ -4,7 +4,7 @@
 //! `TRAINIT_SCHEDULE_SEED=N` only this one.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::future::{Future, poll_fn};
 use std::os::unix::fs::MetadataExt;
@@ -16,7 +16,6 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use crate::support::checkpoints::Place;
 use trainit::rules::store::address::Address;
 use trainit::rules::store::names::Stamp;
 use trainit::rules::store::plan::Retention;
@@ -70,14 +69,18 @@ impl Book {
     }
 }
 
-/// `--keep` and `--keep-every`.
-#[derive(Clone, Copy)]
-struct Kept {
-    last: u64,
-    every: Option<u64>,
+pub fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-fn config(dir: &Path, store: &Path, kept: Kept, claim: bool) -> Config {
+/// `--keep` and `--keep-every`.
+#[derive(Clone, Copy)]
+pub struct Kept {
+    pub last: u64,
+    pub every: Option<u64>,
+}
+
+pub fn config(dir: &Path, store: &Path, kept: Kept, claim: bool) -> Config {
     let store = Address::parse(&format!("file://{}", store.display())).unwrap();
     Config {
         role: if claim { Role::Keeps } else { Role::Looks },
@@ -88,7 +91,7 @@ fn config(dir: &Path, store: &Path, kept: Kept, claim: bool) -> Config {
 }
 
 /// Two files that belong to this save only, and one that all saves share, which is sent once.
-fn save(dir: &Path, step: u64, mark: &str) {
+pub fn save(dir: &Path, step: u64, mark: &str) {
     let unit = dir.join(format!("step-{step}"));
     fs::create_dir_all(&unit).unwrap();
     fs::write(unit.join("vocabulary.txt"), "the same").unwrap();
@@ -104,7 +107,7 @@ fn text(mark: &str) -> String {
 }
 
 /// The mark of a unit, which all its files share.
-fn mark_of(unit: &Path) -> String {
+pub fn mark_of(unit: &Path) -> String {
     let marks = ["a.bin", "b.bin"].map(|name| {
         let text = fs::read_to_string(unit.join(name)).unwrap_or_else(|e| panic!("{} {name}: {e}", unit.display()));
         text.split_once(' ').unwrap().0.to_owned()
@@ -242,15 +245,21 @@ impl Wake for Ready {
     }
 }
 
-struct Running {
+/// A run that the scheduler continues from one wait to the next.
+pub struct Running {
     dir: PathBuf,
     ready: Arc<Ready>,
     life: Pin<Box<dyn Future<Output = ()>>>,
 }
 
 impl Running {
+    pub fn new(dir: PathBuf, life: impl Future<Output = ()> + 'static) -> Running {
+        let ready = Arc::new(Ready { is: AtomicBool::new(true), ..Ready::default() });
+        Running { dir, ready, life: Box::pin(life) }
+    }
+
     /// Runs it up to its next wait. True if it has ended.
-    async fn turn(&mut self) -> bool {
+    pub async fn turn(&mut self) -> bool {
         poll_fn(|context| {
             *self.ready.scheduler.lock().unwrap() = Some(context.waker().clone());
             if !self.ready.is.swap(false, Ordering::SeqCst) {
@@ -312,17 +321,15 @@ async fn schedule(seed: u64) {
             let fresh = place.path().join(format!("machine-{begun}"));
             let at = dice.below(free.len() as u64 + 1) as usize;
             let dir = if at < free.len() { free.remove(at) } else { fresh };
-            let ready = Arc::new(Ready { is: AtomicBool::new(true), ..Ready::default() });
             let luck = Dice(dice.below(u64::MAX) | 1);
-            let life = Box::pin(life(Rc::clone(&book), begun, dir.clone(), store.clone(), kept, luck));
-            running.push(Running { dir, ready, life });
+            let life = life(Rc::clone(&book), begun, dir.clone(), store.clone(), kept, luck);
+            running.push(Running::new(dir, life));
             begun += 1;
         }
         if !running.is_empty() && dice.below(20) == 0 {
             let dir = place.path().join(format!("hand-{hands}"));
-            let ready = Arc::new(Ready { is: AtomicBool::new(true), ..Ready::default() });
-            let life = Box::pin(by_hand(Rc::clone(&book), dir.clone(), store.clone(), kept, dice.below(2) == 0));
-            running.push(Running { dir, ready, life });
+            let life = by_hand(Rc::clone(&book), dir.clone(), store.clone(), kept, dice.below(2) == 0);
+            running.push(Running::new(dir, life));
             hands += 1;
         }
         let at = dice.below(running.len() as u64) as usize;
@@ -354,7 +361,7 @@ async fn schedule(seed: u64) {
 fn a_save_without_time_left_does_not_count_as_committed() {
     let place = tempfile::tempdir().unwrap();
     let (dir, store) = (place.path().join("checkpoints"), place.path().join("store"));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = runtime();
     runtime.block_on(async {
         let mut mirror = Mirror::open(config(&dir, &store, Kept { last: 2, every: None }, true)).await.unwrap();
         save(&dir, 1, "first");
@@ -368,98 +375,6 @@ fn a_save_without_time_left_does_not_count_as_committed() {
     });
 }
 
-/// Freezes a machine with one run after this number of turns of a commit, while its disk operations are pending. The
-/// commit shares a file with the previous one. A newer run takes over and commits, and the older commits are pruned.
-/// Then the first run continues. True if it was frozen before its commit was complete.
-async fn freeze_in_a_commit(turns: usize) -> bool {
-    let place = tempfile::tempdir().unwrap();
-    let at = |name: &str| place.path().join(name);
-    let kept = Kept { last: 1, every: Some(2) };
-    let mut old = Mirror::open(config(&at("old"), &at("store"), kept, true)).await.unwrap();
-    save(&at("old"), 1, "old-1");
-    old.commit(&Ask::at_rest(), &|_, _| {}).await;
-    save(&at("old"), 2, "old-2");
-    // One thread performs all disk operations, and the test can pause it.
-    let machine = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).enable_all().build().unwrap();
-    let inside = machine.handle().clone();
-    let mut commit = Box::pin(async move { old.commit(&Ask::at_rest(), &|_, _| {}).await });
-    let life = Box::pin(poll_fn(move |context| {
-        let _inside = inside.enter();
-        commit.as_mut().poll(context).map(drop)
-    }));
-    let ready = Arc::new(Ready { is: AtomicBool::new(true), ..Ready::default() });
-    let mut frozen = Running { dir: at("old"), ready, life };
-    for _ in 0..turns {
-        if frozen.turn().await {
-            machine.shutdown_background();
-            return false;
-        }
-    }
-    let (thaw, asleep) = std::sync::mpsc::channel::<()>();
-    machine.spawn_blocking(move || asleep.recv());
-    let done = frozen.turn().await;
-    let mut new = Mirror::open(config(&at("new"), &at("store"), kept, true)).await.unwrap();
-    new.restore().await.unwrap();
-    save(&at("new"), 3, "new-3");
-    let outcome = new.commit(&Ask::at_rest(), &|_, _| {}).await;
-    assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
-    // A run keeps the commit that it resumed from; a manual prune does not.
-    let person = Mirror::open(config(&at("person"), &at("store"), kept, false)).await.unwrap();
-    person.prune(false).await.unwrap();
-    drop(thaw);
-    if !done {
-        while !frozen.turn().await {}
-    }
-    machine.shutdown_background();
-    let judged = new.verified(&|_, _| {}).await.unwrap();
-    let torn: Vec<_> = judged.iter().filter(|j| !j.problems.is_empty()).map(|j| (&j.name, &j.problems)).collect();
-    assert!(torn.is_empty(), "frozen after {turns} turns: {torn:?}");
-    assert_eq!(mark_of(&place.path().join(format!("store/step-3/{}", judged[0].name.stamp))), "new-3");
-    true
-}
-
-#[test]
-fn a_run_frozen_anywhere_in_a_commit_while_a_newer_one_commits_leaves_no_torn_commit() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let frozen = (0..).take_while(|turns| runtime.block_on(freeze_in_a_commit(*turns))).count();
-    assert!(frozen > 10, "only {frozen} places");
-}
-
-/// A run commits three checkpoints that share a file, and the next run a fourth.
-fn commit_four(place: &Place) {
-    let kept = Kept { last: 9, every: None };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        for steps in [1..=3, 4..=4] {
-            let mut run = Mirror::open(config(&place.local(), &place.store(), kept, true)).await.unwrap();
-            for step in steps {
-                save(&place.local(), step, &format!("step-{step}"));
-                let outcome = run.commit(&Ask::at_rest(), &|_, _| {}).await;
-                assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
-            }
-        }
-    });
-}
-
-#[test]
-fn a_prune_killed_anywhere_leaves_every_commit_with_its_shared_files() {
-    // After each manifest, and after each of the seven files that belong only to deleted commits.
-    let manifests = (1..=3).map(|time| (10, time));
-    for (point, time) in manifests.chain((1..=7).map(|time| (11, time))) {
-        let place = Place::new();
-        commit_four(&place);
-        let prune = place.checkpoint("prune").args(["--keep-last", "1"]);
-        prune.env("TRAINIT_TEST_FAULT", format!("{point}:kill:{time}")).output().expect_code(137);
-        let verified = place.checkpoint("verify").output();
-        assert_eq!(verified.code(), 0, "killed at point {point}, time {time}: {}", verified.out());
-    }
-    let place = Place::new();
-    commit_four(&place);
-    place.checkpoint("prune").args(["--keep-last", "1"]).output().expect_code(0);
-    let left = fs::read_dir(place.store()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
-    assert_eq!(left.collect::<BTreeSet<_>>(), [".trainit", "step-4"].map(str::to_owned).into());
-}
-
 #[test]
 fn in_any_schedule_of_several_runs_no_checkpoint_is_mixed_lost_or_overwritten() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
@@ -467,7 +382,7 @@ fn in_any_schedule_of_several_runs_no_checkpoint_is_mixed_lost_or_overwritten() 
         Some(seed) => seed..seed + 1,
         None => 1..number("TRAINIT_SCHEDULES").unwrap_or(40) + 1,
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = runtime();
     for seed in seeds {
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| runtime.block_on(schedule(seed))));
         if let Err(panic) = done {

@@ -2,5 +2,6 @@
 
 pub mod command;
 mod demands;
+mod probe;
 mod run;
 mod watch;

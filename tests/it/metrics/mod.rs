@@ -3,6 +3,7 @@
 pub mod file;
 mod file_places;
 mod followed;
+mod patterns;
 pub mod report_metric;
 mod report_metric_stdin;
 mod scraped;
