@@ -2,7 +2,6 @@
 
 mod beside_later;
 mod by_hand;
-mod elsewhere;
 mod links;
 mod lives;
 mod messages;

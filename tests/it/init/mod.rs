@@ -8,7 +8,6 @@ mod processes;
 mod rare_cases;
 pub mod signals;
 mod stop_floods;
-mod suspend;
 mod terminal;
 mod tree_stop;
 mod unread;
