@@ -43,6 +43,11 @@ impl Job {
         self.replicas.iter().filter(|replica| replica.seat.trains())
     }
 
+    /// Their hosts.
+    pub fn training_hosts(&self) -> Vec<&str> {
+        self.training().map(|replica| replica.address.host.as_str()).collect()
+    }
+
     /// The rank of a replica among those that train.
     pub fn rank(&self, replica: &Replica) -> usize {
         self.training().position(|other| other.seat == replica.seat).unwrap_or(0)

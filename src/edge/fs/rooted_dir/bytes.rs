@@ -130,14 +130,8 @@ pub fn forget(file: &File) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::fixture;
     use super::*;
-    use crate::edge::fs::rooted_dir::RootedDir;
-
-    fn fixture() -> (tempfile::TempDir, RootedDir) {
-        let dir = tempfile::tempdir().expect("temporary directory");
-        let root = RootedDir::open(dir.path()).expect("opens");
-        (dir, root)
-    }
 
     #[test]
     fn all_bytes_are_shown_in_order_and_in_pieces_that_fit_a_cache() {

@@ -334,7 +334,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    fn fixture() -> (tempfile::TempDir, RootedDir) {
+    pub(super) fn fixture() -> (tempfile::TempDir, RootedDir) {
         let dir = tempfile::tempdir().expect("temporary directory");
         let root = RootedDir::open(dir.path()).expect("opens");
         (dir, root)

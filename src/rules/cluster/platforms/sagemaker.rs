@@ -79,7 +79,7 @@ pub(in crate::cluster) const SAGEMAKER: Platform = Platform {
 /// The toolkit's variables. The hosts are addresses, because names such as algo-1 resolve on SageMaker only; the
 /// rendezvous port is a variable, because all hosts are one machine.
 fn write(job: &Job, replica: &Replica) -> Vec<(&'static str, String)> {
-    let hosts: Vec<&str> = job.training().map(|replica| replica.address.host.as_str()).collect();
+    let hosts = job.training_hosts();
     vec![
         (PLACE[0], Value::from(hosts).to_string()),
         (PLACE[1], replica.address.host.clone()),

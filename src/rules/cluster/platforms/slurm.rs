@@ -80,7 +80,7 @@ pub(in crate::cluster) const SLURM: Platform = Platform {
 
 /// The variables of srun's task, one for each node. The port follows from the job's number.
 fn write(job: &Job, replica: &Replica) -> Vec<(&'static str, String)> {
-    let hosts: Vec<&str> = job.training().map(|replica| replica.address.host.as_str()).collect();
+    let hosts = job.training_hosts();
     let (rank, nodes, list) = (job.rank(replica).to_string(), hosts.len().to_string(), hosts.join(","));
     vec![
         ("SLURM_JOB_ID", job.number.to_string()),

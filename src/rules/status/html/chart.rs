@@ -121,7 +121,8 @@ pub(super) fn lines(title: &Title<'_>, lines: &[Vec<(f64, f64)>], x_unit: Unit) 
             });
         }
     }
-    drawn(title, CHART, &x, (0.0, y.count), &|place| y.label(place), y.count as usize + 1, shapes)
+    let (y_label, y_labels) = (|place| y.label(place), y.count as usize + 1);
+    drawn(title, &Axes { size: CHART, x: &x, y: (0.0, y.count), y_label: &y_label, y_labels }, shapes)
 }
 
 /// Three lanes over the time of the run, in seconds: attempts, commits and other marks.
@@ -134,39 +135,33 @@ pub(super) fn lanes(title: &Title<'_>, now: f64, attempts: &[(f64, f64)], commit
     let tick = |at: &f64| Shape::Line(vec![(x.place(*at), 1.7), (x.place(*at), 2.3)], colour(2));
     let dot = |at: &f64| Shape::Dot((x.place(*at), 1.0), 4, colour(3));
     let shapes = attempts.iter().enumerate().map(bar).chain(commits.iter().map(tick)).chain(marks.iter().map(dot));
-    drawn(title, LANES, &x, (0.5, 3.5), &name, 3, shapes.collect())
+    drawn(title, &Axes { size: LANES, x: &x, y: (0.5, 3.5), y_label: &name, y_labels: 3 }, shapes.collect())
 }
 
-fn drawn(
-    title: &Title<'_>,
+/// The axes of a chart.
+struct Axes<'a> {
     size: (u32, u32),
-    x: &Axis,
+    x: &'a Axis,
     y: (f64, f64),
-    y_label: &dyn Fn(f64) -> String,
+    y_label: &'a dyn Fn(f64) -> String,
     y_labels: usize,
-    shapes: Vec<Shape>,
-) -> String {
+}
+
+fn drawn(title: &Title<'_>, axes: &Axes<'_>, shapes: Vec<Shape>) -> String {
     let mut svg = String::new();
     // Drawing into a string has no errors of its own.
-    let _ = draw(&mut svg, size, x, y, y_label, y_labels, shapes);
+    let _ = draw(&mut svg, axes, shapes);
     let inside = svg.split_once('>').map_or("", |(_, inside)| inside);
     let Title { id, title, text } = title;
-    let (title, text, (width, height)) = (escaped(title), escaped(text), size);
+    let (title, text, (width, height)) = (escaped(title), escaped(text), axes.size);
     format!(
         "<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-labelledby=\"{id}-t {id}-d\"><title id=\"{id}-t\">{title}</title>\
          <desc id=\"{id}-d\">{text}</desc>{inside}"
     )
 }
 
-fn draw(
-    svg: &mut String,
-    size: (u32, u32),
-    x: &Axis,
-    y: (f64, f64),
-    y_label: &dyn Fn(f64) -> String,
-    y_labels: usize,
-    shapes: Vec<Shape>,
-) -> Result<(), Box<dyn std::error::Error>> {
+fn draw(svg: &mut String, axes: &Axes<'_>, shapes: Vec<Shape>) -> Result<(), Box<dyn std::error::Error>> {
+    let Axes { size, x, y, y_label, y_labels } = *axes;
     let area = SVGBackend::with_string(svg, size).into_drawing_area();
     let mut chart = ChartBuilder::on(&area)
         .margin(6)
