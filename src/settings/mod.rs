@@ -16,5 +16,5 @@ pub mod simulate;
 pub mod values;
 
 pub use values::config_file::ConfigFile;
-pub use values::layers::{Complaint, Given, Origin, Values};
+pub use values::layers::{Complaint, Origin, Values};
 pub use values::reader::Reader;

@@ -39,7 +39,6 @@ pub use background::{Peers, PreemptionWatch, Work};
 use event_loop::Supervisor;
 use gang::{Gang, GangMember};
 pub use gpu::watch::GpuWatch;
-pub use job::heartbeat::Heartbeat;
 use output::Collectors;
 pub use output::Metrics;
 use status::history::History;

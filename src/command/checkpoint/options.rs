@@ -245,7 +245,7 @@ fn kept_beside(
     let known = identity(places.real(&dir), &store, Some(node_rank).filter(|_| !is_guess), spec);
     // Prevents other runs from treating this one as the first.
     let beside = Some(Kept { beside: true, ..known.clone() });
-    let sibling = Sibling { kept: known, dir, store, tmp: env.given("TMPDIR").map(str::to_owned) };
+    let sibling = Sibling { kept: known, dir, tmp: env.given("TMPDIR").map(str::to_owned) };
     Some(keep::Checkpoints { sibling: Some(sibling), kept: beside, ..kept(settings, places, spec, env)? })
 }
 

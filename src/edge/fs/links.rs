@@ -2,7 +2,6 @@
 //!
 //! Deliberately absent: the choice of links to follow, and links of a manifest.
 
-use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
@@ -137,28 +136,6 @@ impl Files<'_> {
 impl Peek for Files<'_> {
     fn read(&self, path: &str, from: u64, length: usize) -> Option<Vec<u8>> {
         self.read_at(path, from, length).ok()
-    }
-}
-
-/// [`Files`] that also records the last read error of the disk.
-#[derive(Debug)]
-pub struct FaultRecorder<'a> {
-    /// The files.
-    pub files: Files<'a>,
-    /// The last file that could not be read, and the error.
-    pub fault: RefCell<Option<String>>,
-}
-
-impl Peek for FaultRecorder<'_> {
-    fn read(&self, path: &str, from: u64, length: usize) -> Option<Vec<u8>> {
-        let read = self.files.read_at(path, from, length);
-        // The rules handle other errors: a missing file, a link in its place.
-        if let Err(error) = &read
-            && matches!(error.raw_os_error(), Some(libc::EIO | libc::ESTALE))
-        {
-            self.fault.replace(Some(format!("{path} cannot be read: {error}")));
-        }
-        read.ok()
     }
 }
 

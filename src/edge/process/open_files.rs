@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use crate::edge::process::proc_listing;
 
 /// Device and inode of a file.
-pub type FileId = (u64, u64);
+type FileId = (u64, u64);
 
 /// The subset of these files that any process has open for writing, or mapped shared and writable.
 pub fn open_for_writing(files: &HashSet<FileId>) -> HashSet<FileId> {

@@ -26,7 +26,7 @@ pub use clouds::access::Access;
 pub use error::{StoreError, Trouble};
 pub use list::Object;
 pub use part_sizes::PartSizes;
-pub use ranged_read::{ObjectInfo, Reading};
+pub use ranged_read::ObjectInfo;
 pub use upload::Upload;
 
 use crate::rules::store::address::Address;

@@ -38,7 +38,7 @@ pub enum Cause {
 }
 
 /// Every cause, in the order of the report.
-pub const CAUSES: [Cause; 8] = [
+const CAUSES: [Cause; 8] = [
     Cause::Start,
     Cause::Peers,
     Cause::Restore,

@@ -24,7 +24,6 @@ impl Signal {
     pub const KILL: Signal = Signal(9);
     pub const USR1: Signal = Signal(10);
     pub const USR2: Signal = Signal(12);
-    pub const PIPE: Signal = Signal(13);
     pub const TERM: Signal = Signal(15);
     pub const CHLD: Signal = Signal(17);
     pub const CONT: Signal = Signal(18);

@@ -121,11 +121,6 @@ impl Values {
         }
     }
 
-    /// Removes a setting, as if it did not exist.
-    pub fn remove(&mut self, name: &str) -> Option<Given> {
-        self.given.remove(name)
-    }
-
     /// The origin of the value of `name`, as text for a complaint.
     pub fn place(&self, name: &str) -> String {
         match self.get(name).map(|g| &g.origin) {

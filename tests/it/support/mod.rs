@@ -1,7 +1,5 @@
 //! A builder for runs of the real binary. It waits for output of the program, never for time.
 
-#![allow(dead_code, reason = "each test file uses its part")]
-
 pub mod blobs;
 pub mod bucket;
 pub mod cgroup;

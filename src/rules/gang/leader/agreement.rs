@@ -132,7 +132,7 @@ impl Leader {
     }
 
     /// Requests new surveys from these members. Returns whether there are any.
-    pub(super) fn request_surveys(&mut self, selects: impl Fn(&Holder) -> bool, actions: &mut Vec<Action>) -> bool {
+    fn request_surveys(&mut self, selects: impl Fn(&Holder) -> bool, actions: &mut Vec<Action>) -> bool {
         let mut has_selected = false;
         for (seat, holder) in &mut self.holders {
             if !seat.is_required() || !matches!(holder.state, State::Joined | State::Offered(_)) || !selects(holder) {

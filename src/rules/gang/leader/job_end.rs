@@ -22,7 +22,7 @@ impl Leader {
     }
 
     /// Sends the final message to all members except the leader's own, which leaves last.
-    pub(super) fn send_final(&mut self, message: ToMember, actions: &mut Vec<Action>) {
+    fn send_final(&mut self, message: ToMember, actions: &mut Vec<Action>) {
         let others = self.holders.iter().filter(|(seat, _)| **seat != self.config.own);
         let links: Vec<Link> = others.filter_map(|(_, holder)| holder.link).collect();
         actions.extend(links.into_iter().map(|link| Action::Send(link, message.clone())));

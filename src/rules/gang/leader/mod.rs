@@ -200,25 +200,6 @@ impl Leader {
         }
     }
 
-    /// The newest generation.
-    pub fn generation(&self) -> Generation {
-        self.generation
-    }
-
-    /// The state in one word, for the status.
-    pub fn state(&self) -> &'static str {
-        match self.phase {
-            Phase::Collecting => "collecting",
-            Phase::Arming => "arming",
-            Phase::Training => "training",
-            Phase::Ending => "ending",
-            Phase::GivenUp => "given_up",
-            Phase::Parting => "parting",
-            Phase::Yielded => "yielded",
-            Phase::Done => "done",
-        }
-    }
-
     /// The required seats without an agent; if there are none, the required seats that are not ready.
     fn missing(&self) -> Vec<Seat> {
         let is_connected = |seat: &Seat| self.holders.get(seat).is_some_and(|holder| holder.link.is_some());
@@ -234,11 +215,6 @@ impl Leader {
             _ => false,
         };
         self.required().filter(|seat| !is_ready(seat)).collect()
-    }
-
-    /// The record of the generations so far.
-    pub fn record(&self) -> &Record {
-        &self.record
     }
 
     fn required(&self) -> impl Iterator<Item = Seat> + '_ {

@@ -71,7 +71,7 @@ impl World {
         self.do_member(agent, actions);
     }
 
-    pub(super) fn do_member(&mut self, agent: usize, actions: Vec<member::Action>) {
+    fn do_member(&mut self, agent: usize, actions: Vec<member::Action>) {
         for action in actions {
             match action {
                 member::Action::Wake(at) => self.agents[agent].wakes[0] = Some(at),

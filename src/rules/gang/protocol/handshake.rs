@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::wire::equal;
 
 /// 32 random bytes, drawn by the caller.
-pub type Nonce = [u8; 32];
+type Nonce = [u8; 32];
 
 /// The member's first message, which is not authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,7 +12,7 @@ use crate::cluster::seat::Seat;
 /// The maximum number of offered steps, without the kept one.
 pub const MOST_STEPS: usize = 16;
 /// The longest text that an agent accepts from another, in bytes.
-pub const MOST_TEXT: usize = 300;
+const MOST_TEXT: usize = 300;
 /// The longest reason for giving up, in bytes: it may contain a table of the members' steps.
 pub const MOST_REASON: usize = 2000;
 

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use crate::text::safe_text::printable;
 
 /// The longest frame from a member, in bytes.
-pub const MEMBER_LIMIT: usize = 64 << 10;
+const MEMBER_LIMIT: usize = 64 << 10;
 /// The longest frame from the leader, in bytes.
 pub const LEADER_LIMIT: usize = 1 << 20;
 /// The longest logged part of an error about a frame, in characters.

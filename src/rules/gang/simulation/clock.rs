@@ -43,7 +43,7 @@ impl World {
         }
     }
 
-    pub(super) fn agent_of(&self, what: &WorldEvent) -> Option<usize> {
+    fn agent_of(&self, what: &WorldEvent) -> Option<usize> {
         match what {
             WorldEvent::ToAgent(agent, _) | WorldEvent::Dials(agent) => Some(*agent),
             WorldEvent::TrainerSteps { agent, .. }

@@ -187,7 +187,7 @@ impl World {
         self.member_actions(agent, actions);
     }
 
-    pub(super) fn member_actions(&mut self, agent: usize, actions: Vec<member::Action>) {
+    fn member_actions(&mut self, agent: usize, actions: Vec<member::Action>) {
         for action in actions {
             match action {
                 member::Action::Wake(clock) => self.wake(agent, clock, false),

@@ -324,7 +324,7 @@ impl Seen {
 }
 
 /// A note about memory that is in use on a GPU before the trainer starts.
-pub fn foreign_memory(gpu: &Gpu) -> Option<String> {
+fn foreign_memory(gpu: &Gpu) -> Option<String> {
     let used = gpu.memory_used_bytes.filter(|used| *used > FOREIGN_MEMORY_BYTES)?;
     Some(format!("{} MiB of its memory are in use at the start, by other processes", used >> 20))
 }

@@ -78,7 +78,7 @@ impl Machine {
     }
 
     /// The checkpoints are safe: copies a finished job's model, or ends.
-    pub(super) fn publish_or_finish(&mut self, now: Uptime) -> Vec<Action> {
+    fn publish_or_finish(&mut self, now: Uptime) -> Vec<Action> {
         if self.policy.model.is_none() || self.commits.has_published || !self.succeeded() {
             return self.finish();
         }

@@ -104,7 +104,7 @@ impl Machine {
         }
     }
 
-    pub(super) fn on_stop_signal(&mut self, now: Uptime, as_signal: Signal, sender: Option<u32>) -> Vec<Action> {
+    fn on_stop_signal(&mut self, now: Uptime, as_signal: Signal, sender: Option<u32>) -> Vec<Action> {
         let preempt_signal = if as_signal == Signal::TERM { self.policy.preempt_signal } else { Some(as_signal) };
         // A stop whose signal the trainer got, and the SIGTERM that follows it (a node with a failed GPU is drained),
         // are one event.

@@ -12,7 +12,7 @@ const HEADER_BYTES: usize = 12;
 const FOOTER_BYTES: usize = 4;
 
 /// Larger records are skipped.
-pub const LARGEST_RECORD_BYTES: u64 = 16 << 20;
+const LARGEST_RECORD_BYTES: u64 = 16 << 20;
 
 /// The constant that the masked checksum adds (tensorflow/core/lib/hash/crc32c.h).
 const MASK_DELTA: u32 = 0xa282_ead8;

@@ -11,7 +11,7 @@ const SHELL_WORDS: [&str; 38] = [
 ];
 
 /// Whether a shell handles this word itself. `.` would otherwise be found as a directory.
-pub fn is_shell_word(name: &str) -> bool {
+fn is_shell_word(name: &str) -> bool {
     SHELL_WORDS.contains(&name)
 }
 

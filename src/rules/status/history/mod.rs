@@ -4,7 +4,7 @@ mod curves;
 mod timeline;
 
 pub use curves::{Curve, Curves, MOST_CURVES, Point};
-pub use timeline::{Attempt, Commit, Mark, Timeline};
+pub use timeline::Timeline;
 
 use crate::job::goodput::Goodput;
 

@@ -13,7 +13,7 @@ use crate::rules::store::pace::Pace;
 use crate::supervisor::background::orders::Order;
 
 /// How much longer the work may take after this order has arrived; `None`: without a limit.
-pub(super) type TimeAfterOrder = fn(&Order) -> Option<Duration>;
+type TimeAfterOrder = fn(&Order) -> Option<Duration>;
 
 /// The work yields to no order.
 pub(super) const TO_NONE: TimeAfterOrder = |_| None;

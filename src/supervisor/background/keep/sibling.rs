@@ -39,8 +39,6 @@ pub struct Sibling {
     pub kept: Kept,
     /// The checkpoint directory.
     pub dir: PathBuf,
-    /// The store of all nodes.
-    pub store: Address,
     /// The user's TMPDIR: one of the places where runs are found.
     pub tmp: Option<String>,
 }
@@ -287,7 +285,6 @@ mod tests {
             let sibling = Sibling {
                 kept: kept(None, false),
                 dir: place.path().to_owned(),
-                store: Address::Directory(place.path().join("store")),
                 tmp: place.path().to_str().map(str::to_owned),
             };
             let found = sibling.restored(LIMIT).await.map_err(|error| error.message);

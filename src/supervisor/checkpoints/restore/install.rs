@@ -140,7 +140,7 @@ impl Mirror {
         to_move(listing, manifest, equal, &self.config.options.exclusions, !self.config.has_other_nodes)
     }
 
-    pub(crate) async fn check_space(&self, dir: &Arc<RootedDir>, needed: u64) -> Result<(), Refusal> {
+    async fn check_space(&self, dir: &Arc<RootedDir>, needed: u64) -> Result<(), Refusal> {
         let place = Arc::clone(dir);
         let free = blocking(move || place.free_bytes()).await;
         let free = free.map_err(|error| Refusal::Fatal(self.config.unusable(&error)))?;
