@@ -33,7 +33,6 @@ pub fn read(reader: &mut Reader<'_>) -> ClusterOptions {
             .unwrap_or(Role::Ps),
         keep_tf_config: reader.choice("tf-config", &[("rewrite", false), ("keep", true)]).unwrap_or(false),
         keep_leader_name: reader.choice("leader-self", &[("own-name", false), ("keep", true)]).unwrap_or(false),
-        instance_group: explicit(reader, "instance-group"),
         rank_all_pools: reader.choice("rank-pools", &[("training", false), ("all", true)]).unwrap_or(false),
         nproc: reader.parse("nproc", nproc),
         free_port: None,

@@ -43,8 +43,6 @@ pub enum Role {
     Ps,
     Evaluator,
     Reducer,
-    /// Outside of the training group.
-    Helper,
 }
 
 impl Role {
@@ -56,7 +54,6 @@ impl Role {
             Role::Ps => "ps",
             Role::Evaluator => "evaluator",
             Role::Reducer => "reducer",
-            Role::Helper => "helper",
         }
     }
 
@@ -254,8 +251,6 @@ pub struct ClusterOptions {
     pub keep_tf_config: bool,
     /// On node rank 0, dial the published name.
     pub keep_leader_name: bool,
-    /// SageMaker's instance groups that train, by their names.
-    pub instance_group: Option<Explicit>,
     /// Give ranks to every pool, not only to those that train.
     pub rank_all_pools: bool,
     /// Processes to start on this node.
@@ -301,7 +296,6 @@ impl Default for ClusterOptions {
             pool2: Role::Ps,
             keep_tf_config: false,
             keep_leader_name: false,
-            instance_group: None,
             rank_all_pools: false,
             nproc: None,
             free_port: None,

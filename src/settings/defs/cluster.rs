@@ -42,20 +42,12 @@ pub(super) const SETTINGS: &[Setting] = &[
         "On Vertex AI, the address that rank 0 uses for itself: its own host name, or the published name",
     ),
     one(
-        "instance-group",
-        "NAME[,NAME]",
-        TOPIC,
-        on::CLUSTER,
-        "",
-        "SageMaker's instance groups that train together; hosts of other groups get no rank [default: the group of this host]",
-    ),
-    one(
         "rank-pools",
         "training|all",
         TOPIC,
         on::CLUSTER,
         "training",
-        "Which replicas get ranks: chief and workers (on SageMaker one instance group), or every pool in order",
+        "Which replicas get ranks: chief and workers (on SageMaker the instance group of this host), or every pool in order",
     ),
     one(
         "nproc",

@@ -5,9 +5,9 @@
 //! ```
 //!
 //! The order of hosts in the file is the order of ranks, for example algo-10 before algo-2. If the job has several
-//! instance groups (`current_group_name`, `instance_groups`), the world is the group of this host, or the groups that
-//! the user names: hosts of another group may prepare data and would never join. A container without the toolkit gets
-//! the toolkit's variables from trainit. Deliberately absent: hyperparameters, which the toolkit reads.
+//! instance groups (`current_group_name`, `instance_groups`), the world is the group of this host: hosts of another group
+//! may prepare data and would never join. A container without the toolkit gets the toolkit's variables from trainit.
+//! Deliberately absent: hyperparameters, which the toolkit reads.
 
 use serde_json::Value;
 
@@ -112,13 +112,16 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
         let message = format!("the current host {} is not in the list of {} hosts", quote(&current), hosts.len());
         return Err(ClusterError::new("host_not_in_list", found.current_place, message));
     }
-    let training = training(&hosts, &current, &found.groups, found.current_group.as_deref(), input)?;
-    let rank = training.iter().position(|host| *host == current);
-    if training.len() < hosts.len() && input.options.instance_group.is_none() {
+    let training = match input.options.rank_all_pools {
+        true => hosts.clone(),
+        false => own_group(&hosts, &current, &found.groups, found.current_group.as_deref()),
+    };
+    let rank = training.iter().position(|host| *host == current).unwrap_or(0) as u32;
+    if training.len() < hosts.len() {
         let names: Vec<&str> = found.groups.iter().map(|group| group.name.as_str()).collect();
         let message = format!(
             "the job has the instance groups {}, and only the {} of {} hosts in the group of this host train together; \
-             --instance-group NAME on every host names the groups that train, --rank-pools all takes every host",
+             give --rank-pools all on every host if all train, or start trainit only on the hosts that train",
             quote(&names.join(", ")),
             training.len(),
             hosts.len()
@@ -138,12 +141,10 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
         leader: Leader { host: training.first().cloned(), platform_port: Some(RENDEZVOUS_PORT), port: None },
         interface: found.interface,
         companions,
-        is_chief: rank == Some(0),
-        node_rank: rank.map(|rank| rank as u32),
-        tf: rank.map(|rank| workers(&training, TENSORFLOW_PORT, rank as u32)),
+        tf: Some(workers(&training, TENSORFLOW_PORT, rank)),
         hosts: Some(training.clone()),
         traits: Traits { restarts_all: true, ..Traits::default() },
-        ..Reading::of(NAME, if rank.is_some() { Role::Worker } else { Role::Helper }, 0, training.len() as u32)
+        ..Reading::of(NAME, Role::Worker, rank, training.len() as u32)
     }))
 }
 
@@ -195,36 +196,12 @@ fn groups(raw: Option<&str>) -> Vec<Group> {
     entries.iter().filter_map(group).filter(|group| !group.hosts.is_empty()).collect()
 }
 
-/// The hosts that train, in the original order. Errors: `bad_setting` if the user names a group that does not exist.
-fn training(
-    hosts: &[String],
-    current: &String,
-    groups: &[Group],
-    current_group: Option<&str>,
-    input: &Input<'_>,
-) -> Result<Vec<String>, ClusterError> {
-    let of = |wanted: &[&Group]| {
-        let trains = |host: &&String| wanted.iter().any(|group| group.hosts.contains(host));
-        hosts.iter().filter(trains).cloned().collect::<Vec<_>>()
-    };
-    if let Some(asked) = &input.options.instance_group {
-        let find = |name: &str| {
-            groups.iter().find(|group| group.name == name).ok_or_else(|| {
-                let known: Vec<&str> = groups.iter().map(|group| group.name.as_str()).collect();
-                let known = if known.is_empty() { "no groups".to_owned() } else { quote(&known.join(", ")) };
-                let message = format!("the job has no instance group {}, it has {known}", quote(name));
-                ClusterError::new("bad_setting", &asked.place, message)
-            })
-        };
-        let wanted = asked.text.split(',').map(|name| find(name.trim())).collect::<Result<Vec<_>, _>>()?;
-        return Ok(of(&wanted));
-    }
+/// The hosts of this host's group, in the original order; all hosts if no group has this host.
+fn own_group(hosts: &[String], current: &String, groups: &[Group], current_group: Option<&str>) -> Vec<String> {
     let own = groups.iter().find(|group| group.hosts.contains(current));
     let own = own.or_else(|| groups.iter().find(|group| Some(group.name.as_str()) == current_group));
-    Ok(match own.map(|own| of(&[own])) {
-        Some(own) if !input.options.rank_all_pools && own.contains(current) => own,
-        _ => hosts.to_vec(),
-    })
+    let of_group = |group: &Group| hosts.iter().filter(|host| group.hosts.contains(host)).cloned().collect::<Vec<_>>();
+    own.map(of_group).filter(|own| own.contains(current)).unwrap_or_else(|| hosts.to_vec())
 }
 
 fn hosts(found: &Found) -> Result<Vec<String>, ClusterError> {

@@ -198,7 +198,7 @@ impl Member {
                 actions.push(match self.seat.role() {
                     Role::Chief | Role::Worker => Action::End(self.timing.finish_grace),
                     Role::Evaluator => Action::End(self.timing.evaluator_grace),
-                    Role::Ps | Role::Reducer | Role::Helper => Action::Stop(self.timing.stop_grace),
+                    Role::Ps | Role::Reducer => Action::Stop(self.timing.stop_grace),
                 });
             }
             Phase::Restoring(_) => {
