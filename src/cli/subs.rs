@@ -32,8 +32,8 @@ explain says for each path of --checkpoint-dir, or each given PATH, which rule d
         excludes it, the format, or the rest; and what it waits for
 verify  like list, but reads every byte of every commit and compares the checksums
 push    commits the content of --checkpoint-dir when it has been unchanged for --settle, unless it equals the newest
-        commit. It takes over the store: a run elsewhere that still commits to it then stops with 205. Beside a run on
-        this machine it is refused without --take-over. It deletes older commits only with --keep-last or --keep-every
+        commit. It takes over the store: a run elsewhere that still commits to it then stops with 205. While a
+        run on this machine commits to it, it is refused. It deletes older commits only with --keep-last or --keep-every
 pull    restores the newest complete commit, or --restore-step, into --checkpoint-dir, unless the directory has newer
         checkpoints of the same job; equal files are not fetched, different files are moved to .trainit/aside
 prune   deletes commits that --keep-last and --keep-every do not keep, and old data without a commit; it checks the sizes

@@ -60,7 +60,6 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
         settings.retention.last = u64::MAX;
     }
     let (as_json, dry) = (reader.switch("json"), reader.switch("dry-run"));
-    let take_over = reader.switch("take-over");
     let mut complaints = reader.complaints;
     complaints.extend(missing_settings(action, &layered));
     // In a variable or a file it is meant for a run, but on the command line it was meant for push.
@@ -90,7 +89,7 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     let done = runtime.block_on(async {
         if let Some(held) = held {
             let tmp = env.given("TMPDIR").map(str::to_owned);
-            return push::push(config, PushOptions { settle, as_json, take_over, tmp }, held).await;
+            return push::push(config, PushOptions { settle, as_json, tmp }, held).await;
         }
         if action == "explain" {
             return explain(&Mirror::open_to_look(config(Role::Looks)).await?, paths, as_json).await;

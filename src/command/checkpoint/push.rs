@@ -40,15 +40,13 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 pub(super) struct PushOptions {
     pub(super) settle: Duration,
     pub(super) as_json: bool,
-    /// Take over the store from a live run.
-    pub(super) take_over: bool,
     /// The user's TMPDIR, one of the places where runs are found.
     pub(super) tmp: Option<String>,
 }
 
 /// Commits the content of the directory. Errors: as [`Mirror::open`].
 pub(super) async fn push(config: impl Fn(Role) -> Config, options: PushOptions, held: HeldBack) -> Result<u8, Failure> {
-    let PushOptions { settle, as_json, take_over, tmp } = options;
+    let PushOptions { settle, as_json, tmp } = options;
     let mut pushing = None;
     let action = async {
         let mut looking = Mirror::open_to_look(config(Role::Looks)).await?;
@@ -66,7 +64,6 @@ pub(super) async fn push(config: impl Fn(Role) -> Config, options: PushOptions, 
             return Ok(show(as_json, &value, &text));
         }
         if let Config { store: Some(store), dir, .. } = config(Role::Looks)
-            && !take_over
             && let Some(pid) = committer(&store, dir, tmp).await
         {
             return Ok(nothing_pushed(&refused_beside_run(pid)));
@@ -155,7 +152,7 @@ async fn stopped(pushing: Option<&Mirror>) -> String {
 fn refused_beside_run(pid: i32) -> String {
     let run = if pid > 0 { format!("pid {pid}") } else { "a process of another container".to_owned() };
     format!(
-        "{run} on this machine commits to this store, and a push would end that run with 205: let it commit, push after its end, or give --take-over"
+        "{run} on this machine commits to this store, and a push would end that run with 205: stop that run first, or push to another --checkpoint-store"
     )
 }
 

@@ -157,11 +157,5 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "Where the finished model is copied, file by file (URL as for --checkpoint-store) [default: $AIP_MODEL_DIR]",
     ),
-    switch(
-        "take-over",
-        TOPIC,
-        on::CHECKPOINT,
-        "Allow push to take over the store from a run on this machine that commits to it; that run then stops with 205",
-    ),
     switch("dry-run", TOPIC, on::CHECKPOINT, "Print what prune would delete, without deleting it"),
 ];
