@@ -143,7 +143,7 @@ pub fn collection(reader: &mut Reader<'_>, env: &Env) -> Option<Collected> {
     if patterns.is_empty() && events.is_none() && records.is_none() {
         return None;
     }
-    let target = target(reader, None, None, keep, env, &mut warnings);
+    let target = target(reader, None, keep, env, &mut warnings);
     let whole = |path: &Path| std::path::absolute(path).ok();
     if records.as_deref().is_some_and(|records| whole(records) == whole(&target.path)) {
         let path = target.path.display();
@@ -170,9 +170,8 @@ pub fn report_metric(reader: &mut Reader<'_>, operands: &[OsString], env: &Env) 
         Some(text) if text.is_empty() => Some(PathBuf::new()),
         _ => reader.parse("file", local_path),
     };
-    let trial = reader.text("trial");
     let keep = keep(reader);
-    let target = target(reader, named, trial, keep, env, &mut warnings);
+    let target = target(reader, named, keep, env, &mut warnings);
     let fsync = reader.switch("fsync");
     let best_effort = reader.switch("best-effort");
     let reports = reports(reader, operands, env)?;
@@ -203,7 +202,6 @@ fn keep(reader: &mut Reader<'_>) -> usize {
 fn target(
     reader: &mut Reader<'_>,
     named: Option<PathBuf>,
-    trial: Option<String>,
     keep: usize,
     env: &Env,
     warnings: &mut Vec<String>,
@@ -241,10 +239,9 @@ fn target(
             path.display()
         ));
     }
-    let trial = match (trial, env.bytes("CLOUD_ML_TRIAL_ID")) {
-        (Some(trial), _) => trial,
-        (None, None) => "0".to_owned(),
-        (None, Some(bytes)) => String::from_utf8(bytes.to_vec()).unwrap_or_else(|_| {
+    let trial = match env.bytes("CLOUD_ML_TRIAL_ID") {
+        None => "0".to_owned(),
+        Some(bytes) => String::from_utf8(bytes.to_vec()).unwrap_or_else(|_| {
             let message = "not UTF-8, so no reader could match it; expected the trial's id".to_owned();
             reader.complaints.push(Complaint { place: "CLOUD_ML_TRIAL_ID".to_owned(), message });
             String::new()

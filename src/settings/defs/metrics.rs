@@ -81,8 +81,6 @@ pub(super) const SETTINGS: &[Setting] = &[
     one("value", "VALUE", TOPIC, on::REPORT_METRIC, "", "The metric's value, a number in the form of Python's float()"),
     one("step", "N", TOPIC, on::REPORT_METRIC, "", "The global step, a whole number"),
     one("checkpoint-path", "PATH", TOPIC, on::REPORT_METRIC, "", "The checkpoint that belongs to the metric"),
-    one("trial", "ID", TOPIC, on::REPORT_METRIC, "", "The trial [default: CLOUD_ML_TRIAL_ID, else 0]")
-        .without_variable(),
     one("keep", "N", TOPIC, on::REPORT_METRIC | on::RUN, "100", "Lines to keep in the metrics file; 0 never trims"),
     switch(
         "stdin",

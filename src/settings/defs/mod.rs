@@ -82,8 +82,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// Without a variable: trainit sets a variable of that name for its children, which a nested trainit must not read
-    /// as a setting.
+    /// Without a variable: the variables configure the replicas of a simulated job.
     const fn without_variable(self) -> Setting {
         Setting { has_variable: false, ..self }
     }

@@ -205,12 +205,12 @@ fn a_path_need_not_be_utf8() {
 }
 
 #[test]
-fn tag_trial_and_file_are_taken_from_the_flag_then_from_the_variable() {
+fn tag_and_file_are_taken_from_the_flag_then_from_the_variable_which_alone_gives_the_trial() {
     let (dir, file) = folder();
     let other = dir.path().join("other.metrics");
     let run = || report(&file, ["--value", "1"]).env("CLOUD_ML_HP_METRIC_TAG", "acc").env("CLOUD_ML_TRIAL_ID", "7");
     run().output().expect_code(0);
-    run().args(["--tag", "f1", "--trial", "", "--file"]).args([&other]).output().expect_code(0);
+    run().args(["--tag", "f1", "--file"]).args([&other]).env("CLOUD_ML_TRIAL_ID", "").output().expect_code(0);
     run().env("TRAINIT_FILE", &other).output().expect_code(0);
     report(&file, ["1"]).env("CLOUD_ML_HP_METRIC_TAG", "").output().expect_code(0);
     let (first, second) = (lines(&file), lines(&other));

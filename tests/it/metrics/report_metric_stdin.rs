@@ -17,12 +17,12 @@ fn from_stdin(file: &Path, text: &str, args: &[&str]) -> Finished {
 fn many_metrics_come_from_stdin_in_both_forms() {
     let (_dir, file) = folder();
     let text = "loss 0.5 1\n\n{\"tag\": \"acc\", \"value\": 0.1, \"step\": \"2\", \"checkpoint_path\": \"gs://b\"}\n{\"value\": NaN}";
-    let done = from_stdin(&file, text, &["--tag", "standard", "--trial", "4", "--fsync"]).expect_code(0);
+    let done = from_stdin(&file, text, &["--tag", "standard", "--fsync"]).expect_code(0);
     assert!(done.err().lines().count() == 1 && done.err().contains("warning: the value is nan"), "{}", done.err());
     let found = lines(&file);
     assert!(found[0]["loss"] == "0.5" && found[0]["global_step"] == "1", "{found:?}");
     assert!(
-        found[1]["acc"] == "0.1" && found[1]["checkpoint_path"] == "gs://b" && found[1]["trial"] == "4",
+        found[1]["acc"] == "0.1" && found[1]["checkpoint_path"] == "gs://b" && found[1]["trial"] == "0",
         "{found:?}"
     );
     assert!(found[2]["standard"] == "nan" && found.len() == 3, "{found:?}");
