@@ -10,7 +10,7 @@ mod watch;
 
 use std::time::Duration;
 
-pub use watch::{Answer, Evaluation, Method, News, Notice, Question, Watch};
+pub use watch::{Answer, Method, News, Question, Watch};
 
 use crate::cluster::parse::address::Address;
 use crate::cluster::spec::quote;

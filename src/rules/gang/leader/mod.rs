@@ -301,4 +301,31 @@ impl Leader {
 }
 
 #[cfg(test)]
+impl Leader {
+    /// The newest generation.
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// The state in one word.
+    pub fn state(&self) -> &'static str {
+        match self.phase {
+            Phase::Collecting => "collecting",
+            Phase::Arming => "arming",
+            Phase::Training => "training",
+            Phase::Ending => "ending",
+            Phase::GivenUp => "given_up",
+            Phase::Parting => "parting",
+            Phase::Yielded => "yielded",
+            Phase::Done => "done",
+        }
+    }
+
+    /// The record of the generations so far.
+    pub fn record(&self) -> &Record {
+        &self.record
+    }
+}
+
+#[cfg(test)]
 mod tests;

@@ -6,35 +6,9 @@ use super::super::budget::Limits;
 use super::super::claim::{Claim, JobState};
 use super::super::message::{Choice, Class, Failure, FormerLeader, Hello, Offer, Record, Step, ToLeader, ToMember};
 use super::super::{Generation, Incarnation, Timing};
-use super::{Action, Config, Event, Leader, Link, OnNotice, Phase};
+use super::{Action, Config, Event, Leader, Link, OnNotice};
 use crate::cluster::seat::Seat;
 use crate::cluster::spec::Role;
-
-impl Leader {
-    /// The newest generation.
-    pub fn generation(&self) -> Generation {
-        self.generation
-    }
-
-    /// The state in one word.
-    pub fn state(&self) -> &'static str {
-        match self.phase {
-            Phase::Collecting => "collecting",
-            Phase::Arming => "arming",
-            Phase::Training => "training",
-            Phase::Ending => "ending",
-            Phase::GivenUp => "given_up",
-            Phase::Parting => "parting",
-            Phase::Yielded => "yielded",
-            Phase::Done => "done",
-        }
-    }
-
-    /// The record of the generations so far.
-    pub fn record(&self) -> &Record {
-        &self.record
-    }
-}
 
 const OWN: Incarnation = Incarnation(100);
 
