@@ -15,6 +15,7 @@ fn a_hang_in_any_call_is_cut_off_at_the_deadline_and_named() {
     healthy.gpus();
     let calls = healthy.calls();
     assert!(calls.len() > 20, "{calls:?}");
+    assert_eq!((calls[0].1.as_str(), calls[1].1.as_str()), ("nvmlInit_v2", "nvmlSystemGetDriverVersion"));
     // The first call, the last one and some between; each is at another place in the probe.
     for number in [1, 2, 4, 5, 6, calls.len() / 2, calls.len()] {
         let fake = FakeNvml::new(&[&format!("call-{number} hang")]);

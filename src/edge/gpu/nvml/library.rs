@@ -10,7 +10,9 @@
 use std::ffi::{CStr, c_void};
 use std::path::{Path, PathBuf};
 
-use super::calls::Calls;
+use nvml_wrapper_sys::bindings::NvmlLib;
+
+use super::blank;
 use crate::rules::process::env::Env;
 
 const SONAME: &str = "libnvidia-ml.so.1";
@@ -52,14 +54,9 @@ pub(super) fn candidates(env: &Env) -> Vec<PathBuf> {
 }
 
 /// Whether the loader found the CUDA toolkit's stub, which prints a warning and finds no GPUs.
-pub(super) fn is_stub(calls: &Calls) -> bool {
-    let Some(function) = calls.nvmlInit_v2 else { return false };
-    let mut info: libc::Dl_info = libc::Dl_info {
-        dli_fname: std::ptr::null(),
-        dli_fbase: std::ptr::null_mut(),
-        dli_sname: std::ptr::null(),
-        dli_saddr: std::ptr::null_mut(),
-    };
+pub(super) fn is_stub(lib: &NvmlLib) -> bool {
+    let Ok(function) = lib.nvmlInit_v2 else { return false };
+    let mut info: libc::Dl_info = blank();
     // SAFETY: dladdr only looks the address up; the name it returns is valid while the library is loaded.
     unsafe {
         libc::dladdr(function as *const c_void, &raw mut info) != 0

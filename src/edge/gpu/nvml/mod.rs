@@ -1,13 +1,15 @@
 //! The code of the probe: calls NVML and prints the answers. It runs in a separate process, which may be killed at any
 //! time.
 //!
-//! It uses nvml-wrapper's bindings (nvml-wrapper-sys) directly instead of the wrapper. These are the reasons, found in
-//! version 0.13 of the wrapper:
-//! - Its `Nvml`, which every query needs, is created only by `init`, which also queries the driver's version: a second
-//!   call under one announcement and one deadline.
-//! - `name()`, `uuid()` and similar functions search for the NUL past the end of their buffer if the driver wrote none.
-//! - `memory_info()` uses only the call that exists since R510.
-//! - Dropping it calls nvmlShutdown, and dropping an event set calls nvmlEventSetFree; both may hang.
+//! It uses nvml-wrapper's bindings (nvml-wrapper-sys) and their loader, but not the wrapper. A call of NVML may hang, and
+//! trainit names the call that did. So each call needs its own announcement and its own deadline. These are the reasons,
+//! found in version 0.13 of the wrapper:
+//! - Every query needs its `Nvml`, and only `init` creates one. `init` loads the library, calls nvmlInit_v2 and calls
+//!   nvmlSystemGetDriverVersion. A hang in one of the three cannot be told from a hang in another.
+//! - Dropping `Nvml` calls nvmlShutdown, and dropping an event set calls nvmlEventSetFree. Both may hang, and neither can be
+//!   announced.
+//! - `memory_info()` uses only the call that exists since R510, and `wait()` only the second version of the event wait.
+//! - `name()` and `uuid()` read past the end of their buffer if the driver wrote no NUL.
 //!
 //! Here every symbol is optional, every call is announced, and a failed value is null.
 //! Deliberately absent: any judgement.
@@ -17,14 +19,13 @@
 use std::ffi::c_char;
 use std::mem::zeroed;
 
-use nvml_wrapper_sys::bindings::nvmlDevice_t;
+use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t};
 
 use crate::edge::gpu::answer_line::LineWriter;
 use crate::rules::gpu::Gpu;
 use crate::rules::gpu::answer::code::{FUNCTION_NOT_FOUND, GPU_IS_LOST, LIBRARY_NOT_FOUND, RESET_REQUIRED};
 use crate::rules::gpu::protocol::{INDEX_LIMIT, Line};
 use crate::rules::process::env::Env;
-use calls::Calls;
 use library::{candidates, is_stub};
 pub(super) use watch::watch;
 
@@ -34,9 +35,9 @@ const SUCCESS: u32 = 0;
 /// Announces and calls an NVML function by name, unless it is missing or the current GPU has already been found lost.
 macro_rules! ask {
     ($nvml:ident.$name:ident($($arg:expr),*)) => {
-        match $nvml.calls.$name {
-            Some(_) if $nvml.lost.is_some() => GPU_IS_LOST,
-            Some(function) => {
+        match &$nvml.lib.$name {
+            Ok(_) if $nvml.lost.is_some() => GPU_IS_LOST,
+            Ok(function) => {
                 $nvml.lines.call(stringify!($name));
                 // SAFETY: the types are those of NVML's header; handles came from NVML, out-pointers live for the call.
                 let code = unsafe { function($($arg),*) };
@@ -45,12 +46,11 @@ macro_rules! ask {
                 }
                 code
             }
-            None => FUNCTION_NOT_FOUND,
+            Err(_) => FUNCTION_NOT_FOUND,
         }
     };
 }
 
-mod calls;
 mod library;
 mod sample;
 mod watch;
@@ -62,7 +62,8 @@ fn blank<T: Copy>() -> T {
 }
 
 struct Nvml {
-    calls: Calls,
+    /// Never unloaded, because the library's destructors may hang.
+    lib: &'static NvmlLib,
     lines: LineWriter,
     /// The call that found the current GPU lost, and its return value.
     lost: Option<(&'static str, u32)>,
@@ -93,16 +94,16 @@ impl Nvml {
         for path in candidates(env) {
             lines.call("dlopen");
             // SAFETY: loading runs the library's constructors, which is the purpose of this process.
-            match unsafe { Calls::load(&path) } {
-                Ok(calls) if is_stub(&calls) => {
+            match unsafe { NvmlLib::new(&path) }.map(|lib| &*Box::leak(Box::new(lib))) {
+                Ok(lib) if is_stub(lib) => {
                     let message = format!("{} is the toolkit's link-time stub", path.display());
                     failure.get_or_insert((Some(LIBRARY_NOT_FOUND), message));
                 }
-                Ok(calls) => return Nvml { calls, lines, lost: None, waits: (SUCCESS, 0) }.init(),
+                Ok(lib) => return Nvml { lib, lines, lost: None, waits: (SUCCESS, 0) }.init(),
                 // An existing file that fails to load explains more than a missing file.
-                Err(error) if path.is_absolute() && !named => failure = Some((None, error)),
+                Err(error) if path.is_absolute() && !named => failure = Some((None, error.to_string())),
                 Err(error) => {
-                    failure.get_or_insert((Some(LIBRARY_NOT_FOUND), error));
+                    failure.get_or_insert((Some(LIBRARY_NOT_FOUND), error.to_string()));
                 }
             }
         }

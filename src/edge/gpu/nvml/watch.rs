@@ -136,9 +136,9 @@ impl Nvml {
         let begun = Clock::start();
         // SAFETY: the set came from NVML, `data` lives for the call.
         let code = unsafe {
-            match nvml.calls.nvmlEventSetWait_v2.or(nvml.calls.nvmlEventSetWait) {
-                Some(function) => function(set, &raw mut data, ms),
-                None => FUNCTION_NOT_FOUND,
+            match nvml.lib.nvmlEventSetWait_v2.as_ref().or(nvml.lib.nvmlEventSetWait.as_ref()) {
+                Ok(function) => function(set, &raw mut data, ms),
+                Err(_) => FUNCTION_NOT_FOUND,
             }
         };
         nvml.waits = if nvml.waits.0 == code { (code, nvml.waits.1.saturating_add(1)) } else { (code, 1) };
