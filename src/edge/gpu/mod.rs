@@ -14,18 +14,21 @@ mod answer_line;
 #[cfg(all(target_env = "gnu", not(target_feature = "crt-static")))]
 mod nvml;
 pub mod probe;
-pub mod probe_exec;
 mod proc;
+pub mod program;
 
 use std::ffi::{CStr, OsStr, OsString};
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nix::unistd::{dup2_stdout, geteuid};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::unistd::{close, dup2_stdout, geteuid};
 
 use crate::edge::io::stdio;
-use crate::rules::gpu::protocol::Limits;
+use crate::edge::process::{proc_listing, signals};
+use crate::rules::gpu::protocol::{Limits, Line};
 use crate::rules::gpu::{Discovery, answer, cuda};
 use crate::rules::process::env::Env;
 use answer_line::LineWriter;
@@ -58,28 +61,58 @@ pub fn discover(call: Duration, env: &Env) -> Discovery {
 pub fn discover_while(call: Duration, env: &Env, may_continue: &dyn Fn() -> bool) -> Discovery {
     let limits = Limits::discovery(call);
     let site = site(env);
-    let report = probe::ask(&probe_exec::nvml(env), Mode::Discover, env, limits, may_continue);
+    let report = probe::ask(&program::nvml(env), Mode::Discover, env, limits, may_continue);
     let may_ask_again = !matches!(report.ending, answer::Ending::Stuck(_));
     let nodes = (answer::is_silent(&report) && may_ask_again && device_count() > 0)
-        .then(|| probe::ask(&probe_exec::ourselves(), Mode::Nodes, env, limits, may_continue).findings);
+        .then(|| probe::ask(&program::ourselves(), Mode::Nodes, env, limits, may_continue).findings);
     let mut discovery = answer::interpret(report, nodes, &site);
     cuda::mark(&mut discovery.gpus, env.get("CUDA_VISIBLE_DEVICES"), env.get("CUDA_DEVICE_ORDER"));
     discovery
 }
 
+/// Whether NVML can be loaded into this executable.
+const LOADS_NVML: bool = cfg!(all(target_env = "gnu", not(target_feature = "crt-static")));
+
 /// The probe itself. It exits without NVML's shutdown, which may hang.
 pub fn probe_main(words: &[OsString], env: &Env) -> ! {
+    isolate();
+    // That program gets our standard output, so it is executed before the next lines.
+    let not_executed = (!LOADS_NVML && words != ["nodes"]).then(|| program::become_nvml_program(words, env));
     // Lines go to a private copy of standard output, and output of a library goes to standard error.
-    let lines = LineWriter::on(stdio::STDOUT.try_clone_to_owned().ok());
+    let mut lines = LineWriter::on(stdio::STDOUT.try_clone_to_owned().ok());
     let _ = dup2_stdout(stdio::STDERR);
-    answer_to(words, lines, env);
+    lines.write(&Line::Hello { version: env!("CARGO_PKG_VERSION").to_owned() });
+    match not_executed {
+        None => answer_to(words, lines, env),
+        Some(error) => {
+            let code = error.raw_os_error().and_then(|errno| errno.try_into().ok());
+            lines.write(&Line::Error { function: "exec".to_owned(), code, message: Some(error.to_string()) });
+        }
+    }
     // SAFETY: ends the process without running destructors.
     unsafe { libc::_exit(0) }
 }
 
+/// Separates this process from the trainer and from trainit's parent, before NVIDIA's library is loaded.
+fn isolate() {
+    // Files that trainit inherited. Our own are closed by the exec.
+    let close_other = |fd| {
+        if fd > 2 {
+            let _ = close::<i32>(fd);
+        }
+    };
+    let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(limit, _)| limit.clamp(1024, 1 << 20) as i32);
+    match proc_listing::ids("/proc/self/fd") {
+        Some(open) => open.into_iter().for_each(close_other),
+        None => (3..limit).for_each(close_other),
+    }
+    signals::reset_all();
+    // A crash must not leave a core file in the trainer's directory.
+    let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
+    let _ = fs::write("/proc/self/oom_score_adj", "1000");
+}
+
 fn answer_to(words: &[OsString], mut lines: LineWriter, env: &Env) {
-    use crate::rules::gpu::protocol::Line;
-    lines.write(&Line::Hello { version: env!("CARGO_PKG_VERSION").to_owned() });
     let words: Vec<&str> = words.iter().filter_map(|word| word.to_str()).collect();
     match words[..] {
         ["nodes"] => proc::tell(lines),
@@ -92,7 +125,7 @@ fn answer_to(words: &[OsString], mut lines: LineWriter, env: &Env) {
         }
         _ => {
             let _ = env;
-            let message = Some("this trainit was built without a GPU probe".to_owned());
+            let message = Some("the GPU probe does not know this task".to_owned());
             lines.write(&Line::Error { function: "exec".to_owned(), code: None, message });
         }
     }

@@ -3,32 +3,27 @@
 //! NVIDIA's library may hang, crash, print or leak only in that process. [`ProbeProcess`] is for a supervisor that
 //! polls and reaps itself; [`ask`] runs a probe to its end, for commands that have no other work. Deliberately absent:
 //! the meaning of the lines (`rules::gpu`), and a second concurrent probe.
-//!
-//! libc is used because the child's calls must be async-signal-safe, and because nix's signals leave out the real-time
-//! signals.
 
-#![expect(unsafe_code, reason = "fork, exec and the code between them")]
-
-use std::ffi::{CString, c_char, c_int};
-use std::io::{self, Read};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::ptr;
+use std::ffi::OsString;
+use std::io::{self, ErrorKind, PipeReader, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
-use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::sys::signal::{Signal, kill, killpg};
-use nix::unistd::{ForkResult, Pid, fork, pipe2, read, setpgid};
+use nix::unistd::{Pid, setpgid, write};
 
 use crate::edge::clock::Clock;
-use crate::edge::gpu::probe_exec::{Candidate, ProbeProgram};
-use crate::edge::io::eventfd;
+use crate::edge::gpu::program::ProbeProgram;
+use crate::edge::io::{eventfd, stdio};
 use crate::edge::process::reaper::{self, Wait};
-use crate::edge::process::spawn::{own_pid, pointers};
+use crate::edge::process::signals::Mask;
+use crate::edge::process::spawn::{self, Launch};
 use crate::rules::gpu::answer::{Ending, Report};
 use crate::rules::gpu::protocol::{Findings, Limits, Overrun, Reader};
 use crate::rules::process::env::{Changes, Env};
 use crate::rules::process::exit::End;
+use crate::rules::process::signal::Signal;
 
 /// The hidden subcommand.
 pub const SUBCOMMAND: &str = "__gpu-probe";
@@ -50,11 +45,11 @@ pub enum Mode {
 }
 
 impl Mode {
-    fn words(self) -> Vec<String> {
+    fn words(self) -> Vec<OsString> {
         match self {
-            Mode::Discover => vec!["discover".to_owned()],
-            Mode::Nodes => vec!["nodes".to_owned()],
-            Mode::Watch(interval) => vec!["watch".to_owned(), interval.as_millis().to_string()],
+            Mode::Discover => vec!["discover".into()],
+            Mode::Nodes => vec!["nodes".into()],
+            Mode::Watch(interval) => vec!["watch".into(), interval.as_millis().to_string().into()],
         }
     }
 }
@@ -64,8 +59,8 @@ impl Mode {
 pub struct ProbeProcess {
     /// The process ID, which is also the process group.
     pub pid: i32,
-    stdout: OwnedFd,
-    stderr: OwnedFd,
+    stdout: PipeReader,
+    stderr: PipeReader,
 }
 
 impl AsRawFd for ProbeProcess {
@@ -76,40 +71,36 @@ impl AsRawFd for ProbeProcess {
 }
 
 impl ProbeProcess {
-    /// Starts a probe in its own process group, with default signal dispositions, no blocked signals, no descriptors
-    /// except three pipes, and the highest OOM score. It is killed when the calling *thread* ends, so call this on the
-    /// main thread. If the program cannot be executed, the pipe contains an `error` line of `exec`. Errors: as pipe(2)
-    /// and fork(2).
+    /// Starts a probe in its own process group, with three pipes and no blocked signals; `probe_main` isolates it further. It
+    /// is killed when the calling *thread* ends, so call this on the main thread. If the program cannot be executed, the pipe
+    /// contains an `error` line of `exec`. Errors: as pipe(2) and clone(2).
     pub fn spawn(program: &ProbeProgram, mode: Mode, env: &Env) -> io::Result<ProbeProcess> {
-        let (stdin, _) = pipe()?;
-        let (stdout, out) = pipe()?;
-        let (stderr, err) = pipe()?;
+        let (stdin, _) = io::pipe()?;
+        let (stdout, out) = io::pipe()?;
+        let (stderr, err) = io::pipe()?;
         // A library that floods its standard error loses text instead of blocking.
-        for fd in [&stdout, &stderr, &err] {
-            set_nonblocking(fd)?;
+        for fd in [stdout.as_fd(), stderr.as_fd(), err.as_fd()] {
+            // A new pipe has no other status flags.
+            fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         }
-        let terminated = |bytes: Vec<u8>| CString::new(bytes).map_err(io::Error::other);
-        let mut argv = vec![terminated(program.name.clone().into_bytes())?, terminated(SUBCOMMAND.into())?];
-        for word in mode.words() {
-            argv.push(terminated(word.into_bytes())?);
-        }
-        let envp = env.with(&Changes::default()).into_iter().map(terminated).collect::<io::Result<Vec<_>>>()?;
-        let start = Start {
-            argv: pointers(&argv),
-            envp: pointers(&envp),
-            fds: [stdin.as_raw_fd(), out.as_raw_fd(), err.as_raw_fd()],
-            parent: own_pid(),
+        let argv = [vec![program.name.clone().into(), SUBCOMMAND.into()], mode.words()].concat();
+        let launch = Launch {
+            argv: &argv,
+            env: env.with(&Changes::default()),
+            mask: Mask::EMPTY,
+            ignore_chld: false,
+            new_session: false,
+            terminal: None,
+            death_signal: Some(Signal::KILL),
+            stdin: Some(stdin.into()),
+            stdout: Some(out.into()),
+            stderr: Some(err.into()),
         };
-        // SAFETY: the child calls only async-signal-safe functions on data prepared above, then execs or exits.
-        match unsafe { fork() }? {
-            // SAFETY: as above.
-            ForkResult::Child => unsafe { become_probe(&start, &program.candidates) },
-            ForkResult::Parent { child } => {
-                // The child does the same; the first of the two creates the group.
-                let _ = setpgid(child, child);
-                Ok(ProbeProcess { pid: child.as_raw(), stdout, stderr })
-            }
-        }
+        let files = program.files.iter().map(|file| file.clone().into_os_string().into_vec()).collect();
+        let pid = spawn::launch_unwaited(launch, files, &tell_errno)?;
+        // The child does the same; the first of the two creates the group.
+        let _ = setpgid(Pid::from_raw(pid), Pid::from_raw(pid));
+        Ok(ProbeProcess { pid, stdout, stderr })
     }
 
     /// Reads the output available now. `None` after the probe, and all other processes that hold its output, have
@@ -117,11 +108,11 @@ impl ProbeProcess {
     pub fn read(&self) -> Option<Vec<u8>> {
         let mut buffer = [0u8; 16 * 1024];
         loop {
-            match read(&self.stdout, &mut buffer) {
+            match (&self.stdout).read(&mut buffer) {
                 Ok(0) => return None,
                 Ok(count) => return Some(buffer[..count].to_vec()),
-                Err(Errno::EINTR) => {}
-                Err(Errno::EAGAIN) => return Some(Vec::new()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Some(Vec::new()),
                 Err(_) => return None,
             }
         }
@@ -130,19 +121,14 @@ impl ProbeProcess {
     /// Kills the probe and its process group. Call it only before the probe is reaped.
     pub fn kill(&self) {
         // The IDs are not reused before the probe is reaped.
-        let pid = Pid::from_raw(self.pid);
-        let _ = killpg(pid, Signal::SIGKILL);
-        let _ = kill(pid, Signal::SIGKILL);
+        let _ = spawn::kill(-self.pid, Signal::KILL);
+        let _ = spawn::kill(self.pid, Signal::KILL);
     }
 
     /// The last line that the probe or its loader wrote to standard error; at most 200 characters.
     pub fn last_words(&self) -> String {
         let mut text = Vec::new();
-        let mut file = std::fs::File::from(match self.stderr.try_clone() {
-            Ok(fd) => fd,
-            Err(_) => return String::new(),
-        });
-        let _ = file.by_ref().take(64 * 1024).read_to_end(&mut text);
+        let _ = (&self.stderr).take(64 * 1024).read_to_end(&mut text);
         let text = String::from_utf8_lossy(&text);
         let line = text.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
         line.chars().filter(|c| !c.is_control()).take(200).collect()
@@ -218,104 +204,11 @@ fn try_reap(pid: i32) -> Option<End> {
     }
 }
 
-/// Data for the child, prepared before the fork.
-struct Start {
-    argv: Vec<*const c_char>,
-    envp: Vec<*const c_char>,
-    fds: [RawFd; 3],
-    parent: libc::pid_t,
-}
-
-/// # Safety
-/// Call only in a freshly forked child. It allocates nothing and takes no lock.
-unsafe fn become_probe(start: &Start, candidates: &[Candidate]) -> ! {
-    // SAFETY: system calls on descriptors and strings that the parent prepared; the sets and limits are on this stack.
-    unsafe {
-        libc::setpgid(0, 0);
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        if libc::getppid() != start.parent {
-            libc::_exit(1);
-        }
-        // The system call itself, because the C library reserves signals 32 and 33. A zeroed action is the default one.
-        let default = [0u64; 4];
-        for signal in 1..=64 {
-            libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), ptr::null::<u64>(), 8);
-        }
-        let mut none: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&raw mut none);
-        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
-        for (to, from) in (0..).zip(start.fds) {
-            libc::dup2(from, to);
-        }
-        close_others_on_exec();
-        // A crash in the driver's library must not leave a core file in the trainer's directory.
-        let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        libc::setrlimit(libc::RLIMIT_CORE, &raw const no_core);
-        let score = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
-        if score >= 0 {
-            libc::write(score, c"1000".as_ptr().cast(), 4);
-        }
-        let (argv, envp) = (start.argv.as_ptr(), start.envp.as_ptr());
-        let mut errno = libc::ENOENT;
-        for candidate in candidates {
-            errno = candidate.exec(argv, envp);
-        }
-        tell_errno(errno);
-        libc::_exit(127)
-    }
-}
-
-/// Marks every descriptor from 3 up to be closed by the exec.
-///
-/// # Safety
-/// As [`become_probe`].
-unsafe fn close_others_on_exec() {
-    // SAFETY: plain system calls; the limit lives on this stack.
-    unsafe {
-        let all = libc::c_uint::MAX;
-        if libc::syscall(libc::SYS_close_range, 3, all, libc::CLOSE_RANGE_CLOEXEC) == 0 {
-            return;
-        }
-        // Linux before 5.11, or a seccomp filter.
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
-        for fd in 3..limit.rlim_cur.clamp(1024, 1 << 20) as c_int {
-            libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC);
-        }
-    }
-}
-
-/// Writes `{"t":"error","fn":"exec","code":N}` to standard output.
-///
-/// # Safety
-/// As [`become_probe`].
-unsafe fn tell_errno(errno: c_int) {
-    let mut line = *b"{\"t\":\"error\",\"fn\":\"exec\",\"code\":    }\n";
-    let mut rest = errno.unsigned_abs() % 10_000;
-    let mut at = line.len() - 3;
-    while rest > 0 {
-        line[at] = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        at -= 1;
-    }
-    // SAFETY: the buffer is on this stack.
-    unsafe { libc::write(1, line.as_ptr().cast(), line.len()) };
-}
-
-/// A pipe: read end and write end, both above the three standard descriptors and closed on exec.
-fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let (read, write) = pipe2(OFlag::O_CLOEXEC)?;
-    Ok((high(read)?, high(write)?))
-}
-
-/// Moves a descriptor above 2. A process started without standard descriptors gets its pipes there, and the child's
-/// dup2 would overwrite them.
-fn high(fd: OwnedFd) -> io::Result<OwnedFd> {
-    // std makes no copy below 3.
-    if fd.as_raw_fd() > 2 { Ok(fd) } else { fd.try_clone() }
-}
-
-fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
-    // A new pipe has no other status flags.
-    Ok(fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map(drop)?)
+/// Writes `{"t":"error","fn":"exec","code":N}` to standard output. Runs in the child, so it allocates nothing.
+fn tell_errno(errno: i32) {
+    let mut line = [0; 64];
+    let mut rest = &mut line[..];
+    let _ = writeln!(rest, r#"{{"t":"error","fn":"exec","code":{errno}}}"#);
+    let length = 64 - rest.len();
+    let _ = write(stdio::STDOUT, &line[..length]);
 }

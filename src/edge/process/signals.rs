@@ -2,11 +2,10 @@
 //!
 //! libc is used because nix's signals and sets have no real-time signals.
 
-#![expect(unsafe_code, reason = "rt_sigprocmask, signalfd4 and their structures")]
+#![expect(unsafe_code, reason = "rt_sigprocmask, rt_sigaction, signalfd4 and their structures")]
 
 use std::io;
 use std::iter;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::mpsc;
@@ -42,6 +41,9 @@ fn change_mask(how: libc::c_int, set: u64) -> u64 {
 }
 
 impl Mask {
+    /// No signal is blocked.
+    pub const EMPTY: Mask = Mask(0);
+
     /// Makes this the calling thread's mask. Async-signal-safe.
     pub fn restore(&self) {
         change_mask(libc::SIG_SETMASK, self.0);
@@ -92,12 +94,7 @@ pub fn waiting() -> impl Iterator<Item = Signal> {
 
 /// Whether this process ignores the signal.
 pub fn is_ignored(signal: Signal) -> bool {
-    let mut now = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: nothing is changed; the structure is read only after the call has written it.
-    unsafe {
-        libc::sigaction(signal.number(), ptr::null(), now.as_mut_ptr()) == 0
-            && now.assume_init().sa_sigaction == libc::SIG_IGN
-    }
+    disposition(signal.number(), None) == libc::SIG_IGN
 }
 
 /// Signals that are blocked here and pending.
@@ -121,20 +118,38 @@ impl HeldBack {
 /// of ours that start no child.
 pub fn ignore_write_signals() {
     for signal in [libc::SIGPIPE, libc::SIGXFSZ] {
-        set_disposition(signal, libc::SIG_IGN);
+        disposition(signal, Some(libc::SIG_IGN));
     }
 }
 
 /// Stops ignoring SIGCHLD, because the kernel discards the exit codes of children while it is ignored. Returns whether
 /// it was ignored: the command must inherit that.
 pub fn keep_children() -> bool {
-    set_disposition(libc::SIGCHLD, libc::SIG_DFL) == libc::SIG_IGN
+    disposition(libc::SIGCHLD, Some(libc::SIG_DFL)) == libc::SIG_IGN
 }
 
-/// `disposition` is SIG_IGN or SIG_DFL. Returns the previous one.
-fn set_disposition(signal: libc::c_int, disposition: libc::sighandler_t) -> libc::sighandler_t {
-    // SAFETY: no handler is installed; the old disposition comes back as a plain number.
-    unsafe { libc::signal(signal, disposition) }
+/// Ignores SIGCHLD. Async-signal-safe.
+pub(super) fn ignore_children() {
+    disposition(libc::SIGCHLD, Some(libc::SIG_IGN));
+}
+
+/// Gives every signal its default action. For a process without handlers and other threads.
+pub fn reset_all() {
+    for signal in 1..=64 {
+        disposition(signal, Some(libc::SIG_DFL));
+    }
+}
+
+/// Sets SIG_IGN or SIG_DFL, if given, and returns the previous disposition. Async-signal-safe. The system call itself is
+/// made, because a C library refuses the signals that it reserves, and a parent may have ignored them.
+fn disposition(signal: libc::c_int, new: Option<libc::sighandler_t>) -> libc::sighandler_t {
+    // The kernel's structure: the handler, then flags, restorer and mask, which are not needed without a handler.
+    let new = new.map(|handler| [handler, 0, 0, 0]);
+    let new = new.as_ref().map_or(ptr::null(), |new| new.as_ptr());
+    let mut old = [libc::SIG_DFL; 4];
+    // SAFETY: both structures are alive and have room for the kernel's; no handler is installed.
+    unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, new, old.as_mut_ptr(), size_of::<u64>()) };
+    old[0]
 }
 
 /// A signal that arrived.

@@ -1,29 +1,34 @@
 //! Starts the command: a clone, and an exec that leaves the child in the same state as a direct exec.
 //!
-//! The clone shares our memory and blocks this thread until the exec succeeded or failed, as in posix_spawn(3). So no page
-//! table is copied, and the result of the exec is known at once. A signal that arrives during that time stays in the
-//! signalfd.
+//! The clone of [`launch`] shares our memory and blocks this thread until the exec succeeded or failed, as in
+//! posix_spawn(3). So no page table is copied, and the result of the exec is known at once. A signal that arrives during
+//! that time stays in the signalfd. The clone of [`launch_unwaited`] is that of fork(2).
 //!
 //! Deliberately absent: `std::process::Command`, which empties the signal mask and resets SIGPIPE; waiting (`reaper`).
 //!
-//! libc is used because the child's calls must be async-signal-safe, and because nix's signals have no real-time
-//! signals.
+//! Between clone and exec the child may only make async-signal-safe calls. Those of nix that are used there only pass their
+//! arguments on to the system call.
+//!
+//! libc is used because nix's execve allocates, because nix's signals have no real-time signals, and because nix has
+//! neither clone3(2) nor tgkill(2).
 
 #![expect(unsafe_code, reason = "clone, exec and the code between them")]
 
-use std::ffi::{CString, OsString, c_char, c_int, c_void};
+use std::ffi::{CString, OsString, c_char, c_void};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::ptr;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use nix::errno::Errno;
+use nix::sched::{CloneFlags, clone};
 use nix::sys::prctl;
 use nix::sys::resource::{UsageWho, getrusage};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, dup2_stderr, dup2_stdin, dup2_stdout, gettid, setpgid, setsid, tcsetpgrp};
 
-use crate::edge::process::signals::Mask;
+use crate::edge::process::signals::{self, Mask};
+use crate::rules::process::exit::{NOT_FOUND, STOPPED};
 use crate::rules::process::signal::Signal;
 
 /// The PATH of glibc's and musl's execvp when the environment has none.
@@ -66,99 +71,108 @@ pub enum NotLaunched {
 /// The child's data: prepared before the clone, alive until the exec has succeeded or failed.
 struct Plan<'a> {
     launch: &'a Launch<'a>,
-    parent: i32,
-    candidates: &'a [CString],
+    parent: Pid,
+    files: &'a [CString],
     argv: &'a [*const c_char],
     env: &'a [*const c_char],
-    /// Set by the child if it fails.
-    errno: AtomicI32,
+    /// Called in the child with errno if it fails.
+    failed: &'a dyn Fn(i32),
 }
 
 /// The child's stack. Before its exec the child needs some hundred bytes, in a debug build some thousand.
 const STACK_BYTES: usize = 64 * 1024;
 
 /// Starts the command and returns its process id when it runs.
-pub fn launch(mut launch: Launch<'_>) -> Result<i32, NotLaunched> {
-    let c_string = |bytes: Vec<u8>| CString::new(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e));
-    let c_strings = |all: Vec<Vec<u8>>| all.into_iter().map(c_string).collect::<io::Result<Vec<CString>>>();
-    let path = launch.env.iter().find_map(|entry| entry.strip_prefix(b"PATH=")).unwrap_or(DEFAULT_PATH).to_vec();
-    let argv = launch.argv.iter().map(|a| a.clone().into_vec()).collect();
-    let argv = c_strings(argv).map_err(NotLaunched::NoProcess)?;
-    let env = c_strings(std::mem::take(&mut launch.env)).map_err(NotLaunched::NoProcess)?;
-    let program = argv.first().map(|a| a.to_bytes()).unwrap_or_default();
-    let candidates = c_strings(candidates(program, &path)).map_err(NotLaunched::NoProcess)?;
-    let (argv, env) = (pointers(&argv), pointers(&env));
-    let plan = Plan {
-        launch: &launch,
-        parent: own_pid(),
-        candidates: &candidates,
-        argv: &argv,
-        env: &env,
-        errno: AtomicI32::new(0),
-    };
-    let mut stack: Vec<u128> = Vec::with_capacity(STACK_BYTES / size_of::<u128>());
-    // SAFETY: the child runs on a stack of its own (it grows down from the end of a live allocation, aligned to 16), only
-    // makes async-signal-safe calls on memory that was prepared before, and never returns. CLONE_VFORK holds this thread
-    // until it has left this memory.
-    let pid = unsafe {
-        let top = stack.as_mut_ptr().add(stack.capacity()).cast::<c_void>();
-        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-        libc::clone(child, top, flags, (&raw const plan).cast_mut().cast::<c_void>())
-    };
-    if pid < 0 {
-        return Err(NotLaunched::NoProcess(io::Error::last_os_error()));
-    }
-    match plan.errno.load(Ordering::Relaxed) {
+pub fn launch(launch: Launch<'_>) -> Result<i32, NotLaunched> {
+    let path = launch.env.iter().find_map(|entry| entry.strip_prefix(b"PATH=")).unwrap_or(DEFAULT_PATH);
+    let program = launch.argv.first().map(|word| word.as_bytes()).unwrap_or_default();
+    let (files, errno) = (candidates(program, path), AtomicI32::new(0));
+    let failed = |code| errno.store(code, Ordering::Relaxed);
+    let flags = CloneFlags::CLONE_VM | CloneFlags::CLONE_VFORK;
+    let pid = start(launch, files, flags, &failed).map_err(NotLaunched::NoProcess)?;
+    match errno.load(Ordering::Relaxed) {
         0 => Ok(pid),
         errno => Err(NotLaunched::NoExec(io::Error::from_raw_os_error(errno))),
     }
 }
 
-/// The child, until it is the command.
-extern "C" fn child(plan: *mut c_void) -> c_int {
-    // SAFETY: the parent waits and keeps the plan alive. Only system calls; errno belongs to this thread, which is blocked.
-    unsafe {
-        let plan = &*plan.cast_const().cast::<Plan<'_>>();
-        let launch = plan.launch;
-        if launch.new_session {
-            libc::setsid();
-        } else {
-            libc::setpgid(0, 0);
-        }
-        if let Some(terminal) = launch.terminal {
-            libc::tcsetpgrp(terminal.as_raw_fd(), libc::getpid());
-        }
-        if let Some(signal) = launch.death_signal {
-            libc::prctl(libc::PR_SET_PDEATHSIG, signal.number());
-            if libc::getppid() != plan.parent {
-                libc::_exit(i32::from(crate::rules::process::exit::STOPPED));
-            }
-        }
-        let mut is_ready = true;
-        let standard = [
-            (&launch.stdin, libc::STDIN_FILENO),
-            (&launch.stdout, libc::STDOUT_FILENO),
-            (&launch.stderr, libc::STDERR_FILENO),
-        ];
-        for (from, to) in standard {
-            if let Some(from) = from {
-                is_ready &= libc::dup2(from.as_raw_fd(), to) >= 0;
-            }
-        }
-        if launch.ignore_chld {
-            libc::signal(libc::SIGCHLD, libc::SIG_IGN);
-        }
-        if is_ready {
-            launch.mask.restore();
-            exec(plan.candidates, plan.argv, plan.env);
-        }
-        plan.errno.store(*libc::__errno_location(), Ordering::Relaxed);
-        libc::_exit(i32::from(crate::rules::process::exit::NOT_FOUND))
+/// Starts the first of these files that can be executed. Does not wait for the exec, which may hang on a network file system,
+/// so the child has a copy of our memory. If no file can be executed, the child calls `failed` with errno and exits with 127;
+/// `failed` must be async-signal-safe. Errors: as clone(2); `InvalidInput` for a NUL byte.
+pub(in crate::edge) fn launch_unwaited(
+    launch: Launch<'_>,
+    files: Vec<Vec<u8>>,
+    failed: &dyn Fn(i32),
+) -> io::Result<i32> {
+    start(launch, files, CloneFlags::empty(), failed)
+}
+
+fn start(mut launch: Launch<'_>, files: Vec<Vec<u8>>, flags: CloneFlags, failed: &dyn Fn(i32)) -> io::Result<i32> {
+    let c_string = |bytes: Vec<u8>| CString::new(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e));
+    let c_strings = |all: Vec<Vec<u8>>| all.into_iter().map(c_string).collect::<io::Result<Vec<CString>>>();
+    let argv = c_strings(launch.argv.iter().map(|word| word.clone().into_vec()).collect())?;
+    let env = c_strings(std::mem::take(&mut launch.env))?;
+    let files = c_strings(files)?;
+    let (argv, env) = (pointers(&argv), pointers(&env));
+    let plan = Plan { launch: &launch, parent: Pid::this(), files: &files, argv: &argv, env: &env, failed };
+    let mut stack = vec![0; STACK_BYTES];
+    // SAFETY: the child only makes async-signal-safe calls on memory that was prepared before. If it shares our memory,
+    // CLONE_VFORK holds this thread until the child has left it.
+    let pid = unsafe { clone(Box::new(|| child(&plan)), &mut stack, flags, Some(libc::SIGCHLD)) }?;
+    Ok(pid.as_raw())
+}
+
+/// The child, until it is the command. Returns its exit code. Memory and errno may be those of the parent's thread, which is
+/// blocked then.
+fn child(plan: &Plan<'_>) -> isize {
+    let launch = plan.launch;
+    if launch.new_session {
+        let _ = setsid();
+    } else {
+        let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
     }
+    if let Some(terminal) = launch.terminal {
+        let _ = tcsetpgrp(terminal, Pid::this());
+    }
+    if let Some(signal) = launch.death_signal {
+        let _ = set_death_signal(signal);
+        if Pid::parent() != plan.parent {
+            return STOPPED.into();
+        }
+    }
+    let is_ready = launch.stdin.as_ref().is_none_or(|stdin| dup2_stdin(stdin).is_ok())
+        && launch.stdout.as_ref().is_none_or(|stdout| dup2_stdout(stdout).is_ok())
+        && launch.stderr.as_ref().is_none_or(|stderr| dup2_stderr(stderr).is_ok());
+    let mut errno = Errno::last_raw();
+    if is_ready {
+        if launch.ignore_chld {
+            signals::ignore_children();
+        }
+        launch.mask.restore();
+        errno = exec(plan);
+    }
+    (plan.failed)(errno);
+    NOT_FOUND.into()
+}
+
+/// Tries each file as execvp(3) does, and returns the errno that matters. Runs in the child.
+fn exec(plan: &Plan<'_>) -> i32 {
+    let (mut denied, mut errno) = (false, libc::ENOENT);
+    for file in plan.files {
+        // SAFETY: NULL-terminated arrays of C strings, made before the clone.
+        unsafe { libc::execve(file.as_ptr(), plan.argv.as_ptr(), plan.env.as_ptr()) };
+        errno = Errno::last_raw();
+        match errno {
+            libc::EACCES => denied = true,
+            libc::ENOENT | libc::ENOTDIR | libc::ESTALE | libc::ENODEV | libc::ETIMEDOUT => {}
+            _ => return errno,
+        }
+    }
+    if denied { libc::EACCES } else { errno }
 }
 
 /// A NULL-terminated array for execve(2), valid while the strings live.
-pub(in crate::edge) fn pointers(strings: &[CString]) -> Vec<*const c_char> {
+fn pointers(strings: &[CString]) -> Vec<*const c_char> {
     strings.iter().map(|s| s.as_ptr()).chain([ptr::null()]).collect()
 }
 
@@ -177,26 +191,6 @@ pub(in crate::edge) fn candidates(program: &[u8], path: &[u8]) -> Vec<Vec<u8>> {
             candidate
         })
         .collect()
-}
-
-/// Tries each candidate as execvp(3) does; returns with errno set to the error that matters. Runs in the child.
-unsafe fn exec(candidates: &[CString], argv: &[*const c_char], env: &[*const c_char]) {
-    let mut denied = false;
-    for candidate in candidates {
-        // SAFETY: NULL-terminated arrays of C strings, made before the clone.
-        unsafe {
-            libc::execve(candidate.as_ptr(), argv.as_ptr(), env.as_ptr());
-            match *libc::__errno_location() {
-                libc::EACCES => denied = true,
-                libc::ENOENT | libc::ENOTDIR | libc::ESTALE | libc::ENODEV | libc::ETIMEDOUT => {}
-                _ => return,
-            }
-        }
-    }
-    if denied {
-        // SAFETY: errno is the thread's own.
-        unsafe { *libc::__errno_location() = libc::EACCES };
-    }
 }
 
 /// Sends a signal to one process. Errors: as kill(2); ESRCH is not an error, because the process has exited.
@@ -218,9 +212,7 @@ pub fn refuses_clone3() -> bool {
 
 /// The calling thread's id.
 pub(in crate::edge) fn own_thread() -> i32 {
-    // Not libc's function: std asks for it weakly, and a static link then has none.
-    // SAFETY: cannot fail.
-    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
+    gettid().as_raw()
 }
 
 /// Whether a thread of this process still exists and counts towards limits.
@@ -243,9 +235,13 @@ pub fn become_subreaper() -> io::Result<()> {
 /// Errors: as prctl(2).
 pub fn signal_when_orphaned(signal: Signal) -> io::Result<()> {
     let parent = Pid::parent();
-    // SAFETY: an integer option.
-    Errno::result(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal.number()) })?;
+    set_death_signal(signal)?;
     if Pid::parent() == parent { Ok(()) } else { kill(own_pid(), signal) }
+}
+
+fn set_death_signal(signal: Signal) -> Result<(), Errno> {
+    // SAFETY: an integer option.
+    Errno::result(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal.number()) }).map(drop)
 }
 
 /// The highest memory use of any ended child, in bytes.

@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 use crate::edge::gpu::probe::{Mode, ProbeProcess};
-use crate::edge::gpu::{probe_exec, site};
+use crate::edge::gpu::{program, site};
 use crate::rules::gpu::Gpu;
 use crate::rules::gpu::lifecycle::{GpuEvent, Lifecycle, Order};
 use crate::rules::gpu::watch::{Watch, WatchPolicy};
@@ -77,7 +77,7 @@ impl GpuWatch {
         let mut events = self.hear(now);
         match self.lifecycle.order(now) {
             Some(Order::Spawn) => {
-                let program = probe_exec::nvml(&self.env);
+                let program = program::nvml(&self.env);
                 let probe = ProbeProcess::spawn(&program, Mode::Watch(self.interval), &self.env);
                 events.extend(self.lifecycle.started(now, probe.as_ref().map(|p| p.pid).map_err(ToString::to_string)));
                 self.probe = probe.ok().map(|probe| (probe, true));
