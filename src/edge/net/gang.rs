@@ -3,13 +3,12 @@
 //! `rules/gang` defines the frames and the proof. Deliberately absent: the meaning of the messages, and when to connect
 //! again.
 
-#![expect(unsafe_code, reason = "setsockopt and getrandom")]
-
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::AsRawFd;
 use std::time::Duration;
 
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::TcpUserTimeout;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -95,9 +94,8 @@ pub async fn listen(host: &str, port: u16) -> io::Result<TcpListener> {
 /// 16 or 32 random bytes of the kernel. Errors: as getrandom(2).
 pub fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
-    // SAFETY: the buffer is alive during the call and has the given length.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), N, 0) };
-    if usize::try_from(got) == Ok(N) { Ok(bytes) } else { Err(io::Error::last_os_error()) }
+    getrandom::getrandom(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Connects to the leader and proves the key. The name is looked up again, and each of its addresses is tried. At a borrowed
@@ -200,17 +198,8 @@ async fn receive<T: DeserializeOwned>(stream: &mut TcpStream) -> io::Result<T> {
 /// either, beats and leases detect the loss, later.
 fn set_options(stream: &TcpStream, silence: Duration) {
     let _ = stream.set_nodelay(true);
-    let millis = libc::c_uint::try_from(silence.as_millis()).unwrap_or(libc::c_uint::MAX);
-    // SAFETY: the value is alive during the call and has the given length; the descriptor is open.
-    unsafe {
-        libc::setsockopt(
-            stream.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_USER_TIMEOUT,
-            (&raw const millis).cast(),
-            size_of_val(&millis) as libc::socklen_t,
-        )
-    };
+    let millis = u32::try_from(silence.as_millis()).unwrap_or(u32::MAX);
+    let _ = setsockopt(stream, TcpUserTimeout, &millis);
 }
 
 impl Link {
