@@ -6,8 +6,8 @@
 //! | dynamic | this executable, with its hidden subcommand |
 //! | static | the same, which then executes the first that it can of: `trainit-gpu-probe` in the directory of this executable (an image layer: no security alert); the embedded program from memory; the same from a file that is deleted before it runs |
 //!
-//! A static trainit cannot load NVML. The process of its own, before the last exec, may hang on a file system and be
-//! killed, as any probe.
+//! A static trainit cannot load NVML. The probe's own process makes the file and executes it, because both may hang on a
+//! file system. It is killed at the deadline, as every probe.
 //!
 //! Deliberately absent: `ld.so FILE` for a program that cannot be executed, which would bypass an administrator's
 //! policy.
