@@ -53,6 +53,28 @@ pub struct Config {
     pub former_has_ended: bool,
 }
 
+#[cfg(test)]
+impl Config {
+    /// A new job with a store, and checkpoints on each node.
+    pub(in crate::gang) fn of(roster: impl IntoIterator<Item = Seat>, own: Seat, incarnation: Incarnation) -> Config {
+        Config {
+            roster: roster.into_iter().collect(),
+            own,
+            incarnation,
+            timing: Timing::default(),
+            mode: Mode::Each,
+            from_scratch: false,
+            has_store: true,
+            on_notice: OnNotice::Hold,
+            limits: Limits::default(),
+            hang: None,
+            newest_claim: None,
+            has_read_claims: true,
+            former_has_ended: false,
+        }
+    }
+}
+
 /// An event for the leader.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[allow(clippy::large_enum_variant, reason = "one at a time, and most of them are messages")]

@@ -1,11 +1,8 @@
-use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::super::agreement::Mode;
-use super::super::budget::Limits;
 use super::super::claim::{Claim, JobState};
 use super::super::message::{Choice, Class, Failure, FormerLeader, Hello, Offer, Record, Step, ToLeader, ToMember};
-use super::super::{Generation, Incarnation, Timing};
+use super::super::{Generation, Incarnation};
 use super::{Action, Config, Event, Leader, Link, OnNotice};
 use crate::cluster::seat::Seat;
 use crate::cluster::spec::Role;
@@ -22,21 +19,7 @@ pub(super) fn seat(number: u64) -> Seat {
 }
 
 pub(super) fn leader(change: impl FnOnce(&mut Config)) -> Leader {
-    let mut config = Config {
-        roster: BTreeSet::from([seat(0), seat(1)]),
-        own: seat(0),
-        incarnation: OWN,
-        timing: Timing::default(),
-        mode: Mode::Each,
-        from_scratch: false,
-        has_store: true,
-        on_notice: OnNotice::Hold,
-        limits: Limits::default(),
-        hang: None,
-        newest_claim: None,
-        has_read_claims: true,
-        former_has_ended: false,
-    };
+    let mut config = Config::of([seat(0), seat(1)], seat(0), OWN);
     change(&mut config);
     Leader::new(at(0), config)
 }

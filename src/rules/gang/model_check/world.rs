@@ -3,9 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::super::agreement::Mode;
-use super::super::budget::Limits;
-use super::super::leader::{self, Config, Leader, OnNotice};
+use super::super::leader::{self, Config, Leader};
 use super::super::member::{self, Member};
 use super::super::message::{Offer, Step, ToMember};
 use super::super::{Generation, Incarnation};
@@ -33,19 +31,9 @@ impl World {
         let (member, actions) = Member::new(self.now, seat(number), seat(0), incarnation, "host".to_owned(), TIMING);
         let newest = self.store.last_key_value();
         let config = Config {
-            roster: (0..SEATS).map(seat).collect(),
-            own: seat(0),
-            incarnation,
             timing: TIMING,
-            mode: Mode::Each,
-            from_scratch: false,
-            has_store: true,
-            on_notice: OnNotice::Hold,
-            limits: Limits::default(),
-            hang: None,
             newest_claim: newest.map(|(generation, leader)| claim(*generation, *leader)),
-            has_read_claims: true,
-            former_has_ended: false,
+            ..Config::of((0..SEATS).map(seat), seat(0), incarnation)
         };
         self.agents.push(Agent {
             seat: number,

@@ -20,19 +20,10 @@ mod tests {
     impl Load {
         fn new(members: usize) -> Load {
             let config = Config {
-                roster: (0..members).map(seat_of).collect(),
-                own: seat_of(0),
-                incarnation: Incarnation(u128::MAX),
-                timing: Timing::default(),
                 mode: Mode::Auto,
-                from_scratch: false,
-                has_store: true,
-                on_notice: OnNotice::Hold,
                 limits: Limits { max_restarts: 1_000, ..Limits::default() },
                 hang: Some(HANG),
-                newest_claim: None,
-                has_read_claims: true,
-                former_has_ended: false,
+                ..Config::of((0..members).map(seat_of), seat_of(0), Incarnation(u128::MAX))
             };
             let now = Duration::from_secs(1_000);
             Load { leader: Leader::new(now, config), members: members as u64, now }

@@ -106,19 +106,14 @@ impl World {
             Member::new(clock, seat, seat_of(0), incarnation, format!("host-{at}"), self.plan.timing);
         let own = seat == seat_of(0);
         let config = || Config {
-            roster: self.plan.seats.iter().copied().collect(),
-            own: seat,
-            incarnation,
             timing: self.plan.timing,
             mode: if self.plan.is_mode_set { self.plan.mode } else { Mode::Auto },
             from_scratch: self.plan.from_scratch,
-            has_store: true,
             on_notice: self.plan.on_notice,
             limits: Limits { max_restarts: 1_000, ..Limits::default() },
             hang: Some(HANG),
             newest_claim: self.newest_claim(),
-            has_read_claims: true,
-            former_has_ended: false,
+            ..Config::of(self.plan.seats.iter().copied(), seat, incarnation)
         };
         let leader = own.then(|| Leader::new(clock, config()));
         if own {
