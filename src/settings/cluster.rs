@@ -45,9 +45,12 @@ pub fn read(reader: &mut Reader<'_>) -> ClusterOptions {
 
 /// The peers to wait for before the start, and the limit; `None`: no waiting.
 pub fn peers(reader: &mut Reader<'_>) -> Option<(Duration, Scope)> {
-    let limit = reader.parse("wait-for-peers", duration::parse);
-    let scope = reader.choice("peers", &[("leader", Scope::Leader), ("all", Scope::All)]).unwrap_or(Scope::Leader);
-    limit.filter(|limit| !limit.is_zero()).map(|limit| (limit, scope))
+    let waiting = reader.parse("wait-for-peers", |text| {
+        let of_all = text.trim().strip_prefix("all:");
+        let scope = if of_all.is_some() { Scope::All } else { Scope::Leader };
+        duration::parse(of_all.unwrap_or(text)).map(|limit| (limit, scope))
+    });
+    waiting.filter(|(limit, _)| !limit.is_zero())
 }
 
 /// The frameworks that `env` prints; empty means all.

@@ -51,10 +51,10 @@ pub fn to_reach(spec: &ClusterSpec, scope: Scope) -> Result<Vec<Peer>, ClusterEr
     }
     let Some(hosts) = spec.reading.hosts.as_ref().filter(|hosts| hosts.len() == nodes as usize) else {
         let message = format!(
-            "cannot be followed, because {} gives only the leader's address, not those of all {nodes} nodes; use leader",
+            "cannot be followed, because {} gives only the leader's address, not those of all {nodes} nodes; give a time without all:, to wait for the leader",
             spec.reading.platform.word()
         );
-        return Err(ClusterError::new("bad_setting", "--peers all", message));
+        return Err(ClusterError::new("bad_setting", "--wait-for-peers all:", message));
     };
     let peers = hosts.iter().zip(0u32..).filter(|(_, rank)| *rank != own).map(|(host, rank)| match rank {
         0 => leader.clone(),

@@ -59,21 +59,12 @@ pub(super) const SETTINGS: &[Setting] = &[
     ),
     one(
         "wait-for-peers",
-        "DURATION",
+        "[all:]DURATION",
         TOPIC,
         on::RUN,
         "",
-        "Before the first start, wait at most this long until the peers can be reached [default: do not wait]",
+        "Before the first start, wait at most this long for the leader, whose trainer must listen at MASTER_PORT (or its port in TF_CONFIG); with all: for every other node, which must respond [default: do not wait]",
     ),
-    one(
-        "peers",
-        "leader|all",
-        TOPIC,
-        on::RUN,
-        "leader",
-        "The peers of --wait-for-peers: the leader, whose trainer must listen at MASTER_PORT (or its port in TF_CONFIG), or every other node, which must respond",
-    )
-    .needs(&["wait-for-peers"]),
     many(
         "track",
         "wandb|mlflow",

@@ -37,8 +37,8 @@ mod tests {
 
     #[test]
     fn a_setting_without_effect_is_reported_with_the_missing_one() {
-        let peers = "TRAINIT_PEERS: it has no effect without --wait-for-peers; give that too, or omit this";
-        assert_eq!(warnings(&[("TRAINIT_PEERS", "all")]), [peers]);
+        let prefix = "TRAINIT_OUTPUT_PREFIX: it has no effect without --nproc; give that too, or omit this";
+        assert_eq!(warnings(&[("TRAINIT_OUTPUT_PREFIX", "none")]), [prefix]);
         let off = warnings(&[("TRAINIT_GANG_PORT", "5000"), ("TRAINIT_GANG", "off")]);
         assert_eq!(off, ["TRAINIT_GANG_PORT: it has no effect without --gang; give that too, or omit this"]);
         let both = warnings(&[("TRAINIT_GANG_PORT", "5000"), ("TRAINIT_RESTART_BACKOFF", "1s")]);
@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn a_setting_that_is_off_or_a_default_or_has_the_other_one_causes_no_warning() {
         assert_eq!(warnings(&[]), [""; 0]);
-        assert_eq!(warnings(&[("TRAINIT_PEERS", "all"), ("TRAINIT_WAIT_FOR_PEERS", "5m")]), [""; 0]);
+        assert_eq!(warnings(&[("TRAINIT_OUTPUT_PREFIX", "none"), ("TRAINIT_NPROC", "2")]), [""; 0]);
         assert_eq!(warnings(&[("TRAINIT_RESTART_BACKOFF", "1s"), ("TRAINIT_CHECKPOINT_DIR", "/c")]), [""; 0]);
         assert_eq!(warnings(&[("TRAINIT_ALLOW_HTTP", "false")]), [""; 0]);
         assert_eq!(warnings(&[("TRAINIT_GANG_PORT", "5000"), ("TRAINIT_GANG", "auto")]), [""; 0]);

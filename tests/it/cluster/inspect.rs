@@ -169,13 +169,13 @@ fn no_error_contains_a_secret_in_job() {
 #[test]
 fn inspect_refuses_the_same_settings_as_run_with_the_same_text() {
     let elastic = ["--nnodes", "3", "--node-rank", "1", "--leader", "a:1"];
-    let mut all_peers = vec!["--wait-for-peers", "5s", "--peers", "all"];
+    let mut all_peers = vec!["--wait-for-peers", "all:5s"];
     all_peers.extend(elastic);
     let dir = tempfile::tempdir().unwrap();
     let (inside, store) = (dir.path().join("c"), format!("file://{}", dir.path().display()));
     let cases: [&[&str]; 11] = [
         &["--wait-for-peers", "soon"],
-        &["--peers", "some"],
+        &["--wait-for-peers", "some:5s"],
         &all_peers,
         &["--metric", "loss"],
         &["--metric-filter", "x"],
@@ -184,7 +184,7 @@ fn inspect_refuses_the_same_settings_as_run_with_the_same_text() {
         &["--tensorboard-tag", "loss"],
         &["--keep", "few"],
         &["--checkpoint-dir", inside.to_str().unwrap(), "--checkpoint-store", &store],
-        &["--stop-grace", "x", "--keep", "-1", "--peers", "some"],
+        &["--stop-grace", "x", "--keep", "-1", "--wait-for-peers", "soon"],
     ];
     for case in cases {
         let refused = Trainit::new([&["run"], case, &["--", "true"]].concat()).output().expect_code(125);

@@ -86,7 +86,7 @@ fn the_leader_and_a_single_node_do_not_wait_for_peers() {
 }
 
 #[test]
-fn with_peers_all_the_other_nodes_must_answer() {
+fn with_all_the_other_nodes_must_answer() {
     let slurm = |rank: &str| {
         Trainit::run(["echo", "started"])
             .env("SLURM_JOB_ID", "7")
@@ -95,8 +95,7 @@ fn with_peers_all_the_other_nodes_must_answer() {
             .env("SLURM_PROCID", rank)
             .env("SLURM_NODEID", rank)
             .env("SLURM_JOB_NODELIST", "localhost,127.0.0.1")
-            .env("TRAINIT_WAIT_FOR_PEERS", "300ms")
-            .env("TRAINIT_PEERS", "all")
+            .env("TRAINIT_WAIT_FOR_PEERS", "all:300ms")
             .env("MASTER_PORT", closed_port().to_string())
     };
     assert_eq!(slurm("0").output().expect_code(0).out(), "started\n");
@@ -105,8 +104,8 @@ fn with_peers_all_the_other_nodes_must_answer() {
 
 #[test]
 fn waiting_for_all_peers_without_their_names_is_refused() {
-    let done = worker("127.0.0.1:9", &["--wait-for-peers", "1s", "--peers", "all"]).output().expect_code(125);
-    assert!(done.err().contains("bad_setting") && done.err().contains("--peers"), "{}", done.err());
+    let done = worker("127.0.0.1:9", &["--wait-for-peers", "all:1s"]).output().expect_code(125);
+    assert!(done.err().contains("bad_setting") && done.err().contains("--wait-for-peers"), "{}", done.err());
 }
 
 #[test]

@@ -159,15 +159,15 @@ fn an_unknown_variable_is_reported_by_prune_too_and_once_in_a_run() {
 
 #[test]
 fn a_setting_without_effect_causes_a_warning_and_the_run_starts() {
-    let done = Trainit::new(["run", "--peers", "all", "--", "true"]).env("TRAINIT_GANG_PORT", "5000").output();
+    let done = Trainit::new(["run", "--output-prefix", "none", "--", "true"]).env("TRAINIT_GANG_PORT", "5000").output();
     let said = done.expect_code(0).err();
-    for (place, missing) in [("--peers", "--wait-for-peers"), ("TRAINIT_GANG_PORT", "--gang")] {
+    for (place, missing) in [("--output-prefix", "--nproc"), ("TRAINIT_GANG_PORT", "--gang")] {
         let warning = format!("{place}: it has no effect without {missing}; give that too, or omit this");
         assert_eq!(said.matches(&warning).count(), 1, "{said}");
     }
     assert_eq!(said.matches("\"code\":\"idle_setting\"").count(), 2, "{said}");
-    let shown = Trainit::new(["inspect", "--peers", "all"]).output().expect_code(0).out();
-    assert!(shown.contains("--wait-for-peers; give that too, or omit this [code=idle_setting]"), "{shown}");
+    let shown = Trainit::new(["inspect", "--output-prefix", "none"]).output().expect_code(0).out();
+    assert!(shown.contains("--nproc; give that too, or omit this [code=idle_setting]"), "{shown}");
 }
 
 #[test]
