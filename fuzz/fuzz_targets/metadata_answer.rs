@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use trainit_rules::preempt::{Answer, Leads, PREEMPTION_LEAD, SOURCES};
+use trainit_rules::preempt::{Answer, NoticeFacts, PREEMPTION_LEAD, SOURCES};
 use trainit_rules::process::env::Env;
 
 libfuzzer_sys::fuzz_target!(|answers: Vec<(u16, &str, &str, &str, bool)>| {
     for source in SOURCES {
-        for mut watch in (source.watches)(&Leads { preemption: PREEMPTION_LEAD, has_gpus: false }, &Env::default()) {
+        for mut watch in (source.watches)(&NoticeFacts { preemption: PREEMPTION_LEAD, has_gpus: false }, &Env::default()) {
             for (status, header, value, body, came) in &answers {
                 let question = watch.question();
                 assert!(question.path.starts_with('/') && question.timeout <= Duration::from_secs(600));

@@ -24,7 +24,7 @@ use crate::rules::cluster::spec::ClusterError;
 use crate::rules::gang::place::on_notice;
 use crate::rules::gpu::Discovery;
 use crate::rules::job::{Action, ChildFacts, Event, InGang, Machine, Outcome, Policy, Processes, Reason};
-use crate::rules::preempt::{self, Leads};
+use crate::rules::preempt::{self, NoticeFacts};
 use crate::rules::process::env::Env;
 use crate::rules::process::exit;
 use crate::rules::process::signal::Signal;
@@ -182,9 +182,9 @@ fn request_orphan_signal(settings: &RunSettings) {
 /// The preemption sources to watch; `None` if there are none.
 fn preemption_watch(settings: &RunSettings, env: &Env) -> Option<PreemptionWatch> {
     let sources = preempt::sources_to_watch(settings.preemption, env, &dmi::local_facts);
-    let leads = Leads { preemption: settings.preemption_lead, has_gpus: gpu::device_count() > 0 };
+    let facts = NoticeFacts { preemption: settings.preemption_lead, has_gpus: gpu::device_count() > 0 };
     let watches = sources.into_iter().flat_map(|(source, endpoint)| {
-        (source.watches)(&leads, env).into_iter().map(move |watch| (watch, endpoint.clone()))
+        (source.watches)(&facts, env).into_iter().map(move |watch| (watch, endpoint.clone()))
     });
     let watches: Vec<_> = watches.collect();
     (!watches.is_empty()).then_some(PreemptionWatch { watches })

@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 use super::watch::{
     Answer, Evaluation, Failures, Method, News, Notice, PLAIN_TIMEOUT, Question, Watch, unusable_server,
 };
-use super::{Leads, LocalFacts, Source};
+use super::{LocalFacts, NoticeFacts, Source};
 use crate::process::env::Env;
 
 /// The entry for the list.
@@ -19,10 +19,10 @@ pub(super) const SOURCE: Source = Source {
     named_by: &["GCE_METADATA_HOST", "GCE_METADATA_IP"],
     default_endpoint: |_| "169.254.169.254:80".to_owned(),
     is_here,
-    watches: |leads, _| {
+    watches: |facts, _| {
         [PREEMPTED, MAINTENANCE, UPCOMING]
             .into_iter()
-            .map(|meaning| Box::new(Key::new(meaning, *leads)) as Box<dyn Watch>)
+            .map(|meaning| Box::new(Key::new(meaning, *facts)) as Box<dyn Watch>)
             .collect()
     },
 };
@@ -47,7 +47,7 @@ fn is_here(_: &Env, facts: &LocalFacts) -> bool {
 struct Meaning {
     key: &'static str,
     query: &'static str,
-    read: fn(&str, &Leads) -> Option<Value>,
+    read: fn(&str, &NoticeFacts) -> Option<Value>,
     /// Whether a server without the key causes a log line: some machine types do not have all keys.
     is_expected: bool,
 }
@@ -64,9 +64,9 @@ const PREEMPTED: Meaning = Meaning {
     key: "preempted",
     query: "",
     is_expected: true,
-    read: |body, leads| match body {
+    read: |body, facts| match body {
         "FALSE" => Some(Value::Nothing),
-        "TRUE" => Some(Value::Going(leads.preemption)),
+        "TRUE" => Some(Value::Going(facts.preemption)),
         _ => None,
     },
 };
@@ -76,10 +76,10 @@ const MAINTENANCE: Meaning = Meaning {
     key: "maintenance-event",
     query: "",
     is_expected: false,
-    read: |body, leads| match body {
+    read: |body, facts| match body {
         "NONE" => Some(Value::Nothing),
         "TERMINATE_ON_HOST_MAINTENANCE" => {
-            Some(Value::Going(if leads.has_gpus { MAINTENANCE_LEAD_WITH_GPUS } else { MAINTENANCE_LEAD }))
+            Some(Value::Going(if facts.has_gpus { MAINTENANCE_LEAD_WITH_GPUS } else { MAINTENANCE_LEAD }))
         }
         "MIGRATE_ON_HOST_MAINTENANCE" => {
             Some(Value::Remark("this machine is being moved to another host; training continues after a short pause"))
@@ -116,7 +116,7 @@ fn upcoming(body: &str) -> Option<Value> {
 #[derive(Debug)]
 struct Key {
     meaning: Meaning,
-    leads: Leads,
+    facts: NoticeFacts,
     /// The ETag of the last good answer; without it a change between two requests would be lost.
     etag: Option<String>,
     failures: Failures,
@@ -124,8 +124,8 @@ struct Key {
 }
 
 impl Key {
-    fn new(meaning: Meaning, leads: Leads) -> Key {
-        Key { meaning, leads, etag: None, failures: Failures::default(), last: None }
+    fn new(meaning: Meaning, facts: NoticeFacts) -> Key {
+        Key { meaning, facts, etag: None, failures: Failures::default(), last: None }
     }
 
     /// The value and ETag of a good answer.
@@ -134,7 +134,7 @@ impl Key {
         if answer.status != 200 || !is_google {
             return None;
         }
-        let value = (self.meaning.read)(answer.body.trim(), &self.leads)?;
+        let value = (self.meaning.read)(answer.body.trim(), &self.facts)?;
         Some((value, answer.header("etag").map(str::to_owned)))
     }
 
@@ -227,7 +227,7 @@ mod tests {
     }
 
     fn key(meaning: Meaning) -> Key {
-        Key::new(meaning, Leads { preemption: Duration::from_secs(30), has_gpus: false })
+        Key::new(meaning, NoticeFacts { preemption: Duration::from_secs(30), has_gpus: false })
     }
 
     #[test]
@@ -240,10 +240,10 @@ mod tests {
 
     #[test]
     fn the_user_can_set_another_notice_period_and_gpus_have_an_hour_before_maintenance() {
-        let leads = Leads { preemption: Duration::from_secs(120), has_gpus: true };
-        assert_eq!(notices(&Key::new(PREEMPTED, leads).evaluate(Some(&good("TRUE")), SOON, 0.5))[0].1, 120);
+        let facts = NoticeFacts { preemption: Duration::from_secs(120), has_gpus: true };
+        assert_eq!(notices(&Key::new(PREEMPTED, facts).evaluate(Some(&good("TRUE")), SOON, 0.5))[0].1, 120);
         let ends = good("TERMINATE_ON_HOST_MAINTENANCE");
-        assert_eq!(notices(&Key::new(MAINTENANCE, leads).evaluate(Some(&ends), SOON, 0.5))[0].1, 3600);
+        assert_eq!(notices(&Key::new(MAINTENANCE, facts).evaluate(Some(&ends), SOON, 0.5))[0].1, 3600);
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub const PREEMPTION_LEAD: Duration = Duration::from_secs(30);
 
 /// Facts from which the notice periods follow that a cloud does not announce.
 #[derive(Debug, Clone, Copy)]
-pub struct Leads {
+pub struct NoticeFacts {
     /// The time from a preemption notice without a time to the machine's end, which only the user knows.
     pub preemption: Duration,
     /// Whether the machine has GPUs: their maintenance is announced earlier.
@@ -53,7 +53,7 @@ pub struct Source {
     /// Whether this machine belongs to this cloud, and no variable disables the server.
     pub is_here: fn(&Env, &LocalFacts) -> bool,
     /// Loops of requests that run in parallel.
-    pub watches: fn(&Leads, &Env) -> Vec<Box<dyn Watch>>,
+    pub watches: fn(&NoticeFacts, &Env) -> Vec<Box<dyn Watch>>,
 }
 
 /// All sources. To add one, add a file and a line here.

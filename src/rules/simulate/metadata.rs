@@ -155,7 +155,7 @@ fn http_date(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::preempt::{self, Choice, Leads, LocalFacts, Method, News, PREEMPTION_LEAD, Watch};
+    use crate::preempt::{self, Choice, LocalFacts, Method, News, NoticeFacts, PREEMPTION_LEAD, Watch};
     use crate::process::env::Env;
     use crate::text::timestamps;
 
@@ -189,7 +189,8 @@ mod tests {
         let env = Env::default();
         for cloud in crate::simulate::CLOUDS {
             let picked = preempt::sources_to_watch(Choice::Named(cloud), &env, &LocalFacts::default);
-            let mut watches = (picked[0].0.watches)(&Leads { preemption: PREEMPTION_LEAD, has_gpus: false }, &env);
+            let mut watches =
+                (picked[0].0.watches)(&NoticeFacts { preemption: PREEMPTION_LEAD, has_gpus: false }, &env);
             for watch in &mut watches {
                 assert_eq!(news(cloud, watch.as_mut(), State::default()), [], "{cloud}");
             }

@@ -257,7 +257,7 @@ fn a_server_without_tokens_is_polled_without_unless_that_is_forbidden_or_it_need
         let tokenless = |path: &str| if path.contains("api/token") { answer(status, "") } else { going(path) };
         let watch = |env: &[(&str, &str)]| {
             let env = Env::from_pairs(env.iter().copied());
-            (SOURCE.watches)(&super::super::Leads { preemption: Duration::ZERO, has_gpus: false }, &env).remove(0)
+            (SOURCE.watches)(&super::super::NoticeFacts { preemption: Duration::ZERO, has_gpus: false }, &env).remove(0)
         };
         let mut imds = Imds::default();
         let (asked, news) = round(&mut imds, &tokenless);
