@@ -70,6 +70,11 @@ impl Sample {
         u32::try_from(u128::from(nanos) * 100 / time).unwrap_or(u32::MAX)
     }
 
+    /// Whether one of these threads has run since this sample. A new thread has.
+    pub fn have_run_since(&self, threads: impl IntoIterator<Item = (ThreadId, u64)>) -> bool {
+        threads.into_iter().any(|(id, ns)| self.threads.get(&id) != Some(&ns))
+    }
+
     /// The activity since `before`.
     pub fn since(&self, before: &Sample) -> LivenessSample {
         let time = self.at.saturating_sub(before.at).as_secs_f64().max(1e-3);
@@ -207,6 +212,15 @@ mod tests {
             assert!(now < secs(100_000.0));
         }
         now
+    }
+
+    #[test]
+    fn a_process_has_run_since_a_sample_if_a_thread_used_time_or_is_new() {
+        let sample = Sample { threads: [((7, 7, 1), 100), ((7, 8, 1), 5)].into(), ..Sample::default() };
+        assert!(!sample.have_run_since([((7, 7, 1), 100), ((7, 8, 1), 5)]));
+        assert!(sample.have_run_since([((7, 7, 1), 100), ((7, 8, 1), 6)]));
+        assert!(sample.have_run_since([((7, 9, 1), 0)]), "a new thread");
+        assert!(sample.have_run_since([((7, 7, 2), 100)]), "a later process with the same id");
     }
 
     #[test]

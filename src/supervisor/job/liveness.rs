@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::edge::process::descendants::Descendant;
 use crate::edge::process::threads;
-use crate::rules::gang::hang::TreeState;
+use crate::rules::gang::hang::{TreeState, lasting_state};
 use crate::rules::job::{Event, LivenessSample, Sample, Uptime};
 use crate::supervisor::job::heartbeat;
 use crate::supervisor::status::history::History;
@@ -59,8 +59,7 @@ impl Liveness {
         let mut sample = Sample { at: now, beat, step, output, ..Sample::default() };
         for process in tree.unwrap_or_default() {
             let counters = threads::counters(process.pid);
-            let busy = counters.busy_ns.into_iter().map(|(tid, ns)| ((process.pid, tid, process.started), ns));
-            sample.threads.extend(busy);
+            sample.threads.extend(busy(&process, counters.busy_ns));
             sample.moved.insert((process.pid, process.started), counters.moved_bytes);
             sample.stopped |= counters.is_stopped;
         }
@@ -85,7 +84,13 @@ impl Liveness {
 
     /// The activity of the processes, for the other replicas of the gang.
     pub(in crate::supervisor) fn tree_state(&self, tree: &[Descendant]) -> TreeState {
-        TreeState::of(self.step(), self.cpu, tree.iter().map(|process| threads::activity(process.pid)))
+        let activity = |process: &Descendant| {
+            let (state, place) = threads::activity(process.pid);
+            let busy = busy(process, threads::counters(process.pid).busy_ns);
+            let has_run = self.last.as_ref().is_some_and(|last| last.have_run_since(busy));
+            (lasting_state(state, has_run), place)
+        };
+        TreeState::of(self.step(), self.cpu, tree.iter().map(activity))
     }
 
     /// When the heartbeat must be read for the time of a step.
@@ -109,4 +114,10 @@ impl Liveness {
         }
         beat
     }
+}
+
+/// The running time of a process's threads, as a sample has it.
+fn busy(process: &Descendant, busy_ns: Vec<(i32, u64)>) -> impl Iterator<Item = ((i32, i32, u64), u64)> {
+    let (pid, started) = (process.pid, process.started);
+    busy_ns.into_iter().map(move |(tid, ns)| ((pid, tid, started), ns))
 }

@@ -2,7 +2,8 @@
 //!
 //! Any of these makes a replica suspicious:
 //! - It does not answer.
-//! - One of its processes is stuck in the kernel (D) or stopped (T).
+//! - One of its processes is stuck in the kernel (D) or stopped (T). A start of a process or a read of a disk is a short D, so
+//!   a process that has run since the last sample is not stuck.
 //! - Its step is below that of most replicas.
 //! - It runs and most replicas sleep, or the reverse. A replica runs if it uses half a core or more.
 
@@ -92,6 +93,12 @@ impl TreeState {
         };
         format!("{step}{cpu}, {activities}")
     }
+}
+
+/// The state of a process for [`TreeState::of`], from the kernel's letter and whether the process has run since the last
+/// sample.
+pub fn lasting_state(state: char, has_run: bool) -> char {
+    if state == 'D' && has_run { 'S' } else { state }
 }
 
 fn is_trouble(state: char) -> bool {
@@ -249,6 +256,13 @@ mod tests {
             "no replica is suspicious",
             "two replicas have no majority"
         );
+    }
+
+    #[test]
+    fn a_process_in_an_uninterruptible_sleep_is_stuck_only_if_it_has_not_run_since_the_last_sample() {
+        assert_eq!(lasting_state('D', false), 'D');
+        assert_eq!(lasting_state('D', true), 'S');
+        assert_eq!((lasting_state('R', true), lasting_state('T', true)), ('R', 'T'));
     }
 
     #[test]
