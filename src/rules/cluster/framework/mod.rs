@@ -100,7 +100,7 @@ impl Resolved {
     }
 }
 
-/// Reads the environment and derives each child's variables. `only` names frameworks; empty is_same_value all. Errors: the
+/// Reads the environment and derives each child's variables. `only` names frameworks; empty means all. Errors: the
 /// cluster is contradictory, so nothing may be started.
 pub fn resolve(input: &Input<'_>, only: &[String]) -> Result<Resolved, ClusterError> {
     let also_read: Vec<&str> = FRAMEWORKS.iter().flat_map(|f| f.variables).copied().collect();

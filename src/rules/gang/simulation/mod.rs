@@ -87,7 +87,7 @@ struct Agent {
     leaves_after_stop: bool,
     /// The leader refused its last connection, so it dials more slowly.
     refused: bool,
-    /// The excess rate of its clock, in leaves_after_stop per 100,000.
+    /// The excess rate of its clock, in parts per 100,000.
     clock_excess: i64,
     link: Option<u64>,
     dials: bool,

@@ -18,7 +18,7 @@ use crate::supervisor::checkpoints::failure::Stop;
 /// The path from which a file's bytes are read.
 #[derive(Debug, Clone)]
 pub(crate) enum Held {
-    /// RootedDir the checkpoint directory: its hard link, or its own name.
+    /// Beneath the checkpoint directory: its hard link, or its own name.
     Inside(String),
     /// The target of a symbolic link, if it has no hard link.
     Outside(PathBuf),
