@@ -159,20 +159,31 @@ fn remove_unknown(sub: &Sub, error: &clap::Error, argv: &mut Vec<OsString>) -> O
         (ErrorKind::UnknownArgument, ContextValue::String(flag)) if flag.starts_with('-') => flag.clone(),
         _ => return None,
     };
-    let word = |at: &OsString| at.to_str().is_some_and(|w| w.split('=').next() == Some(flag.as_str()));
+    // A short flag of another tool may have its value attached (`-r15:2`), or be repeated (`-vv`).
+    let is_short = !flag.starts_with("--");
+    let word = |at: &OsString| {
+        at.to_str().is_some_and(|w| w.split('=').next() == Some(flag.as_str()) || is_short && w.starts_with(&flag))
+    };
     let at = argv.iter().take_while(|a| *a != "--").position(word)?;
     let known: Vec<&str> = sub.settings().map(|s| s.name).collect();
-    let nearest = flag.strip_prefix("--").and_then(|name| nearest(name, &known));
-    let nearest = sub.settings().find(|setting| Some(setting.name) == nearest);
-    let has_value = argv.remove(at).as_encoded_bytes().contains(&b'=');
-    let is_switch = nearest.is_some_and(|setting| setting.takes == Takes::Switch);
+    let nearest = nearest(&flag, &known);
+    let setting = nearest.and_then(|(name, _)| sub.settings().find(|setting| setting.name == name));
+    let has_value = argv.remove(at).len() > flag.len();
+    // A word that stands for a value of ours is a switch there.
+    let is_switch = setting.is_some_and(|setting| setting.takes == Takes::Switch)
+        || nearest.is_some_and(|(_, value)| value.chars().any(char::is_lowercase));
     // The next word is its value, as that of the nearest flag would be. Without a nearest flag it may be an operand.
     let may_be_value = nearest.is_some() || (sub.operands)().is_empty() || argv[at..].iter().skip(1).any(|a| a == "--");
     let is_value = |next: &OsString| !next.as_encoded_bytes().starts_with(b"-");
     if !has_value && !is_switch && may_be_value && argv.get(at).is_some_and(is_value) {
         argv.remove(at);
     }
-    let hint = nearest.map_or(String::new(), |setting| format!("; did you mean --{}?", setting.name));
+    let hint = match (nearest, flag.as_str()) {
+        (Some((name, value)), _) => format!("; did you mean --{name}{value}?"),
+        (None, "--dry-run") if sub.on & on::RUN != 0 => "; trainit inspect shows what run would do".to_owned(),
+        (None, "-s") if sub.on & on::RUN != 0 => "; trainit always adopts orphans: leave it out".to_owned(),
+        (None, _) => String::new(),
+    };
     Some(Complaint { place: flag, message: format!("trainit {} has no such flag{hint}", sub.name) })
 }
 
@@ -189,9 +200,9 @@ fn root() -> Command {
 }
 
 fn build(sub: &Sub, help: bool) -> Command {
-    let mut command = Command::new(sub.name).about(sub.about).after_help(sub.after);
-    // `run` has many settings: `-h` shows only the most used ones, `--help` shows those first.
-    let most_used: &[&str] = if sub.on == on::RUN { &MOST_USED } else { &[] };
+    let mut command = Command::new(sub.name).about(sub.about).after_long_help(sub.after);
+    // `run` has many settings, and `inspect` takes them too: `-h` shows the most used ones, `--help` shows those first.
+    let most_used: &[&str] = if sub.on & on::RUN != 0 { &MOST_USED } else { &[] };
     let is_most_used = |setting: &&Setting| most_used.contains(&setting.name);
     let first = most_used.iter().filter_map(|name| find(name));
     for setting in first.chain(sub.settings().filter(|s| !is_most_used(s))) {
@@ -207,7 +218,10 @@ fn build(sub: &Sub, help: bool) -> Command {
                 default => format!(" [default: {default}]"),
             };
             let variable = setting.variable().map_or(String::new(), |variable| format!(" [{variable}]"));
-            arg = arg.help(format!("{}{default}{variable}", setting.help));
+            let long = format!("{}{default}{variable}", setting.help);
+            // The short help has one line of a terminal for each flag.
+            let short = setting.help.split([';', ':', ',', '(']).next().unwrap_or_default().trim_end().to_owned();
+            arg = arg.help(short).long_help(long);
         }
         command = command.arg(match setting.takes {
             Takes::Switch => arg.action(ArgAction::SetTrue).value_parser(value_parser!(bool)),
@@ -221,10 +235,15 @@ fn build(sub: &Sub, help: bool) -> Command {
                 .long("config")
                 .value_name("FILE")
                 .value_parser(value_parser!(OsString))
-                .help("The configuration file [default: /etc/trainit/config.toml if it exists] [TRAINIT_CONFIG]"),
+                .help("The configuration file [default: /etc/trainit/config.toml if it exists]")
+                .long_help("The configuration file [default: /etc/trainit/config.toml if it exists] [TRAINIT_CONFIG]"),
         );
     }
-    command.args((sub.operands)())
+    let operands = (sub.operands)();
+    if operands.iter().any(|operand| operand.get_id() == "command") {
+        command = command.override_usage(format!("trainit {} [OPTIONS] -- COMMAND [ARG]...", sub.name));
+    }
+    command.args(operands)
 }
 
 fn collect(sub: &'static Sub, matches: &ArgMatches) -> Parsed {

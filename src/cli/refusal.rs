@@ -28,7 +28,7 @@ pub(super) fn refusal(error: clap::Error, argv: &[OsString], wanted: Option<&Sub
                     let command = if command.is_empty() { "COMMAND ...".to_owned() } else { command.join(" ") };
                     format!("no subcommand given; to start a command: trainit run -- {command}")
                 }
-                Some(name) => format!("{word:?} is not a subcommand; did you mean {name}?"),
+                Some((name, _)) => format!("{word:?} is not a subcommand; did you mean {name}?"),
                 None => format!(
                     "{word:?} is not a subcommand, see trainit --help; to start it as a command: trainit run -- {word} ..."
                 ),

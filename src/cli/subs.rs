@@ -82,9 +82,14 @@ pub(super) const SUBS: &[Sub] = &[
         on: on::RUN,
         own: &[],
         about: "Supervise a training command; the ENTRYPOINT",
-        after: "Exit codes: the child's own, 128+n for signal n; 125 trainit could not start the job, 126 not executable, \
-                127 not found, 143 stopped by SIGTERM or preempted, 201 hung, 202 a GPU failed or only a broken GPU is \
-                left, 203 a peer could not be reached, 204 a necessary commit or restore failed, 205 fenced by a newer run.",
+        after: "\
+Each flag is also a variable (--stop-grace is TRAINIT_STOP_GRACE) and a key of
+/etc/trainit/config.toml.
+
+Exit codes: the child's own, 128+n for signal n; 125 trainit could not start the job, 126 not
+executable, 127 not found, 143 stopped by SIGTERM or preempted, 201 hung, 202 a GPU failed or only a
+broken GPU is left, 203 a peer could not be reached, 204 a necessary commit or restore failed,
+205 fenced by a newer run.",
         operands: || vec![command().help("The command and its arguments, passed on unchanged")],
     },
     Sub {

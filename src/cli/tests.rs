@@ -22,10 +22,22 @@ fn short_help_shows_the_most_used_settings_and_long_help_shows_all_of_them_with_
         let words = text.lines().filter_map(|line| line.trim_start().strip_prefix("--"));
         words.map(|line| line.split(' ').next().unwrap_or_default().to_owned()).collect()
     };
+    assert!(help("-h").contains("Usage: trainit run [OPTIONS] -- COMMAND"), "{}", help("-h"));
     let (short, long) = (flags(&help("-h")), flags(&help("--help")));
     assert_eq!(short[1..], MOST_USED, "after --config");
     assert_eq!(long[..short.len()], short);
     assert_eq!(long.len(), 1 + all().filter(|s| s.on & on::RUN != 0).count());
+}
+
+#[test]
+fn short_help_fits_a_terminal() {
+    for sub in SUBS {
+        let Err(Refusal::Shown(text)) = parse(["trainit", sub.name, "-h"].map(OsString::from).to_vec()) else {
+            panic!("no help for {}", sub.name);
+        };
+        let long: Vec<&str> = text.lines().filter(|line| line.chars().count() > 100).collect();
+        assert!(long.is_empty(), "{}: {long:#?}", sub.name);
+    }
 }
 
 #[test]
@@ -79,6 +91,18 @@ fn an_unknown_flag_sets_nothing_and_is_one_line_with_the_nearest_one() {
         let [mistake] = parsed.mistakes.as_slice() else { panic!("{parsed:?}") };
         assert!(mistake.message.contains("has no such flag; did you mean --st"), "{mistake}");
         assert_eq!((parsed.flags.len(), &parsed.operands[..]), (0, &["true".into()][..]), "{line}");
+    }
+    for (line, way_out) in [
+        ("run -g -- true", "-g: trainit run has no such flag; did you mean --signal-target group?"),
+        ("run -vv -- true", "-v: trainit run has no such flag; did you mean --log-level debug?"),
+        ("run -r15:2 -- true", "-r: trainit run has no such flag; did you mean --rewrite-signal FROM:TO?"),
+        ("run -p SIGTERM -- true", "-p: trainit run has no such flag; did you mean --parent-death-signal SIGNAL?"),
+        ("run -s -- true", "-s: trainit run has no such flag; trainit always adopts orphans: leave it out"),
+        ("run --dry-run -- true", "--dry-run: trainit run has no such flag; trainit inspect shows what run would do"),
+    ] {
+        let parsed = parsed(&format!("trainit {line}"));
+        assert_eq!(parsed.mistakes.iter().map(ToString::to_string).collect::<Vec<_>>(), [way_out]);
+        assert_eq!(parsed.operands, ["true"], "{line}");
     }
     let error = parse(["trainit", "status", "--jsn"].map(OsString::from).to_vec());
     let Err(Refusal::Wrong(lines)) = error else { panic!("{error:?}") };

@@ -84,9 +84,10 @@ impl Address {
     pub fn parse(url: &str) -> Result<Address, String> {
         let expected = |what: &str| format!("expected {what}, found {:?}", without_secrets(url));
         let Some((scheme, rest)) = url.split_once("://") else {
-            return Err(expected("a URL such as gs://bucket/job-1 or file:///mnt/checkpoints/job-1"));
+            let hint = if url.starts_with('/') { format!("; did you mean file://{url}?") } else { String::new() };
+            return Err(expected("a URL such as gs://bucket/job-1 or file:///mnt/checkpoints/job-1") + &hint);
         };
-        let cloud = match scheme {
+        let cloud = match scheme.to_ascii_lowercase().as_str() {
             "file" => {
                 let what = "an absolute path without .., three slashes, as in file:///mnt/checkpoints";
                 return directory(rest).map(Address::Directory).ok_or_else(|| expected(what));
@@ -97,6 +98,7 @@ impl Address {
             "http" | "https" => {
                 return Err(expected("s3://bucket/prefix with the server in AWS_ENDPOINT_URL (or gs://, az://)"));
             }
+            "gcs" => return Err("unknown scheme \"gcs\"; did you mean gs://?".to_owned()),
             _ => return Err(format!("unknown scheme {scheme:?}; expected gs://, s3://, az:// or file:///path")),
         };
         bucket(cloud, rest).map(Address::Bucket).map_err(expected)

@@ -46,7 +46,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN,
         "",
-        "Serve / (a page about the run), /metrics (Prometheus) and /healthz over HTTP at this address, such as 127.0.0.1:9464 [default: off]",
+        "Serve a page about the run, /metrics (Prometheus) and /healthz over HTTP at this address, such as 127.0.0.1:9464 [default: off]",
     ),
     switch("json", TOPIC, on::INSPECT | on::GPUS | on::CHECKPOINT | on::STATUS, "Print one JSON object"),
     switch(

@@ -53,10 +53,7 @@ impl ConfigFile {
                         "; settings are at the top level, not in a table: remove the [table] line".to_owned()
                     }
                     // Accepts the name of its variable or flag.
-                    _ => hint(
-                        name.trim_start_matches("TRAINIT-").trim_start_matches('-').to_ascii_lowercase().as_str(),
-                        &known,
-                    ),
+                    _ => hint(&name, &known),
                 };
                 let message = format!("unknown key {:?}{hint}", key.get_ref());
                 complaints.push(Complaint { place: place(line), message });
