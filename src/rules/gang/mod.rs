@@ -30,7 +30,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use decisions::{agreement, budget, first_failure, hang};
-pub use protocol::{handshake, message, unproven, wire};
+pub use protocol::{beat, handshake, message, unproven, wire};
 
 /// A common start of all replicas. Never reused within a job.
 pub type Generation = u64;

@@ -99,6 +99,7 @@ impl Leader {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::beat::Beat;
     use super::super::super::hang::TreeState;
     use super::super::super::message::ToLeader;
     use super::super::Event;
@@ -124,7 +125,7 @@ mod tests {
     fn inquiring() -> Leader {
         let mut leader = training();
         leader.config.hang = Some(Duration::from_secs(10));
-        let beat = |step| ToLeader::Beat { clock: 0, step: Some(step), restoring: None, committed: Vec::new() };
+        let beat = |step| ToLeader::Beat(Beat { step: Some(step), ..Beat::default() });
         receive(&mut leader, 9_000, 0, beat(5));
         receive(&mut leader, 12_000, 1, beat(4));
         assert!(sent(&step(&mut leader, 21_999, Event::Tick), 0).is_empty(), "one step has advanced");

@@ -43,6 +43,7 @@ impl Leader {
 #[cfg(test)]
 mod tests {
     use super::super::super::Incarnation;
+    use super::super::super::beat::Beat;
     use super::super::super::message::{FormerLeader, Hello, Offer, Record, Step, ToLeader};
     use super::super::Event;
     use super::super::tests::{hello, leader, receive, sent, step, training};
@@ -72,7 +73,7 @@ mod tests {
     fn while_the_mode_is_unknown_a_step_of_the_chief_counts_when_it_has_a_newer_one() {
         let mut leader = training();
         (leader.config.mode, leader.record.each_has_own) = (Mode::Auto, false);
-        let beat = |committed| ToLeader::Beat { clock: 0, step: None, restoring: None, committed };
+        let beat = |committed| ToLeader::Beat(Beat { committed, ..Beat::default() });
         let kept = |actions: &[Action]| -> Vec<u64> {
             let step = |message: &&ToMember| if let ToMember::Kept { step } = message { Some(*step) } else { None };
             sent(actions, 0).iter().filter_map(step).collect()
@@ -94,7 +95,7 @@ mod tests {
         for number in [0, 1] {
             receive(&mut leader, 1, number, ToLeader::Armed { generation: 1 });
         }
-        let beat = |step| ToLeader::Beat { clock: 0, step: None, restoring: None, committed: vec![step] };
+        let beat = |step| ToLeader::Beat(Beat { committed: vec![step], ..Beat::default() });
         let mark = Action::MarkCommon(1);
         assert!(!receive(&mut leader, 2, 0, beat(10)).contains(&mark), "the worker has not committed it");
         assert!(receive(&mut leader, 3, 1, beat(10)).contains(&mark));

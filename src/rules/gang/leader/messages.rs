@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::super::beat::Beat;
 use super::super::first_failure::FailureReport;
 use super::super::message::{Class, Failure, MOST_STEPS, ToLeader, ToMember, bounded_text};
 use super::{Action, Leader, Link, MOST_FAILED_RESTORES, Phase, State};
@@ -14,7 +15,7 @@ impl Leader {
         holder.last_received = now;
         match message {
             ToLeader::Hello(_) => {}
-            ToLeader::Beat { clock, step, restoring, committed } => {
+            ToLeader::Beat(Beat { clock, step, restoring, committed, .. }) => {
                 if step != holder.step || holder.restoring != restoring {
                     holder.progressed = now;
                 }

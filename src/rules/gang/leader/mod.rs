@@ -241,7 +241,7 @@ impl Leader {
     pub fn step(&mut self, now: Duration, event: Event) -> Vec<Action> {
         let mut actions = Vec::new();
         // Ten thousand members send five thousand beats a second, and a beat does not change the results of the checks below.
-        let is_beat = matches!(event, Event::Received(_, ToLeader::Beat { .. }));
+        let is_beat = matches!(event, Event::Received(_, ToLeader::Beat(_)));
         match event {
             Event::Received(link, ToLeader::Hello(hello)) => self.on_hello(now, link, hello, &mut actions),
             Event::Received(link, message) => self.on_message(now, link, message, &mut actions),

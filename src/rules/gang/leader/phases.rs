@@ -191,6 +191,7 @@ impl Leader {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::beat::Beat;
     use super::super::super::message::ToLeader;
     use super::super::Event;
     use super::super::tests::{failed, join, leader, receive, sent, step, training};
@@ -201,7 +202,7 @@ mod tests {
         let mut leader = training();
         let waiting = |actions: &[Action]| !sent(actions, 0).is_empty();
         for ms in (1_000..=40_000).step_by(1_000) {
-            let beat = || ToLeader::Beat { clock: 0, step: None, restoring: None, committed: Vec::new() };
+            let beat = || ToLeader::Beat(Beat::default());
             receive(&mut leader, ms, 0, beat());
             receive(&mut leader, ms, 1, beat());
         }
@@ -213,8 +214,7 @@ mod tests {
     fn the_member_with_the_slowest_restore_is_logged_periodically() {
         let mut leader = leader(|_| {});
         join(&mut leader, 0);
-        let beat =
-            |done| ToLeader::Beat { clock: 0, step: None, restoring: Some((done, 8 << 30)), committed: Vec::new() };
+        let beat = |done| ToLeader::Beat(Beat { restoring: Some((done, 8 << 30)), ..Beat::default() });
         let named = |actions: Vec<Action>| {
             actions.into_iter().find_map(|action| if let Action::Log(line) = action { Some(line) } else { None })
         };

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use super::super::beat::Beat;
 use super::super::claim::{Claim, JobState};
 use super::super::message::{Choice, Class, Failure, FormerLeader, Hello, Offer, Record, Step, ToLeader, ToMember};
 use super::super::{Generation, Incarnation};
@@ -157,7 +158,7 @@ fn an_offer_from_before_the_agreement_does_not_prove_an_empty_tree() {
 #[test]
 fn a_silent_seat_is_lost_and_can_be_filled_only_after_the_lease() {
     let mut leader = training();
-    receive(&mut leader, 19_000, 0, ToLeader::Beat { clock: 0, step: None, restoring: None, committed: Vec::new() });
+    receive(&mut leader, 19_000, 0, ToLeader::Beat(Beat::default()));
     step(&mut leader, 20_001, Event::Tick);
     assert_eq!(leader.state(), "training", "its last message was 2 ms after the start");
     let actions = step(&mut leader, 20_002, Event::Tick);
@@ -186,12 +187,7 @@ fn a_new_leader_waits_for_the_end_of_the_old_lease_unless_every_member_saw_its_c
         receive(&mut leader, 0, 0, ToLeader::Hello(hello(0)));
         receive(&mut leader, 0, 1, ToLeader::Hello(Hello { newest: 4, former, ..hello(1) }));
         for ms in (0..30_000).step_by(100) {
-            receive(
-                &mut leader,
-                ms,
-                0,
-                ToLeader::Beat { clock: 0, step: None, restoring: None, committed: Vec::new() },
-            );
+            receive(&mut leader, ms, 0, ToLeader::Beat(Beat::default()));
             let own = offers(&mut leader, ms, 0, 9, &[10]);
             if starts(&own) || starts(&offers(&mut leader, ms, 1, 9, &[10])) {
                 return ms;
@@ -317,7 +313,7 @@ fn the_end_of_the_chief_ends_all_and_the_leaders_agent_leaves_last() {
 #[test]
 fn the_kept_step_is_the_newest_common_commit() {
     let mut leader = training();
-    let beat = |committed| ToLeader::Beat { clock: 0, step: None, restoring: None, committed };
+    let beat = |committed| ToLeader::Beat(Beat { committed, ..Beat::default() });
     receive(&mut leader, 10, 0, beat(vec![20, 40]));
     let kept = |actions: &[Action]| sent(actions, 0).contains(&&ToMember::Kept { step: 40 });
     assert!(!kept(&receive(&mut leader, 20, 1, beat(vec![30, 50]))), "none is common");
@@ -350,7 +346,7 @@ fn a_leader_without_a_claim_takes_the_number_after_the_claimed_one() {
     let actions = leader.step(at(100), Event::ClaimedByOther(claim_of(3)));
     assert!(actions.contains(&Action::Claim { generation: 4, job: NOTHING }), "{actions:?}");
     leader.step(at(100), Event::Claimed(4));
-    let beat = || ToLeader::Beat { clock: 0, step: None, restoring: None, committed: Vec::new() };
+    let beat = || ToLeader::Beat(Beat::default());
     for ms in (200..40_000).step_by(100) {
         receive(&mut leader, ms, 0, beat());
         for number in [0, 1] {

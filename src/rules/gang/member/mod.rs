@@ -11,6 +11,7 @@ pub mod routes;
 
 use std::time::Duration;
 
+use super::beat::Beat;
 use super::message::{Class, Failure, FormerLeader, Hello, MOST_STEPS, Offer, Record, ToLeader, bounded_text, millis};
 use super::{Generation, Incarnation, Timing};
 use crate::cluster::seat::Seat;
@@ -258,13 +259,14 @@ impl Member {
         }
         if self.link == Link::Welcomed && now >= self.next_beat && !matches!(self.phase, Phase::Left) {
             self.next_beat = now + self.timing.beat;
-            let beat = ToLeader::Beat {
+            let beat = Beat {
                 clock: millis(now),
                 step: self.step,
                 restoring: self.restoring,
                 committed: self.committed.clone(),
+                ..Beat::default()
             };
-            actions.push(Action::Send(beat));
+            actions.push(Action::Send(ToLeader::Beat(beat)));
         }
         // With a seat, the leader gives up and names the missing seats.
         let is_idle = matches!(self.phase, Phase::Surveying | Phase::Ready(_) | Phase::Stopping);

@@ -202,7 +202,7 @@ fn an_evaluator_is_not_part_of_the_barrier_and_ends_with_the_job() {
         ToMember::Save { lead: 1, leave: false },
     ] {
         let actions = receive(&mut member, 2, message);
-        let quiet = |action: &Action| matches!(action, Action::Wake(_) | Action::Send(ToLeader::Beat { .. }));
+        let quiet = |action: &Action| matches!(action, Action::Wake(_) | Action::Send(ToLeader::Beat(_)));
         assert!(actions.iter().all(quiet), "{actions:?}");
     }
     receive(&mut member, 3, ToMember::Finish);

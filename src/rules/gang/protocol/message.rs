@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::hang::TreeState;
 use super::super::{Generation, Incarnation};
+use super::beat::Beat;
 use crate::cluster::seat::Seat;
 
 /// The maximum number of offered steps, without the kept one.
@@ -205,16 +206,7 @@ pub enum ToLeader {
         why: String,
     },
     /// The periodic sign of life.
-    Beat {
-        /// The member's own clock in milliseconds, which the leader echoes.
-        clock: u64,
-        /// The step that the trainer reports.
-        step: Option<u64>,
-        /// The restored bytes and their total, while restoring.
-        restoring: Option<(u64, u64)>,
-        /// The newest steps that this member has committed since its trainer's start, at most [`MOST_STEPS`].
-        committed: Vec<u64>,
-    },
+    Beat(Beat),
     /// The trainer died, or has to be stopped.
     #[serde(rename = "fell")]
     Failed {

@@ -125,6 +125,7 @@ pub(super) fn equal(a: &[u8], b: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::beat::Beat;
     use super::super::message::{ToLeader, ToMember};
     use super::*;
     use proptest::prelude::*;
@@ -147,7 +148,7 @@ mod tests {
     #[test]
     fn messages_are_decoded_in_order_however_the_bytes_are_split() {
         let (mut from, mut to) = channels(Direction::ToLeader);
-        let beat = |clock| ToLeader::Beat { clock, step: Some(clock), restoring: None, committed: Vec::new() };
+        let beat = |clock| ToLeader::Beat(Beat { clock, step: Some(clock), ..Beat::default() });
         let bytes: Vec<u8> = (0..3).flat_map(|clock| from.frame(&beat(clock)).unwrap()).collect();
         let (mut received, mut found) = (Vec::new(), Vec::new());
         for byte in bytes {

@@ -97,7 +97,7 @@ impl World {
         let (member, leader) = (conn.member, conn.leader);
         match message {
             Message::Up(message) => {
-                if !matches!(message, ToLeader::Beat { .. }) {
+                if !matches!(message, ToLeader::Beat(_)) {
                     self.note(|| format!("leader {leader} receives from {member}: {message:?}"));
                 }
                 self.leader(leader, leader::Event::Received(link, message));

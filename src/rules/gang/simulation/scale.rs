@@ -6,6 +6,7 @@ mod tests {
 
     use super::super::tests::check_seed;
     use super::super::*;
+    use crate::gang::beat::Beat;
     use crate::gang::leader::{Action, Event, Link};
     use crate::gang::message::{Hello, Record};
     use crate::gang::wire::{Channel, Direction};
@@ -60,11 +61,9 @@ mod tests {
             let mut took = Duration::ZERO;
             for number in 0..seconds / beat.as_secs() {
                 let clock = self.now.as_millis() as u64;
-                took += self.send_from_all(beat, |_| ToLeader::Beat {
-                    clock,
-                    step: Some(step(number)),
-                    restoring: None,
-                    committed: committed.to_vec(),
+                took += self.send_from_all(beat, |_| {
+                    let (step, committed) = (Some(step(number)), committed.to_vec());
+                    ToLeader::Beat(Beat { clock, step, committed, ..Beat::default() })
                 });
             }
             took
@@ -141,7 +140,7 @@ mod tests {
     #[allow(clippy::disallowed_methods, reason = "the test measures processor time")]
     fn cost_of_a_minute_of_beats_of_ten_thousand_members_on_the_wire() {
         let began = Instant::now();
-        let beat = ToLeader::Beat { clock: 1_000, step: Some(7), restoring: None, committed: vec![1, 2, 3, 4] };
+        let beat = ToLeader::Beat(Beat { clock: 1_000, step: Some(7), committed: vec![1, 2, 3, 4], ..Beat::default() });
         let (mut from, mut to) =
             (Channel::new([7; 32], Direction::ToLeader), Channel::new([7; 32], Direction::ToLeader));
         let (mut out, mut received) = (Channel::new([7; 32], Direction::ToMember), Vec::new());
