@@ -18,7 +18,7 @@ use crate::edge::gpu;
 use crate::edge::host::{dmi, limits};
 use crate::edge::io::stdio;
 use crate::edge::process::signals::{self, Mask};
-use crate::edge::process::{reaper, spawn};
+use crate::edge::process::{descendants, reaper, spawn};
 use crate::rules::cluster::framework::Launch;
 use crate::rules::cluster::spec::ClusterError;
 use crate::rules::gang::place::on_notice;
@@ -75,6 +75,12 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     let odd: Vec<_> = resolved.start_warnings(&env, &parsed.operands).collect();
     for warning in resolved.warnings.iter().chain(&odd) {
         tracing::warn!(code = warning.code, "{}", warning.message);
+    }
+    if let Some(shell) = descendants::shell_that_drops(Signal::TERM) {
+        tracing::warn!(
+            code = "stop_does_not_arrive",
+            "PID 1 is the shell {shell}, which does not pass SIGTERM on: trainit will not learn of a stop, and the trainer is killed without saving; make trainit PID 1: ENTRYPOINT [\"trainit\", \"run\", \"--\", ...] in the JSON form, or exec trainit in the script"
+        );
     }
     let peers = peers.map(|(limit, peers)| Peers { peers, limit });
     settings.policy.peers = peers.as_ref().map(Peers::name);

@@ -177,6 +177,23 @@ pub fn name(pid: i32) -> String {
     if name.is_empty() { "?".to_owned() } else { name }
 }
 
+/// The name of PID 1 if it is a shell, an ancestor of this process, and has no handler for this signal. The kernel then
+/// drops the signal, and this process never learns of it. An interactive shell ignores SIGTERM and is not meant.
+pub fn shell_that_drops(signal: Signal) -> Option<String> {
+    const SHELLS: [&str; 7] = ["sh", "bash", "dash", "ash", "busybox", "ksh", "zsh"];
+    const MOST_ANCESTORS: usize = 64;
+    let init = Some(name(1)).filter(|name| SHELLS.contains(&name.as_str()))?;
+    let mut ancestor = read(own_pid())?.0;
+    for _ in 0..MOST_ANCESTORS {
+        match ancestor.parent {
+            0 => return None,
+            1 => return Some(init).filter(|_| disposition(1, signal) == Disposition::Default),
+            parent => ancestor = read(parent)?.0,
+        }
+    }
+    None
+}
+
 /// Whether all our children are separate processes. Without a usable /proc the answer is no.
 ///
 /// No process of the tree can escape the scan: it has a child of ours as an ancestor, and that child stays, at least as a

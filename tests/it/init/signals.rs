@@ -209,3 +209,19 @@ fn under_nohup_a_hangup_between_two_attempts_ends_nothing() {
         running.finish().expect_code(code);
     }
 }
+
+#[test]
+fn below_a_shell_as_pid_1_a_warning_says_that_a_stop_does_not_arrive() {
+    let warning = "which does not pass SIGTERM on";
+    let run = |script: &str| {
+        let shell = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child=SIGKILL", "sh", "-c", script];
+        Trainit::through(&shell, ["run", "--", "true"]).output().expect_code(0).err()
+    };
+    let said = run(r#""$0" "$@"; exit $?"#);
+    assert_eq!(said.matches(warning).count(), 1, "{said}");
+    assert!(said.contains("exec trainit in the script"), "{said}");
+    // The script handles the signal itself; the shell is replaced; trainit is PID 1.
+    for silent in [run(r#"trap : TERM; "$0" "$@"; exit $?"#), run(r#"exec "$0" "$@""#)] {
+        assert!(!silent.contains(warning), "{silent}");
+    }
+}
