@@ -18,6 +18,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::edge::clock::Clock;
+use crate::edge::fs::run_dir::RunDir;
 use crate::edge::io::stdio;
 use crate::edge::process::signals::{Mask, SignalFd};
 use crate::edge::process::{descendants, spawn, terminal};
@@ -96,6 +97,8 @@ pub struct Ended {
     pub takes_others_along: bool,
     /// The time of the run by cause.
     pub goodput: Totals,
+    /// The run's directory, to be removed after the verdict.
+    pub run_dir: Option<RunDir>,
 }
 
 /// Runs the job to its end. Errors: signalfd(2) or a similar call failed before the command was started.
@@ -139,5 +142,6 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
         report.finish(RunView { verdict, ..view });
     }
     let goodput = history.totals(clock.now());
-    Ok(Ended { outcome, peak_memory_bytes, metrics, xids, gang, takes_others_along, goodput })
+    let run_dir = performer.run_dir.take();
+    Ok(Ended { outcome, peak_memory_bytes, metrics, xids, gang, takes_others_along, goodput, run_dir })
 }

@@ -231,6 +231,9 @@ fn supervise(job: Job, work: Work, clock: Clock, settings: &RunSettings, tuner: 
         warn_of_missing(&looked_for, step_name.as_deref(), &ended.metrics, tuner);
     }
     verdict::publish(&ended.outcome, &facts, settings.verdict_file.as_deref(), None);
+    if let Some(run_dir) = ended.run_dir {
+        run_dir.remove();
+    }
     if ended.takes_others_along {
         stdio::hang_up();
         reaper::wait_for_all(READER_LIMIT);

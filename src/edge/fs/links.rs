@@ -5,11 +5,13 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
 use nix::fcntl::OFlag;
+use nix::sys::stat::{fstat, lstat};
 
+use crate::edge::fs::rooted_dir::open_dir::OpenDir;
 use crate::edge::fs::rooted_dir::{RootedDir, read_at};
 use crate::edge::fs::trusted_open;
 use crate::edge::fs::walk::{NOT_UTF8, entry, legible};
@@ -45,8 +47,12 @@ pub fn follow(root: &Path, listing: &Listing, links: &BTreeSet<String>) -> Listi
 
 fn visit(at: &Path, path: String, link: &Entry, above: &mut Vec<PathBuf>, entries: &mut Vec<Entry>) {
     let refused = |kind| Entry { path: path.clone(), kind, size: 0, ..link.clone() };
-    let (real, metadata) = match trusted_open::resolve(at).and_then(|real| Ok((trusted_open::metadata(&real)?, real))) {
-        Ok((metadata, real)) => (real, metadata),
+    let opened = trusted_open::resolve(at).and_then(|real| {
+        let file = trusted_open::reach(&real, OFlag::O_PATH)?;
+        Ok((fstat(&file)?, file, real))
+    });
+    let (stat, file, real) = match opened {
+        Ok(opened) => opened,
         Err(error) => {
             entries.push(refused(match error.raw_os_error() {
                 Some(libc::ENOENT | libc::ENOTDIR) => Kind::NoContent("a symbolic link to nothing"),
@@ -59,37 +65,40 @@ fn visit(at: &Path, path: String, link: &Entry, above: &mut Vec<PathBuf>, entrie
             return;
         }
     };
-    let kind = metadata.file_type();
+    let kind = stat.st_mode & libc::S_IFMT;
+    let is_directory = kind == libc::S_IFDIR;
     let why = match () {
         () if entries.len() >= MOST => Some(Kind::Uncopyable("symbolic links lead to more than a million names")),
         () if path.split('/').count() > MAX_DEPTH => Some(Kind::Uncopyable("it lies deeper than 64 directories")),
-        () if kind.is_dir() && above.contains(&real) => {
+        () if is_directory && above.contains(&real) => {
             Some(Kind::NoContent("a symbolic link that leads back to a directory above it"))
         }
-        () if kind.is_socket() || kind.is_fifo() => Some(Kind::NoContent("a socket or a pipe, which cannot be copied")),
-        () if !kind.is_dir() && !kind.is_file() => Some(Kind::NoContent("a device, which cannot be copied")),
+        () if matches!(kind, libc::S_IFSOCK | libc::S_IFIFO) => {
+            Some(Kind::NoContent("a socket or a pipe, which cannot be copied"))
+        }
+        () if !is_directory && kind != libc::S_IFREG => Some(Kind::NoContent("a device, which cannot be copied")),
         () => None,
     };
     if let Some(why) = why {
         entries.push(refused(why));
         return;
     }
-    let kind = if kind.is_dir() { Kind::Directory } else { Kind::File };
-    let is_directory = kind == Kind::Directory;
-    entries.push(Entry { through: Some(real.clone()), ..entry(path.clone(), kind, &metadata) });
+    let kind = if is_directory { Kind::Directory } else { Kind::File };
+    entries.push(Entry { through: Some(real.clone()), ..entry(path.clone(), kind, &stat) });
     if !is_directory {
         return;
     }
-    let Ok(names) = fs::read_dir(&real) else {
+    let names = OpenDir::at(&file, c".").and_then(|mut directory| directory.names(MOST));
+    let Ok(names) = names else {
         entries.push(refused(Kind::Uncopyable("the directory that the symbolic link leads to cannot be read")));
         return;
     };
-    above.push(real);
-    for name in names.flatten() {
-        match name.file_name().to_str() {
-            Some(text) => visit(&name.path(), join(&path, text), link, above, entries),
-            None => entries
-                .push(Entry { path: join(&path, &legible(&name.file_name())), ..refused(Kind::Uncopyable(NOT_UTF8)) }),
+    above.push(real.clone());
+    for name in names {
+        match name.to_str() {
+            Ok(text) => visit(&real.join(text), join(&path, text), link, above, entries),
+            Err(_) => entries
+                .push(Entry { path: join(&path, &legible(name.to_bytes())), ..refused(Kind::Uncopyable(NOT_UTF8)) }),
         }
     }
     above.pop();
@@ -103,13 +112,14 @@ pub fn open(real: &Path) -> io::Result<File> {
 
 /// The target of a link now; `None` if it is missing. Errors: as stat(2).
 pub fn look(path: &str, real: &Path) -> io::Result<Option<Entry>> {
-    match fs::symlink_metadata(real) {
-        Ok(metadata) => {
-            let kind = if metadata.is_file() { Kind::File } else { Kind::NoContent("no longer a file") };
-            Ok(Some(entry(path.to_owned(), kind, &metadata)))
+    match lstat(real) {
+        Ok(stat) => {
+            let is_file = stat.st_mode & libc::S_IFMT == libc::S_IFREG;
+            let kind = if is_file { Kind::File } else { Kind::NoContent("no longer a file") };
+            Ok(Some(entry(path.to_owned(), kind, &stat)))
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
+        Err(Errno::ENOENT) => Ok(None),
+        Err(errno) => Err(errno.into()),
     }
 }
 

@@ -1,11 +1,14 @@
-//! Walks a checkpoint directory with lstat(2), without following links.
+//! Walks a checkpoint directory by descriptors, without following links.
 
-use std::ffi::OsStr;
-use std::fs::{self, DirEntry, Metadata};
+use std::ffi::CStr;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
+use nix::fcntl::readlinkat;
+use nix::sys::stat::FileStat;
+
+use crate::edge::fs::rooted_dir::is_absent;
+use crate::edge::fs::rooted_dir::open_dir::OpenDir;
 use crate::rules::checkpoint::listing::{Entry, Kind, Listing, OWN, join};
 
 /// Deeper directories are refused.
@@ -18,10 +21,10 @@ pub(super) const NOT_UTF8: &str = "its name is not UTF-8, which stores cannot ke
 /// read.
 pub fn walk(root: &Path) -> io::Result<Listing> {
     let mut entries = Vec::new();
-    match fs::read_dir(root) {
-        Ok(names) => {
-            for name in names.flatten().filter(|n| n.file_name() != OWN) {
-                visit(&name, "", 1, &mut entries);
+    match OpenDir::open(root) {
+        Ok(mut directory) => {
+            for name in directory.names(usize::MAX)?.iter().filter(|name| name.to_bytes() != OWN.as_bytes()) {
+                visit(&directory, name, "", 1, &mut entries);
             }
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -30,49 +33,45 @@ pub fn walk(root: &Path) -> io::Result<Listing> {
     Ok(Listing::new(entries))
 }
 
-fn visit(found: &DirEntry, parent: &str, depth: usize, entries: &mut Vec<Entry>) {
-    let Ok(metadata) = found.metadata() else { return };
-    let name = found.file_name();
-    let path = join(parent, &legible(&name));
+fn visit(directory: &OpenDir, name: &CStr, parent: &str, depth: usize, entries: &mut Vec<Entry>) {
+    let Ok(stat) = directory.look(name) else { return };
+    let path = join(parent, &legible(name.to_bytes()));
     let kind = match name.to_str() {
-        None => Kind::Uncopyable(NOT_UTF8),
-        Some(_) if depth > MAX_DEPTH => Kind::Uncopyable("it lies deeper than 64 directories"),
-        Some(_) => kind(found, &metadata),
+        Err(_) => Kind::Uncopyable(NOT_UTF8),
+        Ok(_) if depth > MAX_DEPTH => Kind::Uncopyable("it lies deeper than 64 directories"),
+        Ok(_) => kind(directory, name, &stat),
     };
     let is_directory = kind == Kind::Directory;
     let at = entries.len();
-    entries.push(entry(path.clone(), kind, &metadata));
+    entries.push(entry(path.clone(), kind, &stat));
     if is_directory {
-        match fs::read_dir(found.path()) {
-            Ok(names) => names.flatten().for_each(|name| visit(&name, &path, depth + 1, entries)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => entries.truncate(at),
+        let opened = OpenDir::at(directory, name).and_then(|mut below| Ok((below.names(usize::MAX)?, below)));
+        match opened {
+            Ok((names, below)) => names.iter().for_each(|name| visit(&below, name, &path, depth + 1, entries)),
+            Err(error) if is_absent(&error) => entries.truncate(at),
             Err(_) => entries[at].kind = Kind::Uncopyable("the directory cannot be read"),
         }
     }
 }
 
-fn kind(found: &DirEntry, metadata: &Metadata) -> Kind {
-    let kind = metadata.file_type();
-    if kind.is_file() {
-        Kind::File
-    } else if kind.is_dir() {
-        Kind::Directory
-    } else if kind.is_symlink() {
-        let target = fs::read_link(found.path()).ok().and_then(|t| t.into_os_string().into_string().ok());
-        target.map_or(Kind::Uncopyable("a symbolic link whose target is not UTF-8"), Kind::Symlink)
-    } else if kind.is_socket() {
-        Kind::NoContent("a socket, which cannot be copied")
-    } else if kind.is_fifo() {
-        Kind::NoContent("a pipe, which cannot be copied")
-    } else {
-        Kind::NoContent("a device, which cannot be copied")
+fn kind(directory: &OpenDir, name: &CStr, stat: &FileStat) -> Kind {
+    match stat.st_mode & libc::S_IFMT {
+        libc::S_IFREG => Kind::File,
+        libc::S_IFDIR => Kind::Directory,
+        libc::S_IFLNK => {
+            let target = readlinkat(directory, name).ok().and_then(|target| target.into_string().ok());
+            target.map_or(Kind::Uncopyable("a symbolic link whose target is not UTF-8"), Kind::Symlink)
+        }
+        libc::S_IFSOCK => Kind::NoContent("a socket, which cannot be copied"),
+        libc::S_IFIFO => Kind::NoContent("a pipe, which cannot be copied"),
+        _ => Kind::NoContent("a device, which cannot be copied"),
     }
 }
 
 /// A printable name: bytes that are not UTF-8 as `\xff`.
-pub(super) fn legible(name: &OsStr) -> String {
+pub(super) fn legible(name: &[u8]) -> String {
     let mut text = String::new();
-    for chunk in name.as_encoded_bytes().utf8_chunks() {
+    for chunk in name.utf8_chunks() {
         text.push_str(chunk.valid());
         chunk.invalid().iter().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
     }
@@ -80,17 +79,17 @@ pub(super) fn legible(name: &OsStr) -> String {
 }
 
 /// The result of stat(2) as an entry.
-pub fn entry(path: String, kind: Kind, metadata: &Metadata) -> Entry {
+pub fn entry(path: String, kind: Kind, stat: &FileStat) -> Entry {
     let ns = |seconds: i64, rest: i64| seconds.saturating_mul(1_000_000_000).saturating_add(rest);
     Entry {
         path,
-        size: if kind == Kind::File { metadata.size() } else { 0 },
+        size: if kind == Kind::File { stat.st_size.cast_unsigned() } else { 0 },
         kind,
-        mtime_ns: ns(metadata.mtime(), metadata.mtime_nsec()),
-        ctime_ns: ns(metadata.ctime(), metadata.ctime_nsec()),
-        inode: metadata.ino(),
-        device: metadata.dev(),
-        mode: metadata.mode() & 0o777,
+        mtime_ns: ns(stat.st_mtime, stat.st_mtime_nsec),
+        ctime_ns: ns(stat.st_ctime, stat.st_ctime_nsec),
+        inode: stat.st_ino,
+        device: stat.st_dev,
+        mode: stat.st_mode & 0o777,
         through: None,
     }
 }
@@ -98,6 +97,8 @@ pub fn entry(path: String, kind: Kind, metadata: &Metadata) -> Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsStr;
+    use std::fs;
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::symlink;
 

@@ -197,12 +197,16 @@ impl Mirror {
             ),
         };
         let (at, links) = (dir.clone(), self.links_place());
+        let within = links.clone();
         let rooted_dir = blocking(move || RootedDir::create(&at).map(Arc::new)).await.map_err(refused)?;
         let opened = Arc::clone(&rooted_dir);
         // A run that still commits to this store loses it to this one.
-        let ready = blocking(move || opened.create_directory(OWN).and_then(|()| opened.remove_tree(&links)));
+        let ready = blocking(move || opened.create_directory(OWN).map(|()| opened.remove_tree(&links)));
         match ready.await {
-            Ok(()) => self.sweep(&rooted_dir).await,
+            Ok(removed) => {
+                removed.err().into_iter().for_each(|error| self.note_left(&error, &within));
+                self.sweep(&rooted_dir).await;
+            }
             Err(error) if self.config.role == Role::Pushes && is_read_only(&error) => {}
             Err(error) => return Err(refused(error)),
         }
@@ -239,8 +243,12 @@ impl Mirror {
             Ok(failed)
         });
         for (error, within) in swept.await.unwrap_or_default() {
-            self.note(format!("cannot remove what a killed run left in {within}: {error}; it takes up room"));
+            self.note_left(&error, &within);
         }
+    }
+
+    fn note_left(&self, error: &io::Error, within: &str) {
+        self.note(format!("cannot remove what a killed run left in {within}: {error}; it takes up room"));
     }
 
     /// The directory for the hard links of all runs with this store.

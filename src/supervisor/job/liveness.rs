@@ -2,10 +2,11 @@
 //! `rules/job/hang.rs` interprets them.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::edge::fs::trusted_open;
 use crate::edge::process::descendants::Descendant;
 use crate::edge::process::threads;
 use crate::rules::gang::hang::{TreeState, lasting_state};
@@ -39,7 +40,7 @@ impl Liveness {
     /// Before an attempt: removes the heartbeat of the previous one.
     pub(in crate::supervisor) fn begin(&mut self) {
         if let Some(path) = &self.heartbeat {
-            let _ = fs::remove_file(path);
+            let _ = trusted_open::remove_file(Path::new(path));
         }
         (self.last, self.cpu) = (None, None);
     }

@@ -2,4 +2,5 @@
 
 mod fetch;
 mod foreign_links;
+mod full_directories;
 mod hung_file_systems;

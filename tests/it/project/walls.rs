@@ -115,6 +115,29 @@ fn only_the_rules_name_a_platform() {
     }
 }
 
+/// The files that list or remove by path, and why no trainer can lead them elsewhere.
+const BY_PATH: [(&str, &str); 8] = [
+    ("src/edge/process/proc_listing.rs", "/proc"),
+    ("src/edge/process/open_files.rs", "/proc"),
+    ("src/edge/gpu/proc.rs", "/dev and /proc"),
+    ("src/edge/gpu/nvml/library.rs", "the directories of libraries"),
+    ("src/edge/gpu/program.rs", "a file of the probe, before any trainer runs"),
+    ("src/supervisor/simulate/", "the simulation and its replicas have one user"),
+    ("src/command/simulate.rs", "the simulation and its replicas have one user"),
+    ("src/edge/store/list.rs", "the store"),
+];
+
+#[test]
+fn a_directory_that_a_trainer_can_write_is_listed_and_emptied_by_descriptors_only() {
+    let by_path = ["read_dir(", "remove_dir_all(", "fs::remove_dir(", "fs::remove_file(", "ReadDir", "WalkDir"];
+    let mut others = violations("", &by_path);
+    others.retain(|place| !BY_PATH.iter().any(|(file, _)| place.starts_with(file)));
+    assert!(others.is_empty(), "use edge/fs/rooted_dir/open_dir or trusted_open:\n{}", others.join("\n"));
+    let unused =
+        BY_PATH.iter().filter(|(file, _)| !violations("", &by_path).iter().any(|place| place.starts_with(file)));
+    assert_eq!(unused.count(), 0, "a file of the list lists and removes nothing by path");
+}
+
 /// The variables that the code of a source names.
 fn variables(code: &str) -> BTreeSet<&str> {
     let is_one = |word: &&str| {

@@ -5,16 +5,19 @@
 //! Deliberately absent: deciding what to write.
 
 mod bytes;
+pub mod open_dir;
 
-use std::fs::{self, File, TryLockError};
+use std::ffi::CString;
+use std::fs::{File, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat, renameat};
-use nix::sys::stat::{Mode, fchmod, mkdirat};
+use nix::sys::stat::{Mode, fchmod, fstat, mkdirat};
 use nix::sys::statvfs::fstatvfs;
 use nix::unistd::{UnlinkatFlags, linkat, symlinkat, syncfs, unlinkat};
 
@@ -24,6 +27,7 @@ use crate::edge::fs::trusted_open;
 use crate::edge::fs::walk::entry;
 use crate::rules::checkpoint::listing::{Entry, Kind, Peek, name_of, parent_of};
 use crate::rules::store::names::FRESH;
+use open_dir::OpenDir;
 
 /// A directory that no operation leaves. Paths are relative to it, parts joined by `/`.
 #[derive(Debug)]
@@ -34,6 +38,12 @@ pub struct RootedDir {
 
 /// Number of tries when another process changes the directory at the same time.
 const TRIES: u32 = 100;
+
+/// The limit for the removal of one directory with its content. A later removal continues it.
+const REMOVAL_LIMIT: Duration = Duration::from_secs(30);
+
+/// A trainer may fill a directory of trainit with any number of files.
+const MOST_NAMES: usize = 65_536;
 
 /// Mode of a new file.
 const OWN: Mode = Mode::from_bits_truncate(0o600);
@@ -90,21 +100,21 @@ impl RootedDir {
     /// The metadata of a path, links not followed; `None` if it is missing. Errors: as stat(2).
     pub fn look(&self, path: &str) -> io::Result<Option<Entry>> {
         let opened = match self.reach(path, OFlag::O_PATH, false) {
-            Ok(opened) => File::from(opened),
+            Ok(opened) => opened,
             Err(error) if is_absent(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let metadata = opened.metadata()?;
-        let kind = match metadata.file_type() {
-            kind if kind.is_file() => Kind::File,
-            kind if kind.is_dir() => Kind::Directory,
-            kind if kind.is_symlink() => {
+        let stat = fstat(&opened)?;
+        let kind = match stat.st_mode & libc::S_IFMT {
+            libc::S_IFREG => Kind::File,
+            libc::S_IFDIR => Kind::Directory,
+            libc::S_IFLNK => {
                 let target = readlinkat(&opened, "")?;
                 Kind::Symlink(target.into_string().unwrap_or_default())
             }
             _ => Kind::NoContent("neither file nor directory"),
         };
-        Ok(Some(entry(path.to_owned(), kind, &metadata)))
+        Ok(Some(entry(path.to_owned(), kind, &stat)))
     }
 
     /// Creates a new file for reading and writing, its directories too. Errors: EEXIST, else as open(2), mkdir(2).
@@ -127,13 +137,13 @@ impl RootedDir {
         Ok(self.reach(path, OFlag::O_RDWR | OFlag::O_NONBLOCK, false)?.into())
     }
 
-    /// The names in a directory; none if it is missing. Errors: as readdir(3).
+    /// The names in a directory, at most [`MOST_NAMES`]; none if it is missing. Errors: as readdir(3).
     pub fn names(&self, path: &str) -> io::Result<Vec<String>> {
-        let listed = self.directory(path, false).and_then(|_| fs::read_dir(self.path.join(path)));
-        match listed {
-            Err(error) if is_absent(&error) => Ok(Vec::new()),
-            listed => Ok(listed?.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect()),
-        }
+        let mut directory = match self.directory(path, false) {
+            Err(error) if is_absent(&error) => return Ok(Vec::new()),
+            directory => OpenDir::of(openat(directory?, ".", OFlag::O_RDONLY | DIRECTORY, Mode::empty())?)?,
+        };
+        Ok(directory.names(MOST_NAMES)?.into_iter().filter_map(|name| name.into_string().ok()).collect())
     }
 
     /// Creates a directory and its parents; an existing one is no error. Errors: as mkdir(2).
@@ -232,24 +242,11 @@ impl RootedDir {
         }
     }
 
-    /// Removes a directory with its content; a missing one is no error. Errors: as unlink(2).
+    /// Removes a directory with its content; a missing one is no error. Errors: as [`open_dir::remove_tree`].
     pub fn remove_tree(&self, path: &str) -> io::Result<()> {
-        // The parents are walked without links here, and the standard library follows none below.
         match self.directory(parent_of(path), false) {
-            Ok(_) => {
-                let path = self.path.join(path);
-                let once = || match fs::remove_dir_all(&path) {
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-                    done => done,
-                };
-                // A write that was still running when it was abandoned may finish now.
-                let is_met = |done: &io::Result<()>| {
-                    done.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::DirectoryNotEmpty)
-                };
-                (0..TRIES).map(|_| once()).find(|done| !is_met(done)).unwrap_or_else(once)
-            }
             Err(error) if is_absent(&error) => Ok(()),
-            Err(error) => Err(error),
+            parent => open_dir::remove_tree(parent?, &CString::new(name_of(path))?, REMOVAL_LIMIT),
         }
     }
 
@@ -318,7 +315,8 @@ impl RootedDir {
     }
 }
 
-fn is_absent(error: &io::Error) -> bool {
+/// Whether the path leads to nothing.
+pub fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
@@ -332,6 +330,7 @@ impl Peek for RootedDir {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::os::unix::fs::symlink;
 
     pub(super) fn fixture() -> (tempfile::TempDir, RootedDir) {
