@@ -13,7 +13,7 @@ use nix::fcntl::OFlag;
 use tokio::sync::Semaphore;
 
 use super::error::{Failed, not_answered};
-use super::list::{Object, modified, object, of_file, staged_for, visit};
+use super::list::{self, Object, is_file, modified, object, of_file, staged_for, visit};
 use super::staged::{Placing, STEP, Staged, above, is_absent, make_directory, sync_directory};
 use crate::edge::fs::trusted_open;
 use crate::edge::store::clouds::access::Access;
@@ -144,8 +144,8 @@ impl Directory {
 
     pub(super) async fn look(&self, key: &str) -> Result<Option<Object>, Failed> {
         let key = key.to_owned();
-        self.run(move |root, _| match trusted_open::metadata(&root.join(&key)) {
-            Ok(metadata) => Ok(metadata.is_file().then(|| of_file(key, &metadata))),
+        self.run(move |root, _| match list::look(&root.join(&key)) {
+            Ok(found) => Ok(is_file(&found).then(|| of_file(key, &found))),
             Err(error) if is_absent(&error) => Ok(None),
             Err(error) => Err(error),
         })
@@ -174,10 +174,10 @@ impl Directory {
         let prefix = prefix.trim_end_matches('/').to_owned();
         self.run(move |root, progress| {
             let mut objects = Vec::new();
-            visit(root, prefix, |key, entry| {
+            visit(root, prefix, |key, found| {
                 progress.moved(0);
                 if staged_for(&key).is_none() {
-                    objects.extend(object(key, entry)?);
+                    objects.extend(object(root, key, found));
                 }
                 Ok(())
             })?;
@@ -189,11 +189,11 @@ impl Directory {
     pub(super) async fn sweep(&self, before: Duration, is_own: fn(&str) -> bool, dry: bool) -> Result<u64, Failed> {
         self.run(move |root, progress| {
             let mut count = 0;
-            visit(root, String::new(), |key, entry| {
+            visit(root, String::new(), |key, found| {
                 progress.moved(0);
                 let is_staged = staged_for(&key).is_some_and(is_own);
-                if is_staged && entry.metadata().is_ok_and(|m| m.is_file() && modified(&m) <= before) {
-                    count += u64::from(dry || trusted_open::remove_file(&entry.path()).is_ok());
+                if is_staged && is_file(found) && modified(found) <= before {
+                    count += u64::from(dry || trusted_open::remove_file(&root.join(key)).is_ok());
                 }
                 Ok(())
             })?;

@@ -1,13 +1,14 @@
 //! Objects in a listing, and the listing of a directory.
 
-use std::fs::{self, DirEntry};
 use std::io;
 use std::path::Path;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use nix::fcntl::OFlag;
+use nix::sys::stat::{FileStat, fstat};
 
 use super::staged::is_absent;
+use crate::edge::fs::rooted_dir::open_dir::OpenDir;
 use crate::edge::fs::trusted_open;
 use crate::rules::checkpoint::listing::{join, name_of};
 use crate::rules::store::names::is_half_written;
@@ -30,28 +31,27 @@ pub struct Object {
 pub(super) fn visit(
     root: &Path,
     from: String,
-    mut each: impl FnMut(String, &DirEntry) -> io::Result<()>,
+    mut each: impl FnMut(String, &FileStat) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut left = vec![from.clone()];
     while let Some(at) = left.pop() {
         let directory = root.join(&at);
-        let opened = trusted_open::reach(&directory, OFlag::O_PATH | OFlag::O_DIRECTORY);
-        let names = match opened.and_then(|_| fs::read_dir(&directory)) {
+        let opened = OpenDir::open(&directory).and_then(|mut opened| Ok((opened.names(usize::MAX)?, opened)));
+        let (names, opened) = match opened {
             // A listing may start at an absent directory, but not at a file or a dangling link.
             Err(error) if at == from && is_absent(&error) => match directory.symlink_metadata() {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 _ => return Err(io::Error::from_raw_os_error(libc::ENOTDIR)),
             },
             Err(error) if at != from && (is_absent(&error) || error.raw_os_error() == Some(libc::EACCES)) => continue,
-            names => names?,
+            opened => opened?,
         };
-        for entry in names {
-            let entry = entry?;
+        for name in names {
             // Keys are UTF-8.
-            let Some(key) = entry.file_name().to_str().map(|name| join(&at, name)) else { continue };
-            match entry.file_type() {
-                Ok(kind) if kind.is_dir() => left.push(key),
-                Ok(_) => each(key, &entry)?,
+            let Some(key) = name.to_str().ok().map(|text| join(&at, text)) else { continue };
+            match opened.look(&name) {
+                Ok(stat) if stat.st_mode & libc::S_IFMT == libc::S_IFDIR => left.push(key),
+                Ok(stat) => each(key, &stat)?,
                 Err(error) if is_absent(&error) => {}
                 Err(error) => return Err(error),
             }
@@ -60,26 +60,32 @@ pub(super) fn visit(
     Ok(())
 }
 
-/// A file or the target of a link to one; `None` for anything else and for a file deleted meanwhile.
-pub(super) fn object(key: String, entry: &DirEntry) -> io::Result<Option<Object>> {
-    let metadata = match entry.metadata() {
+/// A file or the target of a link to one; `None` for anything else.
+pub(super) fn object(root: &Path, key: String, found: &FileStat) -> Option<Object> {
+    match found.st_mode & libc::S_IFMT {
+        libc::S_IFREG => Some(of_file(key, found)),
         // A link may be dangling, a loop, or of another user.
-        Ok(metadata) if metadata.is_symlink() => trusted_open::metadata(&entry.path()).ok(),
-        Ok(metadata) => Some(metadata),
-        Err(error) if is_absent(&error) => None,
-        Err(error) => return Err(error),
-    };
-    let file = metadata.filter(fs::Metadata::is_file);
-    Ok(file.map(|metadata| of_file(key, &metadata)))
+        libc::S_IFLNK => look(&root.join(&key)).ok().filter(is_file).map(|target| of_file(key, &target)),
+        _ => None,
+    }
 }
 
-pub(super) fn of_file(key: String, metadata: &fs::Metadata) -> Object {
-    Object { key, size: metadata.len(), modified: modified(metadata), tag: None }
+/// The result of stat(2) for a path. Errors: as [`trusted_open::open`].
+pub(super) fn look(path: &Path) -> io::Result<FileStat> {
+    Ok(fstat(trusted_open::reach(path, OFlag::O_PATH)?)?)
 }
 
-pub(super) fn modified(metadata: &fs::Metadata) -> Duration {
-    let modified = metadata.modified().unwrap_or(UNIX_EPOCH);
-    modified.duration_since(UNIX_EPOCH).unwrap_or_default()
+pub(super) fn is_file(found: &FileStat) -> bool {
+    found.st_mode & libc::S_IFMT == libc::S_IFREG
+}
+
+pub(super) fn of_file(key: String, found: &FileStat) -> Object {
+    Object { key, size: found.st_size.cast_unsigned(), modified: modified(found), tag: None }
+}
+
+pub(super) fn modified(found: &FileStat) -> Duration {
+    let seconds = u64::try_from(found.st_mtime).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(found.st_mtime_nsec).unwrap_or(0))
 }
 
 /// The key of a temporary file (`NAME#k`).
