@@ -36,7 +36,9 @@ use error::Failed;
 use staged::Placing;
 
 /// Tries of a put-if-absent whose response was lost.
-const CREATE_TRIES: u32 = 2;
+const CREATE_TRIES: u32 = 3;
+/// Tries of a comparison.
+const HOLDS_TRIES: u32 = 2;
 /// Before the next try.
 const CONFLICT: Duration = Duration::from_millis(200);
 
@@ -105,58 +107,53 @@ impl Store {
         }
     }
 
-    /// Creates an object unless it exists; durable on return. An existing object is compared, because a retry finds the
-    /// object of the first try.
+    /// Creates an object unless it exists; durable on return. If the response is lost, or the store says that the object
+    /// exists, the object is compared: an earlier try may have created it.
     pub async fn create(&self, key: &str, bytes: Vec<u8>) -> Result<Created, StoreError> {
-        let bytes = Bytes::from(bytes);
+        let (bytes, mut mode) = (Bytes::from(bytes), PutMode::Create);
         let mut tries = 0;
         loop {
             tries += 1;
-            if !self.create_or_exists(key, bytes.clone()).await? {
-                return Ok(Created::Own);
-            }
-            match self.get(key, bytes.len() as u64 + 1).await {
-                Ok(found) => return Ok(if found == bytes { Created::Own } else { Created::Taken }),
-                // It was deleted meanwhile.
-                Err(error) if error.trouble == Trouble::Absent && tries < CREATE_TRIES => {}
-                Err(error) => return Err(error),
-            }
-            tokio::time::sleep(CONFLICT).await;
-        }
-    }
-
-    /// Creates an object, durable on return. `true`: the store says that it exists, perhaps from a try whose response was
-    /// lost.
-    pub async fn create_or_exists(&self, key: &str, bytes: impl Into<Bytes>) -> Result<bool, StoreError> {
-        let bytes = bytes.into();
-        let bucket = match &self.backend {
-            Backend::Bucket(bucket) => bucket,
-            Backend::Directory(directory) => {
-                return match directory.put(key, vec![bytes], Placing::Durably).await {
-                    Err(failed) if failed.says_exists => Ok(true),
-                    put => put.map(|()| false).map_err(|failed| self.error("write", key, failed)),
-                };
-            }
-        };
-        let mut mode = PutMode::Create;
-        for tries in 1.. {
-            let failed = match bucket.put(key, vec![bytes.clone()], mode.clone(), None).await {
-                Ok(_) => return Ok(false),
-                Err(failed) => failed,
+            let put = match &self.backend {
+                Backend::Directory(directory) => directory.put(key, vec![bytes.clone()], Placing::Durably).await,
+                Backend::Bucket(bucket) => bucket.put(key, vec![bytes.clone()], mode.clone(), None).await.map(drop),
             };
+            let Err(failed) = put else { return Ok(Created::Own) };
             let says_exists = failed.says_exists;
             let error = self.error("write", key, failed);
             match error.trouble {
-                _ if tries == CREATE_TRIES => return Err(error),
+                _ if says_exists => {}
+                Trouble::Unreachable => {}
                 // Treated as a store that ignores the condition.
-                Trouble::Unsupported => mode = PutMode::Overwrite,
-                // The request may have succeeded; the next try finds the object.
-                Trouble::Unreachable => tokio::time::sleep(CONFLICT * tries).await,
-                _ if says_exists => return Ok(true),
+                Trouble::Unsupported if tries < CREATE_TRIES => {
+                    mode = PutMode::Overwrite;
+                    continue;
+                }
+                _ => return Err(error),
+            }
+            match self.holds(key, &bytes).await {
+                Ok(Some(is_own)) => return Ok(if is_own { Created::Own } else { Created::Taken }),
+                // It was never created, or was deleted meanwhile.
+                Ok(None) if tries < CREATE_TRIES => tokio::time::sleep(CONFLICT * tries).await,
+                Err(unread) if says_exists => return Err(unread),
                 _ => return Err(error),
             }
         }
-        Ok(true)
+    }
+
+    /// Whether the object has this content; `None`: it does not exist. A response that says no may be damaged, so the store is
+    /// asked again.
+    pub async fn holds(&self, key: &str, bytes: &[u8]) -> Result<Option<bool>, StoreError> {
+        let mut held = None;
+        for _ in 0..HOLDS_TRIES {
+            match self.get(key, bytes.len() as u64 + 1).await {
+                Ok(found) if found == bytes => return Ok(Some(true)),
+                Ok(_) => held = Some(false),
+                Err(error) if error.trouble == Trouble::Absent => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(held)
     }
 
     /// Writes a whole data object that no other process writes; not durable before [`Store::make_durable`]. Returns the

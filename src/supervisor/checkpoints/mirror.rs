@@ -24,6 +24,7 @@ use crate::rules::store::address::{Address, Nearness};
 use crate::rules::store::names::{Attempt, CommitName, Stamp, hash16};
 use crate::rules::store::plan::Hold;
 use crate::supervisor::checkpoints::commit::dedup::Known;
+use crate::supervisor::checkpoints::commit::snapshot::Unconfirmed;
 use crate::supervisor::checkpoints::config::{Config, Role};
 use crate::supervisor::checkpoints::directory::disk::{HARD_LINKS, TEMPORARY, is_read_only};
 use crate::supervisor::checkpoints::directory::look::Watcher;
@@ -72,7 +73,7 @@ pub(crate) struct Sender {
     /// The files of the last commit, which are not sent again.
     pub(crate) known: Known,
     /// A commit whose manifest was sent and may exist.
-    pub(crate) naming: Option<LastCommit>,
+    pub(crate) unconfirmed: Option<Arc<Unconfirmed>>,
     /// Bytes a second of the last commit.
     pub(crate) throughput: Option<f64>,
 }

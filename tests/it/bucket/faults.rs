@@ -1,10 +1,15 @@
 //! Buckets with faults: lost answers, broken connections, changed or missing data. No commit is torn or lost.
 
+use std::collections::BTreeMap;
 use std::fs::File;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use crate::bucket::commits::{amazon, each, fails, google, is_data, is_manifest};
+use crate::support::Trainit;
 use crate::support::bucket::{Bucket, Fault, Request};
-use crate::support::checkpoints::tree;
+use crate::support::checkpoints::{Place, tree};
 
 #[test]
 fn a_request_that_succeeds_with_an_answer_of_503_is_recognised() {
@@ -19,6 +24,87 @@ fn a_request_that_succeeds_with_an_answer_of_503_is_recognised() {
         assert_eq!(place.steps(), [1]);
         assert_eq!(bucket.keys().iter().filter(|k| k.contains("/attempts/")).count(), 1, "one claim");
     });
+}
+
+/// The answers to the first tries of a claim and of a manifest are lost.
+fn loses_answers(bucket: &Bucket, place: &Place, fault: fn() -> Fault, first: usize) {
+    place.save(1);
+    let tries = Mutex::new(BTreeMap::new());
+    bucket.misbehave(move |r| {
+        let is_it = r.method == "PUT" && (r.key.contains("/attempts/") || r.key.contains("/commits/"));
+        let mut tries = tries.lock().unwrap();
+        let count: &mut usize = tries.entry(r.key.clone()).or_default();
+        *count += 1;
+        (is_it && *count <= first).then(fault)
+    });
+    let done = place.checkpoint("push").args(["--store-timeout", "1s"]).output().expect_code(0);
+    for what in ["/attempts/", "/commits/"] {
+        let keys: Vec<_> = bucket.keys().into_iter().filter(|k| k.contains(what)).collect();
+        assert_eq!(keys.len(), 1, "{keys:?} {}", done.err());
+    }
+    assert_eq!(place.steps(), [1]);
+}
+
+#[test]
+fn a_claim_and_a_manifest_whose_answers_are_lost_are_this_runs_own() {
+    for fault in [|| Fault::Lose, || Fault::Afterwards("503 Service Unavailable")] {
+        each(|bucket, place| loses_answers(bucket, &place, fault, 1));
+    }
+    let bucket = Bucket::start();
+    loses_answers(&bucket, &amazon(&bucket), || Fault::Lose, usize::MAX);
+}
+
+#[test]
+fn a_manifest_that_the_bucket_holds_is_never_reported_as_missing() {
+    const SPOILT: [fn() -> Fault; 4] =
+        [|| Fault::Refuse("404 Not Found", "NoSuchKey"), || Fault::Short, || Fault::Flip, || Fault::Half];
+    let is_read = |r: &Request| r.method == "GET" && r.key.contains("/commits/");
+    for fault in SPOILT {
+        each(|bucket, place| {
+            place.save(1);
+            let once = AtomicBool::new(true);
+            bucket.misbehave(move |r| (is_read(r) && once.swap(false, Relaxed)).then(fault));
+            place.push();
+            assert_eq!(place.steps(), [1]);
+        });
+    }
+    // Reads find nothing, but the listing has it.
+    each(|bucket, place| {
+        place.save(1);
+        bucket.misbehave(move |r| is_read(r).then_some(Fault::Refuse("404 Not Found", "NoSuchKey")));
+        place.push();
+        bucket.behave();
+        assert_eq!(place.steps(), [1]);
+    });
+}
+
+#[test]
+fn a_commit_whose_answer_was_lost_appears_once() {
+    let bucket = Bucket::start();
+    let place = amazon(&bucket);
+    let go = place.path("go");
+    let script = format!(
+        r#"mkdir -p "$D/step-1"; echo 1 >"$D/step-1/state.json"; until [ -e {} ]; do sleep 0.01; done"#,
+        go.display()
+    );
+    // The manifest arrives, and neither its answer nor an answer about it does.
+    bucket.misbehave(|r| match r.method.as_str() {
+        "PUT" if is_manifest(r) => Some(Fault::Lose),
+        "GET" if r.key.contains("/commits/") => Some(Fault::Close),
+        _ => None,
+    });
+    let (url, dir) = (place.url(), place.local());
+    let run = ["run", "--checkpoint-store", &url, "--checkpoint-dir", dir.to_str().unwrap()];
+    let trainit = Trainit::new(run).args(["--settle", "0", "--mirror-interval", "10ms"]);
+    let trainit = trainit.args(["--store-timeout", "1s", "--", "sh", "-c", &script]);
+    let trainit = place.env().iter().fold(trainit, |trainit, (name, value)| trainit.env(name, value));
+    let going = trainit.env("D", dir).start();
+    going.after_log("commit_failed");
+    bucket.behave();
+    std::fs::write(go, "").unwrap();
+    let verdict = going.finish().expect_code(0).verdict();
+    assert_eq!(verdict["committed_step"], 1, "{verdict}");
+    assert_eq!(place.commits().len(), 1, "{:?}", bucket.keys());
 }
 
 #[test]

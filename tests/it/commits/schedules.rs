@@ -17,7 +17,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use trainit::rules::store::address::Address;
-use trainit::rules::store::names::Stamp;
+use trainit::rules::store::names::{CommitName, Stamp};
 use trainit::rules::store::plan::Retention;
 use trainit::supervisor::checkpoints::commit::outcome::{Ask, Outcome};
 use trainit::supervisor::checkpoints::config::{Config, Role};
@@ -132,11 +132,19 @@ fn mark_in_store(store: &Path, step: u64, stamp: &Stamp) -> Option<String> {
     is_there.then(|| mark_of(&unit))
 }
 
-/// Commits files that no longer change.
-async fn settled(mirror: &mut Mirror, progress: &dyn Fn(u64, u64)) -> Outcome {
+/// How often a run has committed a step.
+fn commits_of(store: &Path, attempt: u64, step: u64) -> usize {
+    let names = fs::read_dir(store.join(".trainit/commits")).unwrap().map(|e| e.unwrap().file_name());
+    let commits = names.filter_map(|name| CommitName::from_key(&format!(".trainit/commits/{}", name.to_str()?)));
+    commits.filter(|name| name.stamp.attempt.number == attempt && name.step == step).count()
+}
+
+/// Commits files that no longer change. With a `limit` the first commit is cut off there, and tried again.
+async fn settled(mirror: &mut Mirror, mut limit: Option<Duration>, progress: &dyn Fn(u64, u64)) -> Outcome {
     loop {
-        match mirror.commit(&Ask::running(SETTLE, None), progress).await {
+        match mirror.commit(&Ask::running(SETTLE, limit), progress).await {
             Outcome::Waiting { again: Some(again), .. } => tokio::time::sleep(again).await,
+            Outcome::OutOfTime { .. } if limit.is_some() => limit = None,
             outcome => return outcome,
         }
     }
@@ -188,13 +196,19 @@ async fn life(book: Rc<RefCell<Book>>, number: u32, dir: PathBuf, store: PathBuf
                     spoil(&unit, &mark, rewrites);
                 }
             };
-            let outcome = settled(&mut mirror, &progress).await;
+            let limit = (dice.below(4) == 0).then(|| Duration::from_micros(dice.below(20_000)));
+            let outcome = settled(&mut mirror, limit, &progress).await;
             match outcome {
-                Outcome::Committed { .. } => {
+                Outcome::Committed { .. } | Outcome::UpToDate { .. }
+                    if mirror
+                        .committed()
+                        .is_some_and(|(done, stamp)| done == Some(step) && stamp.attempt.number == attempt) =>
+                {
                     assert!(!overtaken, "attempt {attempt} began a commit after a newer one had claimed the store");
                     let stamp = mirror.committed().unwrap().1.clone();
                     let saved = mark_in_store(&store, step, &stamp).unwrap_or_else(|| mark.clone());
                     assert!(saved.starts_with(&mark), "{stamp} is of {saved}, not of {mark}");
+                    assert_eq!(commits_of(&store, attempt, step), 1, "{stamp} appears twice");
                     book.borrow_mut().committed.insert(stamp, saved);
                     break;
                 }

@@ -1,6 +1,7 @@
 //! Commits a snapshot of the checkpoint directory: data first, the manifest last, each key written once. After a kill at any
 //! time the store holds either the old commits, or also the complete new one.
 
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::edge::clock;
@@ -10,14 +11,14 @@ use crate::rules::job::{Event, Mirrored};
 use crate::rules::store::manifest::{Item, Manifest, SCHEMA, WHOLE};
 use crate::rules::store::names::{Attempt, CommitName, Stamp, stamp_of_data};
 use crate::supervisor::checkpoints::commit::dedup::{Known, Sent};
-use crate::supervisor::checkpoints::commit::hard_links::{HardLinks, unlink};
+use crate::supervisor::checkpoints::commit::hard_links::unlink;
 use crate::supervisor::checkpoints::commit::outcome::{Ask, Outcome, held_back, log_first, waiting};
 use crate::supervisor::checkpoints::config::Role;
 use crate::supervisor::checkpoints::directory::disk::HARD_LINKS;
 use crate::supervisor::checkpoints::failure::{Stop, way_out};
 use crate::supervisor::checkpoints::mirror::{LastCommit, Mirror};
 use crate::supervisor::checkpoints::store::claim::Remote;
-use crate::supervisor::checkpoints::store::commits::{commits, delete_all, verify};
+use crate::supervisor::checkpoints::store::commits::{delete_all, verify};
 use crate::supervisor::checkpoints::store::fence::{AT_ONCE, shared};
 use crate::supervisor::checkpoints::store::retention::data_of;
 
@@ -29,6 +30,20 @@ const MOMENT: Duration = Duration::from_millis(100);
 const MEASURED_BYTES: u64 = 1 << 20;
 /// The framework of a snapshot that is resumed from as a whole.
 const TREE: &str = "tree";
+
+/// A commit whose manifest was sent.
+#[derive(Debug)]
+pub(crate) struct Unconfirmed {
+    name: CommitName,
+    manifest: Manifest,
+    /// The manifest's bytes.
+    text: Vec<u8>,
+    plan: Plan,
+    sent: Vec<Sent>,
+    /// When it was ready.
+    since: Duration,
+    begun: Duration,
+}
 
 impl Mirror {
     /// Commits what is new and ready. Calls `progress` with the bytes done and the bytes in all.
@@ -92,7 +107,7 @@ impl Mirror {
     async fn try_commit(&mut self, ask: &Ask, progress: &dyn Fn(u64, u64)) -> Result<Outcome, Stop> {
         let (clock, begun) = (self.clock, self.clock.now());
         let left = || ask.limit.map(|limit| limit.saturating_sub(clock.now().saturating_sub(begun)));
-        let look = self.watcher.look(ask.how).await.map_err(|error| self.config.unreadable(&error))?;
+        let mut look = self.watcher.look(ask.how).await.map_err(|error| self.config.unreadable(&error))?;
         self.note_look(&look);
         if self.config.role == Role::Pushes {
             let passed = self.watcher.passed_over().await.map_err(|error| self.config.unreadable(&error))?;
@@ -101,7 +116,15 @@ impl Mirror {
         let Some(remote) = self.remote.clone().filter(|remote| remote.claim.is_some()) else {
             return Ok(self.commit_locally(look).await);
         };
+        let concluded = self.complete_earlier(&remote).await?;
+        if concluded.is_some() {
+            look = self.watcher.look(ask.how).await.map_err(|error| self.config.unreadable(&error))?;
+            self.note_look(&look);
+        }
         let Some(plan) = look.plan else {
+            if let Some(concluded) = concluded {
+                return Ok(concluded);
+            }
             remote.check_not_fenced(left()).await?;
             let step = self.last.as_ref().and_then(|last| last.step);
             return Ok(match waiting(&look) {
@@ -136,21 +159,17 @@ impl Mirror {
         };
         // From here on a manifest may name these keys.
         self.sender.uncommitted.take();
-        let total = self.publish(&remote, &plan, sent, links).await?;
+        let within = self.links_place();
+        if let Err(error) = self.in_dir(move |dir| links.remove(&dir, &within)).await {
+            self.note(format!("cannot remove {HARD_LINKS}: {error}"));
+        }
+        let done = self.publish(&remote, plan, sent, (since, sending)).await?;
         let seconds = self.clock.now().saturating_sub(sending).as_secs_f64();
         let is_capped = is_training && self.config.pace.lock().is_ok_and(|pace| pace.is_capped());
         if bytes >= MEASURED_BYTES && !is_capped {
             self.sender.throughput = Some(bytes as f64 / seconds.max(0.001));
         }
-        let lag = self.clock.now().saturating_sub(since).as_secs_f64();
-        self.last = self.sender.naming.take();
-        self.history.known.extend(self.last.as_ref().map(|last| last.stamp.clone()));
-        self.watcher.committed(&plan);
-        self.retiring.is_due = true;
-        self.waits(None);
-        self.write_record().await;
-        let unit = plan.resume.unit.unwrap_or_else(|| WHOLE.to_owned());
-        Ok(Outcome::Committed { step: plan.step, unit, bytes: total, seconds, lag, is_progress: plan.is_new_content })
+        Ok(done)
     }
 
     /// Reports each path once that cannot be committed and that no pattern excludes: a socket, a name that is not UTF-8, a link
@@ -202,11 +221,14 @@ impl Mirror {
 
     /// The time limit passed, but the store may have received the manifest.
     async fn cut_short(&mut self, limit: Duration) -> Result<Outcome, Stop> {
-        let names = async { commits(&self.remote.as_ref()?.store).await.ok() };
-        let names = tokio::time::timeout(FINAL_CHECK, names).await.ok().flatten().unwrap_or_default();
-        if let Some(named) = self.sender.naming.take_if(|sent| names.iter().any(|name| name.stamp == sent.stamp)) {
-            self.history.known.push(named.stamp.clone());
-            self.last = Some(named);
+        if let (Some(remote), Some(unconfirmed)) = (self.remote.clone(), self.sender.unconfirmed.clone()) {
+            let concluded = async {
+                if let Ok(Some(true)) = remote.store.holds(&unconfirmed.name.key(), &unconfirmed.text).await {
+                    // A newer checkpoint may be in the directory.
+                    let _ = self.conclude(&remote, &unconfirmed).await;
+                }
+            };
+            let _ = tokio::time::timeout(FINAL_CHECK, concluded).await;
         }
         Err(Stop::OutOfTime(format!(
             "no time left{} to commit the newest checkpoint; {}",
@@ -215,47 +237,90 @@ impl Mirror {
         )))
     }
 
-    /// Puts the manifest, which makes the commit. Returns its bytes.
-    async fn publish(&mut self, remote: &Remote, plan: &Plan, sent: Vec<Sent>, links: HardLinks) -> Result<u64, Stop> {
+    /// Puts the manifest, which makes the commit. `since` and `begun`: when it was ready, and when the upload began.
+    async fn publish(
+        &mut self,
+        remote: &Remote,
+        plan: Plan,
+        sent: Vec<Sent>,
+        (since, begun): (Duration, Duration),
+    ) -> Result<Outcome, Stop> {
         let stamp = self.stamp(remote)?;
-        let faults = self.config.faults.clone();
         let cannot = |why: String| Stop::Failed(format!("cannot commit the checkpoint: {why}"));
-        let manifest = self.manifest(plan, &stamp, &sent);
-        let text = manifest.bytes().map_err(cannot)?;
+        let text = self.manifest(&plan, &stamp, &sent).bytes().map_err(cannot)?;
         let name = CommitName::of(stamp, plan.step, &text);
-        self.sender.naming = Some(LastCommit::of(&name, plan.step));
         // A manifest that a restore would refuse is not committed.
         let manifest = Manifest::read(&name, &text).map_err(cannot)?;
-        faults.point(8);
-        if remote.store.create(&name.key(), text).await? == Created::Taken {
-            self.sender.naming = None;
-            return Err(Stop::Failed(format!("{} of another process is in the store already", name.key())));
+        let unconfirmed = Arc::new(Unconfirmed { name, manifest, text, plan, sent, since, begun });
+        self.sender.unconfirmed = Some(Arc::clone(&unconfirmed));
+        self.config.faults.point(8);
+        let done = self.put_manifest(remote, &unconfirmed).await?;
+        let key = unconfirmed.name.key();
+        done.ok_or_else(|| Stop::Failed(format!("{key} of another process is in the store already")))
+    }
+
+    /// Completes a commit whose manifest may be in the store, so that it does not appear twice.
+    async fn complete_earlier(&mut self, remote: &Remote) -> Result<Option<Outcome>, Stop> {
+        let Some(unconfirmed) = self.sender.unconfirmed.clone() else { return Ok(None) };
+        remote.fence(self.last.as_ref().map(|last| &last.stamp), &self.sender.uncommitted).await?;
+        match verify(&remote.store, unconfirmed.manifest.regular()).await {
+            Ok(()) => self.put_manifest(remote, &unconfirmed).await,
+            Err(Stop::Lost(_)) => {
+                self.sender.unconfirmed = None;
+                Ok(None)
+            }
+            Err(stop) => Err(stop),
         }
-        faults.point(9);
-        remote.confirm_manifest(&name).await?;
-        if let Some(by) = remote.find_newer_run(&name, &manifest).await {
-            self.take_down(remote, &name, &manifest).await?;
+    }
+
+    /// `None`: another process's object has this key.
+    async fn put_manifest(&mut self, remote: &Remote, unconfirmed: &Unconfirmed) -> Result<Option<Outcome>, Stop> {
+        if remote.store.create(&unconfirmed.name.key(), unconfirmed.text.clone()).await? == Created::Taken {
+            self.sender.unconfirmed = None;
+            return Ok(None);
+        }
+        self.config.faults.point(9);
+        remote.confirm_manifest(&unconfirmed.name, &unconfirmed.text).await?;
+        self.conclude(remote, unconfirmed).await.map(Some)
+    }
+
+    /// Makes a commit that the store holds the last one, or deletes it if its shared files may be lost.
+    async fn conclude(&mut self, remote: &Remote, unconfirmed: &Unconfirmed) -> Result<Outcome, Stop> {
+        let Unconfirmed { name, manifest, plan, sent, since, begun, .. } = unconfirmed;
+        if let Some(by) = remote.find_newer_run(name, manifest).await {
+            self.take_down(remote, name, manifest).await?;
             return Err(Stop::Fenced(by));
         }
         let is_foreign =
             |item: &&Item| stamp_of_data(&item.key).is_some_and(|stamp| stamp.attempt != name.stamp.attempt);
         // An earlier run may have deleted shared files until it found this claim.
         if let Err(stop) = verify(&remote.store, manifest.regular().filter(is_foreign)).await {
-            self.take_down(remote, &name, &manifest).await?;
-            self.sender.naming = None;
+            self.take_down(remote, name, manifest).await?;
             return Err(stop);
         }
-        let within = self.links_place();
-        if let Err(error) = self.in_dir(move |dir| links.remove(&dir, &within)).await {
-            self.note(format!("cannot remove {HARD_LINKS}: {error}"));
-        }
-        self.sender.known = Known::new(sent);
-        Ok(manifest.total_bytes)
+        self.sender.known = Known::new(sent.clone());
+        self.last = Some(LastCommit::of(name, plan.step));
+        self.history.known.push(name.stamp.clone());
+        self.watcher.committed(plan);
+        self.retiring.is_due = true;
+        self.waits(None);
+        self.write_record().await;
+        // Last, so that a commit that was cut off above is concluded again.
+        self.sender.unconfirmed = None;
+        Ok(Outcome::Committed {
+            step: plan.step,
+            unit: plan.resume.unit.clone().unwrap_or_else(|| WHOLE.to_owned()),
+            bytes: manifest.total_bytes,
+            seconds: self.clock.now().saturating_sub(*begun).as_secs_f64(),
+            lag: self.clock.now().saturating_sub(*since).as_secs_f64(),
+            is_progress: plan.is_new_content,
+        })
     }
 
-    async fn take_down(&self, remote: &Remote, name: &CommitName, manifest: &Manifest) -> Result<(), Stop> {
+    async fn take_down(&mut self, remote: &Remote, name: &CommitName, manifest: &Manifest) -> Result<(), Stop> {
         let kept: Vec<&str> = shared(name, manifest).collect();
         let keys = data_of(name, Some(manifest), |key| kept.contains(&key));
+        self.sender.unconfirmed = None;
         Ok(self.retiring.delete(&remote.store, name, keys).await?)
     }
 
@@ -313,7 +378,7 @@ impl Mirror {
             // No manifest names these keys. A prune finds what is left.
             let _ = delete_all(&remote.store, &self.sender.uncommitted.take(), || {}).await;
         }
-        self.sender.naming.is_some()
+        self.sender.unconfirmed.is_some()
     }
 
     /// Records new content that is not in the store: its step, and since when. `None`: there is none.

@@ -79,7 +79,7 @@ pub(crate) async fn claim(store: &Store) -> Result<Claim, StoreError> {
     let saw_commits = !commits.is_empty();
     // Claims may have been deleted; a number that was used may never be used again.
     before.extend(commits.into_iter().map(|name| name.stamp.attempt));
-    let honest = first == Created::Own && store.create_or_exists(&probe, nonce().into_bytes()).await?;
+    let honest = first == Created::Own && store.create(&probe, nonce().into_bytes()).await? == Created::Taken;
     let body = body();
     // A probe that cannot be deleted is no error.
     let (attempt, _) = join(claim_from(store, plan::next_number(&before), honest, &body), store.delete(&probe)).await;

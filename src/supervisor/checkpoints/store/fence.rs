@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::time::Duration;
 
-use crate::edge::store::Trouble;
-use crate::rules::store::manifest::{LIMIT, Manifest};
+use crate::edge::store::{StoreError, Trouble};
+use crate::rules::store::manifest::Manifest;
 use crate::rules::store::names::{Attempt, CommitName, Stamp, stamp_of_data};
 use crate::rules::store::plan::ClaimState;
 use crate::supervisor::checkpoints::failure::Stop;
@@ -55,28 +55,35 @@ impl Remote {
         // A store that checks for the key and writes it in two steps lets two runs claim one number; the later write stays. A
         // run that has committed has passed this check.
         let has_committed = known.is_some_and(|stamp| stamp.attempt == claim.attempt);
-        if has_committed || self.store.get(&claim.attempt.key(), LIMIT).await? == claim.body {
+        if has_committed {
             return Ok(());
+        }
+        match self.store.holds(&claim.attempt.key(), &claim.body).await? {
+            Some(true) => return Ok(()),
+            Some(false) => {}
+            None => return Err(Stop::Failed(self.unclaimed())),
         }
         // The other run's objects have the same keys.
         sent.take();
         Err(Stop::Fenced(claim.attempt.clone()))
     }
 
-    /// Fails if the store acknowledged the manifest and does not have it. A store that does not answer is trusted.
-    pub(crate) async fn confirm_manifest(&self, name: &CommitName) -> Result<(), Stop> {
+    /// Fails if the store acknowledged the manifest and does not have it. A store that does not answer is trusted, and so is a
+    /// listing that shows the manifest.
+    pub(crate) async fn confirm_manifest(&self, name: &CommitName, text: &[u8]) -> Result<(), Stop> {
         let key = name.key();
-        let is_it = match tokio::time::timeout(SOON, self.store.get(&key, LIMIT + 1)).await {
-            Err(_) => true,
-            Ok(Ok(text)) => CommitName::of(name.stamp.clone(), Some(name.step), &text) == *name,
-            Ok(Err(error)) => error.trouble != Trouble::Absent,
+        let asked = async {
+            Ok(match self.store.holds(&key, text).await? {
+                None => commits(&self.store).await?.contains(name),
+                Some(is_it) => is_it,
+            })
         };
-        if is_it {
-            return Ok(());
+        match tokio::time::timeout(SOON, asked).await {
+            Ok(Ok::<bool, StoreError>(false)) => Err(Stop::Lost(format!(
+                "the store said that it took {key} and does not hold it; earlier commits remain; see that this is the store and nothing between, then start again"
+            ))),
+            _ => Ok(()),
         }
-        Err(Stop::Lost(format!(
-            "the store said that it took {key} and does not hold it; earlier commits remain; see that this is the store and nothing between, then start again"
-        )))
     }
 
     /// The newer run that has committed, if this commit shares files with an older one: that run may have decided to delete

@@ -41,6 +41,8 @@ pub enum Fault {
     Afterwards(&'static str),
     /// Closes the connection without performing the request.
     Close,
+    /// Performs the request, and closes the connection without an answer.
+    Lose,
     /// Closes the connection after the headers, while the body is sent.
     Cut,
     /// Never answers.

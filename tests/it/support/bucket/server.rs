@@ -38,6 +38,10 @@ pub(super) fn serve(stream: &TcpStream, shared: &Shared) {
                 error(status, "InternalError")
             }
             Some(Fault::Close | Fault::Cut) => return,
+            Some(Fault::Lose) => {
+                respond(request, shared);
+                return;
+            }
             Some(fault @ (Fault::Hang | Fault::Mute)) => {
                 if matches!(fault, Fault::Mute) {
                     respond(request, shared);
