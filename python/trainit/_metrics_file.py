@@ -1,8 +1,8 @@
 """The metrics file: appends whole lines under a lock, on the same inode, as `trainit report-metric` does.
 
-The protocol is that of the executable (`src/edge/fs/metrics_file.rs`, `src/rules/metric/plan.rs`), so both may write at once:
+The protocol is that of the executable (`src/edge/fs/metrics_file.rs`, `src/rules/metric/report/plan.rs`), so both may write at once:
 open for appending, flock(2) the file itself, truncate or complete an unfinished last line, append in one write, and trim in
-place. Deliberately absent: a temporary file with a rename (a reader that follows the file would stay on the old inode, and a
+place, or finish the trim of a process that was killed. Deliberately absent: a temporary file with a rename (a reader that follows the file would stay on the old inode, and a
 bind mount refuses it), truncation before writing, and any flush to the device.
 """
 import errno
@@ -11,6 +11,7 @@ import json
 import os
 import stat
 import time
+import zlib
 from typing import Any, List, NamedTuple, NoReturn, Optional, Tuple
 
 DEFAULT_FILE = "/tmp/hypertune/output.metrics"
@@ -27,15 +28,26 @@ LONGEST_LINE = 1 << 20
 LARGEST_TRIM = 256 << 20
 # White space around a line: ASCII without the vertical tab.
 BLANKS = b" \t\n\x0c\r"
+# Bytes of a mark: one for each bit of the two numbers, and a newline.
+MARK = 65
+# The limit for places that are tried as the end of a killed write.
+MOST_PLACES = 64
+
+
+class Trim(NamedTuple):
+    """Moves the last lines of a file to its front."""
+
+    at: int  # write here
+    content: bytes  # this, up to the end of the mark
+    length: int  # then shorten the file to this, unless lines were appended meanwhile
 
 
 class Plan(NamedTuple):
-    """What one write does to the file. Without `content` the new lines are appended."""
+    """What one write does to the file."""
 
     cut_to: Optional[int]  # shorten the file to this first
-    newline_first: bool  # the last line lacks only its newline
-    content: Optional[bytes]  # write this over the file from its start
-    length: int  # then shorten the file to this
+    append: bytes  # in one write
+    trim: Optional[Trim]
 
 
 def line(tag: str, value: str, step: str, checkpoint_path: Any, trial: str) -> bytes:
@@ -51,13 +63,85 @@ def plan(tail: bytes, start: int, new: bytes, keep: int) -> Plan:
     end_of_lines = tail.rfind(b"\n") + 1
     rest = tail[end_of_lines:]
     lacks_newline = bool(rest) and _is_object(rest)
-    is_torn = bool(rest) and not lacks_newline
-    kept = _lines(tail if lacks_newline else tail[:end_of_lines]) + _lines(new)
-    if keep == 0 or len(kept) <= keep:
-        return Plan(start + end_of_lines if is_torn else None, lacks_newline, None, 0)
-    content = b"".join(one + b"\n" for one in kept[-keep:])
-    # Padded with newlines to the old size: a kill before the truncation leaves blank lines, which readers skip.
-    return Plan(None, False, content.ljust(start + len(tail), b"\n"), len(content))
+    cut_to = start + end_of_lines if rest and not lacks_newline else None
+    newline = b"\n" if lacks_newline else b""
+    old = tail if lacks_newline else tail[:end_of_lines]
+    if keep == 0 or len(_lines(old)) + len(_lines(new)) <= keep:
+        return Plan(cut_to, newline + new, None)
+    append = newline + new[_start_of_last(new, keep):]
+    file = old + append
+    dropped = _start_of_last(file, keep)
+    kept = file[dropped:]
+    return Plan(cut_to, append + _mark(dropped, kept), _trim(0, kept, len(kept), dropped))
+
+
+def unfinished(file: bytes) -> Optional[Trim]:
+    """The rest of a trim that was killed, in the whole file. Blank lines at the end are dropped, too."""
+    trim, length = _marked(file), _start_of_blank_end(file)
+    if trim is None and length < len(file):
+        return Trim(length, b"\n" * (len(file) - length), length)
+    return trim
+
+
+def _start_of_blank_end(file: bytes) -> int:
+    lines = len(file.rstrip(BLANKS))
+    # The newline of the last line.
+    return lines + (1 if lines and file[lines:lines + 1] == b"\n" else 0)
+
+
+def _marked(file: bytes) -> Optional[Trim]:
+    """`src/rules/metric/report/plan.rs` has the reasons."""
+    end, found = len(file), None
+    while found is None:
+        end = file.rfind(b"\n", 0, end)
+        if end + 1 < MARK:
+            return None
+        found = _read_mark(file[end + 1 - MARK:end + 1])
+    (dropped, total), file = found, file[:end + 1 - MARK]
+    length = len(file) - dropped
+    if dropped == 0 or length < 0:
+        return None
+    run, places = 0, [0, length]
+    for at in range(length):
+        run = run + 1 if file[at] == file[at + dropped] else 0
+        place = at + 1
+        ends = place < length and file[place] != file[place + dropped]
+        if run >= min(place, dropped) and ends and len(places) < MOST_PLACES:
+            places.append(place)
+    for place in places:
+        if zlib.adler32(file[:place] + file[place + dropped:]) == total:
+            return _trim(place, file[place + dropped:], length, dropped)
+    return None
+
+
+def _trim(at: int, rest: bytes, length: int, dropped: int) -> Trim:
+    return Trim(at, rest + b"\n" * (dropped + MARK), length)
+
+
+def _mark(dropped: int, kept: bytes) -> bytes:
+    """A line of spaces (0) and tabs (1): how many bytes a trim drops, and the sum of those that stay."""
+    digits = format(dropped << 32 | zlib.adler32(kept), "064b")
+    return digits.replace("0", " ").replace("1", "\t").encode("ascii") + b"\n"
+
+
+def _read_mark(line: bytes) -> Optional[Tuple[int, int]]:
+    if line[:-1].strip(b" \t") or line[-1:] != b"\n":
+        return None
+    bits = int(line[:-1].replace(b" ", b"0").replace(b"\t", b"1"), 2)
+    return bits >> 32, bits & 0xFFFFFFFF
+
+
+def _start_of_last(data: bytes, count: int) -> int:
+    """Where the last `count` lines start that are not blank."""
+    start = at = len(data)
+    for one in reversed(data.split(b"\n")):
+        at -= len(one)
+        if one.strip(BLANKS):
+            if count == 0:
+                break
+            start, count = at, count - 1
+        at -= 1
+    return start
 
 
 def _lines(data: bytes) -> List[bytes]:
@@ -139,24 +223,40 @@ class MetricsFile:
     def _write_locked(self, fd: int, lines: bytes) -> None:
         size = os.fstat(fd).st_size
         start, old = self._read_end(fd, size)
-        cut_to, newline_first, content, length = plan(old, start, lines, self.keep)
-        if content is None:
-            if cut_to is not None:
-                os.ftruncate(fd, cut_to)
-            self._append_whole(fd, newline_first, lines)
-            return
-        # Writers without the lock append; their lines must not be overwritten.
-        if os.fstat(fd).st_size != len(old):
-            self._append_whole(fd, False, lines)
-            return
+        if _start_of_blank_end(old) < len(old) if self.keep == 0 else unfinished(old):
+            self._finish_trim(fd)
+            size = os.fstat(fd).st_size
+            start, old = self._read_end(fd, size)
+        cut_to, append, trim = plan(old, start, lines, self.keep)
+        if cut_to is not None:
+            os.ftruncate(fd, cut_to)
+            size = cut_to
+        self._append_whole(fd, append)
+        # Writers without the lock append; if lines of theirs came before the mark, the plan is not of this file.
+        if trim is not None and os.fstat(fd).st_size == size + len(append):
+            self._move_lines(fd, trim)
+
+    def _finish_trim(self, fd: int) -> None:
+        size = os.fstat(fd).st_size
+        trim = unfinished(_read(fd, 0, size)) if size <= LARGEST_TRIM else None
+        if trim is not None:
+            self._move_lines(fd, trim)
+
+    @staticmethod
+    def _move_lines(fd: int, trim: Trim) -> None:
+        """The mark at the end is overwritten last, so a killed or failed write can be continued by the next report."""
         # With O_APPEND, pwrite(2) ignores its offset.
-        fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) & ~os.O_APPEND)
-        if os.pwrite(fd, content, 0) < len(content):
-            os.pwrite(fd, old, 0)
-            os.ftruncate(fd, size)
-            raise self._no_room()
-        if os.fstat(fd).st_size == len(content):
-            os.ftruncate(fd, length)
+        flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags & ~os.O_APPEND)
+        try:
+            if os.pwrite(fd, trim.content, trim.at) == len(trim.content):
+                if os.fstat(fd).st_size == trim.at + len(trim.content):
+                    os.ftruncate(fd, trim.length)
+        except OSError:
+            # The lines are in the file.
+            pass
+        finally:
+            fcntl.fcntl(fd, fcntl.F_SETFL, flags)
 
     def _read_end(self, fd: int, size: int) -> Tuple[int, bytes]:
         """Returns an offset and the data from there: the whole file if it may be trimmed, else from its last newline."""
@@ -177,10 +277,9 @@ class MetricsFile:
         """Only appends; a torn line of another writer stays, on a line of its own."""
         size = os.fstat(fd).st_size
         last = _read(fd, max(0, size - 1), 1)
-        self._append_whole(fd, bool(last) and last != b"\n", lines)
+        self._append_whole(fd, b"\n" + lines if last not in (b"", b"\n") else lines)
 
-    def _append_whole(self, fd: int, newline_first: bool, lines: bytes) -> None:
-        data = b"\n" + lines if newline_first else lines
+    def _append_whole(self, fd: int, data: bytes) -> None:
         written = os.write(fd, data)
         if written < len(data):
             end = os.lseek(fd, 0, os.SEEK_CUR)

@@ -124,12 +124,22 @@ class File(Case):
         for keep in (0, 5):
             self.assertEqual(self.carry_out(b'{}\n{"a": 1}', b"{}\n", keep), b'{}\n{"a": 1}\n{}\n')
 
-    def test_the_oldest_lines_are_dropped_and_newlines_fill_the_file_until_it_is_shortened(self):
-        plan = _metrics_file.plan(b"aaa\nc\n", 0, b"d\n", 2)
-        self.assertEqual((plan.content, plan.length), (b"c\nd\n\n\n", 4))
-        self.assertEqual(self.carry_out(b"a\nb\n\n\n", b"c\n", 3), b"a\nb\n\n\nc\n")
+    def test_the_oldest_lines_are_dropped(self):
+        self.assertEqual(self.carry_out(b"aaa\nc\n", b"d\n", 2), b"c\nd\n")
+        self.assertEqual(self.carry_out(b"a\nb\n\n\n", b"c\n", 3), b"a\nb\nc\n")
         self.assertEqual(self.carry_out(b"a\nb\n\n\n", b"c\n", 2), b"b\nc\n")
         self.assertEqual(self.carry_out(b"", b"1\n2\n3\n", 2), b"2\n3\n")
+
+    def test_a_trim_that_was_killed_at_any_byte_is_finished(self):
+        def lines(count, padding):
+            return b"".join(b'{"%d": "%s"}\n' % (n % 3, b"x" * (n * padding % 5)) for n in range(count))
+
+        for old, new, keep in ((lines(9, 2), lines(1, 0), 9), (lines(9, 0), lines(4, 0), 7), (lines(3, 1), lines(9, 3), 5)):
+            cut_to, append, trim = _metrics_file.plan(old, 0, new, keep)
+            file, expected = old + append, b"".join(line + b"\n" for line in (old + new).splitlines()[-keep:])
+            for killed_at in range(len(file)):
+                killed = trim.content[:killed_at] + file[killed_at:]
+                self.assertEqual(self.carry_out(killed, b'{"b": 1}\n', 0), expected + b'{"b": 1}\n', killed_at)
 
     def test_a_file_that_is_not_a_metrics_file_is_not_changed(self):
         data = b"x" * (_metrics_file.LONGEST_LINE + 1)

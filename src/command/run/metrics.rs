@@ -19,6 +19,9 @@ use crate::supervisor::output::LOCK_TIMEOUT;
 /// The limit for reading the metrics file after a trial, because a file system may hang.
 const TRIAL_LIMIT: Duration = Duration::from_secs(2);
 
+/// The same for a run without a trial.
+const REPAIR_LIMIT: Duration = Duration::from_millis(500);
+
 /// The size of the end of the metrics file that is checked after a trial.
 const TRIAL_BYTES: u64 = 1 << 20;
 
@@ -79,12 +82,23 @@ fn metrics(collected: Collected) -> Metrics {
     }
 }
 
-/// Warns about metrics that a tuner will miss. A run that was stopped may continue elsewhere, so nothing is missing
-/// yet.
-pub(super) fn check_trial(tuner: &Tuner, sources: Option<&Sources>) {
-    let Some(trial) = &tuner.trial else { return };
+/// Finishes the work of a killed writer of the metrics file, and warns about metrics that a tuner will miss. A run that was
+/// stopped may continue elsewhere, so nothing is missing yet.
+pub(super) fn check_metrics_file(tuner: &Tuner, sources: Option<&Sources>, is_stopped: bool) {
     let (path, file) = (tuner.path.to_string_lossy(), tuner.path.clone());
-    let file = match signals::in_time("trial", TRIAL_LIMIT, move || metrics_file::end_of(&file, TRIAL_BYTES)) {
+    let trial = tuner.trial.as_ref().filter(|_| !is_stopped);
+    let limit = if trial.is_some() { TRIAL_LIMIT } else { REPAIR_LIMIT };
+    let read = signals::in_time("trial", limit, move || {
+        let repaired = MetricsFile::new(file.clone(), 0, false, LOCK_TIMEOUT).repair();
+        if let Err(error) = repaired {
+            tracing::warn!(
+                "{error}; a report was killed while it trimmed the file, and one line may be two halves; the next report tries again"
+            );
+        }
+        metrics_file::end_of(&file, TRIAL_BYTES)
+    });
+    let Some(trial) = trial else { return };
+    let file = match read {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::TimedOut => {
             tracing::warn!(

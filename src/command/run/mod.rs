@@ -37,7 +37,7 @@ use crate::supervisor::{self, Fetch, Job, Keep, Page, Peers, PreemptionWatch, Wo
 use crate::telemetry::log::{self, Format};
 use crate::telemetry::verdict::{self, Facts};
 use gpus::{Unmet, gpu_count, watched};
-use metrics::{check_trial, collected_metrics, warn_of_missing};
+use metrics::{check_metrics_file, collected_metrics, warn_of_missing};
 
 /// The code of an unmet demand on the GPUs.
 const DEMAND: &str = "gpu_demand";
@@ -222,9 +222,8 @@ fn supervise(job: Job, work: Work, clock: Clock, settings: &RunSettings, tuner: 
         xids: ended.xids,
         gang: ended.gang,
     };
-    if !matches!(ended.outcome.reason, Reason::NotStarted | Reason::Stopped | Reason::Preempted) {
-        check_trial(tuner, looked_for.as_ref().map(|_| &ended.metrics.sources));
-    }
+    let is_stopped = matches!(ended.outcome.reason, Reason::NotStarted | Reason::Stopped | Reason::Preempted);
+    check_metrics_file(tuner, looked_for.as_ref().map(|_| &ended.metrics.sources), is_stopped);
     if ended.outcome.reason == Reason::Finished
         && let Some(looked_for) = looked_for
     {

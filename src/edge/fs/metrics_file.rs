@@ -18,7 +18,7 @@ use thiserror::Error;
 
 use crate::edge::clock::Clock;
 use crate::edge::fs::trusted_open;
-use crate::rules::metric::report::plan::{Plan, Tail, plan};
+use crate::rules::metric::report::plan::{Tail, Trim, ends_blank, plan, unfinished};
 
 /// Pause between two tries to get a lock, or room in a FIFO: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
@@ -58,6 +58,8 @@ pub enum Note {
     Unlocked(String),
     /// The last line was torn, by a crash or a full disk: cut off.
     Torn,
+    /// The lines were appended, and older ones could not be dropped, for this reason.
+    Untrimmed(String),
 }
 
 impl fmt::Display for Note {
@@ -68,6 +70,9 @@ impl fmt::Display for Note {
                     f,
                     "written without a lock ({why}): the file was not trimmed, and a writer that has it may undo this"
                 )
+            }
+            Note::Untrimmed(why) => {
+                write!(f, "written, but the file cannot be trimmed ({why}); the next report tries again")
             }
             Note::Torn => f.write_str("the last line was torn, by a crash or a full disk: it was cut off"),
         }
@@ -116,11 +121,7 @@ impl MetricsFile {
         let file = self.open()?;
         let mut notes = Vec::new();
         match self.lock(&file) {
-            None => match self.write_locked(&file, lines) {
-                Ok(true) => notes.push(Note::Torn),
-                Ok(false) => {}
-                Err(error) => return Err(self.error("write")(error)),
-            },
+            None => notes = self.write_locked(&file, lines).map_err(self.error("write"))?,
             Some(why) => {
                 self.write_unlocked(&file, lines).map_err(self.error("write"))?;
                 notes.push(Note::Unlocked(why));
@@ -182,38 +183,43 @@ impl MetricsFile {
         }
     }
 
-    /// Returns whether a torn line was cut off.
-    fn write_locked(&self, file: &File, lines: &[u8]) -> io::Result<bool> {
-        let size = file.metadata()?.len();
-        let (start, old) = self.read_end(file, size)?;
-        match plan(Tail { bytes: &old, start }, lines, self.keep) {
-            Plan::Append { cut_to, newline_first } => {
-                if let Some(cut_to) = cut_to {
-                    file.set_len(cut_to)?;
-                }
-                append_whole(file, newline_first, lines)?;
-                Ok(cut_to.is_some())
-            }
-            Plan::Replace { content, len, torn } => {
-                // Writers without the lock append; lines that they added in the meantime must not be overwritten.
-                if file.metadata()?.len() != old.len() as u64 {
-                    append_whole(file, false, lines)?;
-                    return Ok(false);
-                }
-                // With O_APPEND, pwrite(2) ignores its offset.
-                fcntl(file, FcntlArg::F_SETFL(OFlag::empty()))?;
-                let written = file.write_at(&content, 0)?;
-                if written < content.len() {
-                    file.write_at(&old, 0)?;
-                    file.set_len(size)?;
-                    return Err(no_room(written, content.len()));
-                }
-                if file.metadata()?.len() == content.len() as u64 {
-                    file.set_len(len)?;
-                }
-                Ok(torn)
-            }
+    /// Ends the trim of a process that was killed in the middle of one. Errors: as open(2), read(2), write(2).
+    pub fn repair(&self) -> Result<(), Error> {
+        if !trusted_open::metadata(&self.path).is_ok_and(|found| found.is_file()) {
+            return Ok(());
         }
+        let file = trusted_open::open(&self.path, OFlag::O_RDWR | OFlag::O_NONBLOCK).map_err(self.error("open"))?;
+        match self.lock(&file) {
+            None => finish_trim(&file).map_err(self.error("repair")),
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn write_locked(&self, file: &File, lines: &[u8]) -> io::Result<Vec<Note>> {
+        let (mut notes, mut size) = (Vec::new(), file.metadata()?.len());
+        let (mut start, mut old) = self.read_end(file, size)?;
+        if if self.keep == 0 { ends_blank(&old) } else { unfinished(&old).is_some() } {
+            if let Err(error) = finish_trim(file) {
+                notes.push(Note::Untrimmed(error.to_string()));
+            }
+            size = file.metadata()?.len();
+            (start, old) = self.read_end(file, size)?;
+        }
+        let plan = plan(Tail { bytes: &old, start }, lines, self.keep);
+        if let Some(cut_to) = plan.cut_to {
+            file.set_len(cut_to)?;
+            notes.push(Note::Torn);
+        }
+        append_whole(file, &plan.append)?;
+        // Writers without the lock append; if lines of theirs came before the mark, the plan is not of this file.
+        let size = plan.cut_to.unwrap_or(size) + plan.append.len() as u64;
+        if let Some(trim) = plan.trim
+            && file.metadata()?.len() == size
+            && let Err(error) = move_lines(file, &trim)
+        {
+            notes.push(Note::Untrimmed(error.to_string()));
+        }
+        Ok(notes)
     }
 
     /// The offset and the bytes of the file's end: the whole file if it may be trimmed, or else from its last newline
@@ -243,7 +249,8 @@ impl MetricsFile {
     fn write_unlocked(&self, file: &File, lines: &[u8]) -> io::Result<()> {
         let size = file.metadata()?.len();
         let last = read_from(file, size.saturating_sub(1), 1)?;
-        append_whole(file, last.last().is_some_and(|b| *b != b'\n'), lines)
+        let newline: &[u8] = if last.last().is_some_and(|b| *b != b'\n') { b"\n" } else { b"" };
+        append_whole(file, &[newline, lines].concat())
     }
 
     /// To a FIFO or a device: no lock, no trim, and no wait for a missing reader.
@@ -303,14 +310,7 @@ fn read_from(file: &File, mut at: u64, wanted: u64) -> io::Result<Vec<u8>> {
 }
 
 /// One write(2); a partial write to a full disk is undone.
-fn append_whole(mut file: &File, newline_first: bool, lines: &[u8]) -> io::Result<()> {
-    let joined;
-    let bytes = if newline_first {
-        joined = [b"\n", lines].concat();
-        &joined
-    } else {
-        lines
-    };
+fn append_whole(mut file: &File, bytes: &[u8]) -> io::Result<()> {
     let written = file.write(bytes)?;
     if written < bytes.len() {
         let end = file.stream_position()?;
@@ -318,6 +318,27 @@ fn append_whole(mut file: &File, newline_first: bool, lines: &[u8]) -> io::Resul
             file.set_len(end - written as u64)?;
         }
         return Err(no_room(written, bytes.len()));
+    }
+    Ok(())
+}
+
+fn finish_trim(file: &File) -> io::Result<()> {
+    let size = file.metadata()?.len();
+    if size > LARGEST_TRIM_BYTES {
+        return Ok(());
+    }
+    unfinished(&read_from(file, 0, size)?).map_or(Ok(()), |trim| move_lines(file, &trim))
+}
+
+/// The mark at the file's end is overwritten last, so a killed or failed write can be continued.
+fn move_lines(file: &File, trim: &Trim) -> io::Result<()> {
+    // With O_APPEND, pwrite(2) ignores its offset.
+    fcntl(file, FcntlArg::F_SETFL(OFlag::empty()))?;
+    let written = file.write_all_at(&trim.content, trim.at);
+    fcntl(file, FcntlArg::F_SETFL(OFlag::O_APPEND))?;
+    written?;
+    if file.metadata()?.len() == trim.at + trim.content.len() as u64 {
+        file.set_len(trim.len)?;
     }
     Ok(())
 }
