@@ -135,7 +135,7 @@ fn launch_object(launch: &Launch, all: &[Launch]) -> Value {
         .map(|(name, value)| (name.clone(), Value::from(value.as_str())))
         .collect();
     json!({
-        "local_rank": launch.process.as_ref().map(|p| p.local_rank),
+        "local_rank": launch.process.as_ref().and_then(|p| p.local_rank),
         "rank": launch.process.as_ref().map(|p| p.rank),
         "is_chief": launch.is_chief,
         "child_env": own,

@@ -13,7 +13,7 @@ pub mod status;
 mod texts;
 
 use std::ffi::{CStr, OsString};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -35,6 +35,8 @@ use crate::supervisor::simulate::keeper;
 
 /// The limit for reading the configuration file.
 const CONFIG_LIMIT: Duration = Duration::from_secs(5);
+/// The limit for the size of the configuration file.
+const CONFIG_BYTES: u64 = 1 << 20;
 
 const DEFAULT_CONFIG: &str = "/etc/trainit/config.toml";
 
@@ -104,7 +106,7 @@ fn config_file(parsed: &Parsed, env: &Env) -> Result<Option<ConfigFile>, Complai
         return Err(Complaint { place: place.to_owned(), message });
     }
     let read = match (parsed.command, &named) {
-        // `run` blocks signals here, so it must not wait for a hanging file system or an empty FIFO.
+        // `run` blocks signals here, so it must not wait for a hanging file system.
         ("run", Some(_)) => {
             let path = path.to_owned();
             signals::in_time("config", CONFIG_LIMIT, move || read_text(&path))
@@ -127,6 +129,7 @@ fn config_file(parsed: &Parsed, env: &Env) -> Result<Option<ConfigFile>, Complai
                     ErrorKind::IsADirectory => "name a file in it",
                     ErrorKind::PermissionDenied => "make it readable for this user",
                     ErrorKind::InvalidData => "it must be TOML, in UTF-8",
+                    ErrorKind::InvalidInput => "name a regular file of at most 1 MiB",
                     _ => limits::way_out(&error, "check its file system, or name another file"),
                 };
                 Err(Complaint { place, message: format!("cannot read {}: {error}; {way_out}", path.display()) })
@@ -135,8 +138,18 @@ fn config_file(parsed: &Parsed, env: &Env) -> Result<Option<ConfigFile>, Complai
     }
 }
 
+/// Reads a regular file of limited size. Errors: also `InvalidInput` for any other file.
 fn read_text(path: &Path) -> io::Result<String> {
-    io::read_to_string(trusted_open::open(path, OFlag::O_RDONLY)?)
+    let file = trusted_open::open(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK)?;
+    let kind = file.metadata()?.file_type();
+    if !kind.is_file() && !kind.is_dir() {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "it is a pipe, a socket or a device"));
+    }
+    let mut text = String::new();
+    if file.take(CONFIG_BYTES + 1).read_to_string(&mut text)? as u64 > CONFIG_BYTES {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "it is too large"));
+    }
+    Ok(text)
 }
 
 /// Like [`refuse`], with codes; and with the warnings of a start, which may explain the mistakes.

@@ -35,7 +35,7 @@ pub(super) fn collected_metrics(
 ) -> (Option<Metrics>, Tuner) {
     let mut tuner = settings::metrics::tuner(env);
     if let (Some(all), Some(process)) = (&mut collected, process) {
-        let (local_rank, count) = (process.local_rank, process.local_size.unwrap_or(1));
+        let (local_rank, count) = (process.local_rank.unwrap_or(0), process.local_size.unwrap_or(1));
         if local_rank > 0 {
             (all.events, all.records) = (None, None);
         }

@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use super::gang::{LINGER, NoLink, session};
-use super::tcp_connect::addresses;
+use super::names::addresses;
 use crate::rules::gang::handshake::GangKey;
 use crate::rules::gang::wire::{Channel, Direction};
 

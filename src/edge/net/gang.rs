@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use super::borrowed_port::receives_banner;
-use super::tcp_connect::addresses;
+use super::names::addresses;
 use crate::rules::gang::handshake::{Challenge, GangKey, Open, Proof, VERSION};
 use crate::rules::gang::wire::{Channel, Direction};
 
@@ -102,10 +102,9 @@ pub fn random<const N: usize>() -> io::Result<[u8; N]> {
 /// port, nothing is sent before the leader's banner is received, because a trainer may have the port.
 pub async fn dial(host: &str, port: u16, is_borrowed: bool, key: &GangKey, silence: Duration) -> Result<Link, NoLink> {
     let unreachable = NoLink::Unreachable;
-    let addresses = match timeout(CONNECT_TIMEOUT, addresses(host, port)).await {
-        Err(_) => return Err(unreachable("the name servers do not answer".to_owned())),
-        Ok(Err(error)) => return Err(unreachable(format!("the name does not resolve ({error})"))),
-        Ok(Ok(addresses)) => addresses,
+    let addresses = match addresses(host, port).await {
+        Err(error) => return Err(unreachable(format!("the name does not resolve ({error})"))),
+        Ok(addresses) => addresses,
     };
     let mut last = unreachable("the name has no address".to_owned());
     for address in addresses {

@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::edge::clock;
-use crate::edge::net::tcp_connect::addresses;
+use crate::edge::net::names::addresses;
 use crate::rules::preempt::{Answer, Method, Question};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);

@@ -6,5 +6,6 @@ pub mod gang;
 pub mod http;
 pub mod http_server;
 pub mod metadata_server;
+pub mod names;
 pub mod status_socket;
 pub mod tcp_connect;

@@ -66,8 +66,8 @@ impl Role {
 /// One of several processes on a node, with its place in the node and in the world.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// From 0 on each node.
-    pub local_rank: u32,
+    /// From 0 on each node, if known.
+    pub local_rank: Option<u32>,
     /// Processes on this node, if known.
     pub local_size: Option<u32>,
     /// From 0 over all nodes.
@@ -228,7 +228,7 @@ impl ClusterSpec {
     /// The local rank, if this is one of several trainits on a node and not the first. The first one does everything
     /// that happens once for each node: checkpoints, the model, reports.
     pub fn later_local_rank(&self) -> Option<u32> {
-        self.reading.process.as_ref().map(|process| process.local_rank).filter(|local_rank| *local_rank > 0)
+        self.reading.process.as_ref().and_then(|process| process.local_rank).filter(|local_rank| *local_rank > 0)
     }
 }
 

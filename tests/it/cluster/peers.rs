@@ -131,3 +131,60 @@ fn a_name_that_resolves_only_later_is_tried_again() {
     fs::write(&hosts, "127.0.0.1 localhost job-0.svc\n").unwrap();
     assert_eq!(running.finish().expect_code(0).out(), "started\n");
 }
+
+/// Two names with a dot, which glibc finds by its search list and as they are.
+const NAMES: &str = r#"
+import socket, struct, sys
+rcode, ready = int(sys.argv[1]), sys.argv[2]
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(("127.0.0.1", 53))
+listener = socket.create_server(("127.0.0.1", 29500))
+open(ready, "w").close()
+while True:
+    data, sender = s.recvfrom(2048)
+    at, labels = 12, []
+    while data[at]:
+        labels.append(data[at + 1:at + 1 + data[at]])
+        at += 1 + data[at]
+    name, kind = b".".join(labels).lower(), struct.unpack(">H", data[at + 1:at + 3])[0]
+    known = name in (b"train-0.train.ns.svc.cluster.local", b"other.test")
+    answer = b"\xc0\x0c" + struct.pack(">HHIH", 1, 1, 5, 4) + bytes([127, 0, 0, 1]) if known and kind == 1 else b""
+    code = 0 if known else rcode if name.endswith(b".corp.example") else 3
+    s.sendto(data[:2] + bytes([0x81, 0x80 | code]) + struct.pack(">HHHH", 1, bool(answer), 0, 0) + data[12:at + 5] + answer, sender)
+"#;
+
+#[test]
+fn a_name_that_glibc_finds_by_its_search_list_is_found() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let servers = folder.path().join("servers.py");
+    fs::write(&servers, NAMES).unwrap();
+    // A name with a dot under ndots:1; and a domain in the list that answers "no such name", "no data" or "server failure".
+    for (name, domains, ndots, rcode) in [
+        ("train-0.train", "ns.svc.cluster.local", "1", "3"),
+        ("train-0.train", "corp.example ns.svc.cluster.local", "5", "0"),
+        ("other.test", "corp.example", "5", "0"),
+        ("other.test", "corp.example", "5", "2"),
+    ] {
+        let at = folder.path().join(format!("{name}-{ndots}-{rcode}"));
+        fs::create_dir(&at).unwrap();
+        let conf = format!("nameserver 127.0.0.1\nsearch {domains}\noptions ndots:{ndots} timeout:1 attempts:2\n");
+        fs::write(at.join("resolv.conf"), conf).unwrap();
+        let script = r#"
+ip link set lo up && mount --bind "$2/resolv.conf" /etc/resolv.conf || exit 99
+python3 "$1" "$3" "$2/ready" & servers=$!
+until [ -e "$2/ready" ]; do kill -0 $servers || exit 99; sleep 0.05; done
+shift 3
+"$@"; code=$?
+kill $servers
+exit $code"#;
+        let (servers, at) = (servers.to_str().unwrap(), at.to_str().unwrap());
+        let prefix = ["unshare", "--net", "--mount", "sh", "-c", script, "sh", servers, at, rcode];
+        let run = ["run", "--nnodes", "2", "--node-rank", "1", "--leader", &format!("{name}:29500")];
+        let run = Trainit::through(&prefix, run).args(["--wait-for-peers", "30s", "--", "echo", "started"]);
+        let done = run.output().expect_code(0);
+        assert_eq!(done.out(), "started\n", "{name} {domains} {ndots} {rcode}: {}", done.err());
+    }
+}

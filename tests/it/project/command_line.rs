@@ -128,16 +128,24 @@ fn common_first_mistakes_are_one_line_with_advice() {
 }
 
 #[test]
-fn a_configuration_fifo_without_a_writer_does_not_block_a_run_for_long() {
+fn a_configuration_file_that_is_no_regular_file_or_too_large_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("config.toml");
-    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let done = Trainit::new(["run", "--config", path.to_str().unwrap(), "--", "true"]).output().expect_code(125);
-    assert!(done.err().contains("--config: cannot read") && done.err().contains("timed out"), "{}", done.err());
-    let (path, writes) = (path.clone(), path.clone());
-    let writer = std::thread::spawn(move || std::fs::write(writes, "stop-grace = \"3s\"\n"));
-    Trainit::new(["run", "--config", path.to_str().unwrap(), "--", "true"]).output().expect_code(0);
-    writer.join().unwrap().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    nix::unistd::mkfifo(path("fifo").as_str(), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    std::fs::File::create(path("huge")).unwrap().set_len(3 << 30).unwrap();
+    for file in [path("fifo"), path("huge"), "/dev/zero".to_owned(), "/dev/null".to_owned()] {
+        for sub in [&["run", "--config", &file, "--", "true"][..], &["inspect", "--config", &file]] {
+            let said = Trainit::new(sub).output().expect_code(125).err();
+            assert!(
+                said.contains("cannot read") && said.contains("a regular file of at most 1 MiB"),
+                "{sub:?}: {said}"
+            );
+        }
+    }
+    let linked = path("link");
+    std::fs::write(path("config.toml"), "stop-grace = \"3s\"\n").unwrap();
+    std::os::unix::fs::symlink(path("config.toml"), &linked).unwrap();
+    Trainit::new(["run", "--config", &linked, "--", "true"]).output().expect_code(0);
 }
 
 #[test]

@@ -22,6 +22,7 @@ use object_store::client::{
 };
 use object_store::{BackoffConfig, ClientConfigKey, ClientOptions, RetryConfig};
 
+use crate::edge::net::names::Resolver;
 use crate::edge::store::checksum::{self, GOOGLE_HASH};
 use crate::edge::store::clouds::access::Access;
 use crate::edge::store::clouds::values;
@@ -74,7 +75,7 @@ impl HttpConnector for Connector {
 struct Service {
     access: Access,
     connect: Duration,
-    client: OnceLock<Client<HttpsConnector<Tcp>, RequestBody>>,
+    client: OnceLock<Client<HttpsConnector<Tcp<Resolver>>, RequestBody>>,
 }
 
 #[async_trait]
@@ -172,12 +173,12 @@ impl Service {
         self.connect < CONNECT
     }
 
-    fn client(&self) -> Result<&Client<HttpsConnector<Tcp>, RequestBody>, HttpError> {
+    fn client(&self) -> Result<&Client<HttpsConnector<Tcp<Resolver>>, RequestBody>, HttpError> {
         if let Some(client) = self.client.get() {
             return Ok(client);
         }
         let tls = tls::config(&self.access).map_err(|why| error(HttpErrorKind::Unknown, why))?;
-        let mut tcp = Tcp::new();
+        let mut tcp = Tcp::new_with_resolver(Resolver);
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(self.connect));

@@ -16,19 +16,19 @@ const SLURM_STEP: &str = "SLURM_STEP_NODELIST";
 
 pub(super) const JAX: Framework = Framework::of("jax", &["JAX_LOCAL_DEVICE_IDS"], derive);
 
-/// The device of this process among the visible devices. `None` if fewer devices are visible than the node has
+/// The device of this process among the visible devices. `None` if its place on the node is unknown, or if fewer devices are visible than the node has
 /// processes: then the process owns all visible devices, and JAX uses all of them.
 fn device(context: &Context<'_>, process: &Process) -> Option<u32> {
     if context.instance().is_some() {
         return Some(0);
     }
-    let seen = context.visible_devices();
+    let (local_rank, seen) = (process.local_rank?, context.visible_devices());
     let shares_them = match (seen, process.local_size) {
         (None, _) => true,
         (Some(seen), Some(size)) => seen >= size,
-        (Some(seen), None) => seen > process.local_rank,
+        (Some(seen), None) => seen > local_rank,
     };
-    shares_them.then_some(process.local_rank)
+    shares_them.then_some(local_rank)
 }
 
 /// The variables of this process or node.

@@ -18,7 +18,7 @@ mod xgboost;
 use std::ffi::OsString;
 
 use crate::cluster::detect;
-use crate::cluster::parse::input::Input;
+use crate::cluster::parse::input::{Input, MAX_REPLICAS};
 use crate::cluster::spec::{ClusterError, ClusterSpec, Process, Warning, quote};
 use crate::cluster::{complete, spec};
 use crate::process::env::{Changes, Env};
@@ -108,8 +108,9 @@ pub fn resolve(input: &Input<'_>, only: &[String]) -> Result<Resolved, ClusterEr
     let detected = detect(input, &also_read)?;
     let (spec, mut warnings) = (detected.spec, detected.warnings);
     let count = complete::process_count_here(count, &spec)?;
-    if spec.reading.num_nodes.unwrap_or(1).checked_mul(count.unwrap_or(1)).is_none() {
-        let message = "the number of processes on all nodes is too large for a rank";
+    let (nodes, processes) = (spec.reading.num_nodes.unwrap_or(1), count.unwrap_or(1));
+    if nodes.checked_mul(processes).is_none_or(|world| world > MAX_REPLICAS) {
+        let message = format!("{processes} processes on each of {nodes} nodes are more than {MAX_REPLICAS}");
         return Err(ClusterError::new("bad_cluster", "--nproc", message));
     }
     let mut launches = Vec::new();
@@ -138,7 +139,7 @@ fn process(spec: &ClusterSpec, count: Option<u32>, local_rank: u32) -> Option<sp
     let Some(count) = count.filter(|_| spec.reading.process.is_none()) else { return spec.reading.process.clone() };
     let (node_rank, num_nodes) = (spec.reading.node_rank?, spec.reading.num_nodes?);
     Some(Process {
-        local_rank,
+        local_rank: Some(local_rank),
         local_size: Some(count),
         rank: node_rank.saturating_mul(count).saturating_add(local_rank),
         world: num_nodes.saturating_mul(count),

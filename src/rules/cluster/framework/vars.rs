@@ -68,7 +68,7 @@ impl Context<'_> {
         let process = self.process.filter(|_| is_for_one && self.shares_node())?;
         let mut listed = self.env.given(VISIBLE)?.split(',').map(str::trim);
         let are_instances = listed.clone().all(|entry| entry.starts_with("MIG-"));
-        listed.nth(usize::try_from(process.local_rank).ok()?).filter(|_| are_instances)
+        listed.nth(usize::try_from(process.local_rank?).ok()?).filter(|_| are_instances)
     }
 
     /// The number of devices that the environment leaves to a process, if it says so. Entries after an invalid one do

@@ -28,14 +28,27 @@ pub(in crate::cluster) fn place(
     let Some(world) = input.count(names.size)? else { return Ok(None) };
     let rank = rank(names.rank, own)?;
     within(names.rank, rank, names.size, world)?;
-    let counted = input.count(names.local_size)?;
-    let size = counted.unwrap_or(1).min(world);
-    let local_rank = input.rank(names.local_rank)?.unwrap_or(rank % size);
-    within(names.local_rank, local_rank, names.local_size, size)?;
+    let counted = input.count(names.local_size)?.map(|size| size.min(world)).or((world == 1).then_some(1));
+    let size = counted.unwrap_or(1);
+    // Without its own variable the local rank is known only if there is one node, or one process on each.
+    let of_rank = counted.filter(|size| *size == 1 || *size == world).map(|size| rank % size);
+    let local_rank = input.rank(names.local_rank)?.or(of_rank);
+    if let (Some(local_rank), Some(size)) = (local_rank, counted) {
+        within(names.local_rank, local_rank, names.local_size, size)?;
+    }
     let is_said = input.options.nnodes.is_some() && input.options.node_rank.is_some();
-    let is_packed = size == world || (world.is_multiple_of(size) && rank % size == local_rank);
+    let fills_nodes = world.is_multiple_of(size) && local_rank == Some(rank % size);
+    let is_packed = counted.is_some_and(|size| size == world || fills_nodes);
     let node_guessed = !is_said && !is_packed;
-    if node_guessed {
+    if local_rank.is_none() || counted.is_none() {
+        let message = format!(
+            "{} is {rank} of {world}, but its place on the node is unknown ({}, {}), so LOCAL_RANK, NODE_RANK and related \
+             variables are not set, and each process keeps its own checkpoints; set these two for each process",
+            names.rank, names.local_rank, names.local_size
+        );
+        warnings.push(Warning::new("node_rank_unknown", message));
+    } else if node_guessed {
+        let local_rank = local_rank.unwrap_or(0);
         let message = format!(
             "{}: rank {rank} of {world}, {local_rank} of {size} on its node, does not fill nodes one after another, so \
              NODE_RANK, GROUP_RANK and GROUP_WORLD_SIZE are not set (RANK and LOCAL_RANK are right); if the program reads \
@@ -49,7 +62,7 @@ pub(in crate::cluster) fn place(
     Ok(Some(Reading {
         is_chief: rank == 0,
         leader: leader.unwrap_or_default(),
-        process: Some(Process { local_rank, local_size: counted.map(|_| size), rank, world, node_guessed }),
+        process: Some(Process { local_rank, local_size: counted, rank, world, node_guessed }),
         leader_variable: "MASTER_ADDR",
         ..Reading::of(platform, role_of_rank(rank), node, nodes)
     }))
@@ -100,6 +113,7 @@ pub(in crate::cluster) fn merge_with_nodes(nodes: Reading, launched: Reading, wa
 mod tests {
     use super::*;
     use crate::cluster::detect;
+    use crate::cluster::framework::resolve;
     use crate::cluster::spec::ClusterOptions;
     use crate::process::env::Env;
 
@@ -197,6 +211,29 @@ mod tests {
         };
         assert_eq!(process("0", "4", "4"), Some((0, 4)));
         assert_eq!((process("0", "1", "1"), process("x", "4", "4"), process("4", "4", "4")), (None, None, None));
+    }
+
+    #[test]
+    fn an_unknown_place_on_the_node_is_not_set() {
+        let processes: [&[(&str, &str)]; 3] = [
+            &[("PMI_RANK", "3"), ("PMI_SIZE", "8")],
+            &[("OMPI_COMM_WORLD_RANK", "3"), ("OMPI_COMM_WORLD_SIZE", "8")],
+            &[("OMPI_COMM_WORLD_RANK", "3"), ("OMPI_COMM_WORLD_SIZE", "8"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "4")],
+        ];
+        for process in processes {
+            let (env, options) = (Env::from_pairs(process.iter().copied()), ClusterOptions::default());
+            let resolved = resolve(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job");
+            let set = resolved.changes().set;
+            assert_eq!((set["RANK"].as_str(), set["WORLD_SIZE"].as_str()), ("3", "8"), "{process:?}");
+            for unknown in ["LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "JAX_LOCAL_DEVICE_IDS"] {
+                assert!(!set.contains_key(unknown), "{unknown}: {process:?}");
+            }
+            assert!(resolved.warnings.iter().any(|warning| warning.code == "node_rank_unknown"), "{process:?}");
+        }
+        let given = [("PMI_RANK", "3"), ("PMI_SIZE", "8"), ("MPI_LOCALRANKID", "3")];
+        let (env, options) = (Env::from_pairs(given), ClusterOptions::default());
+        let resolved = resolve(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job");
+        assert_eq!(resolved.changes().set["LOCAL_RANK"], "3", "the launcher says it");
     }
 
     #[test]

@@ -125,7 +125,7 @@ mod tests {
         let env = Env::from_pairs(nodes.into_iter().chain(process));
         let options = ClusterOptions::default();
         let found = detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job");
-        assert_eq!(found.spec.reading.process.map(|process| (process.rank, process.local_rank)), Some((5, 1)));
+        assert_eq!(found.spec.reading.process.map(|process| (process.rank, process.local_rank)), Some((5, Some(1))));
     }
 
     #[test]

@@ -53,13 +53,5 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
     if reading.process.as_ref().is_some_and(|process| process.world < 2) {
         return Ok(None);
     }
-    if let Some(process) = reading.process.as_ref().filter(|process| process.world > 1 && names.is_none()) {
-        let message = format!(
-            "PMI_RANK is {} of {}, but its place on the node is unknown (LOCAL_RANK, LOCAL_WORLD_SIZE), so it is treated \
-             as the only process there, with LOCAL_RANK 0; if the launcher starts several on a node, set these two for each",
-            process.rank, process.world
-        );
-        warnings.push(Warning::new("node_rank_unknown", message));
-    }
     Ok(Some(reading))
 }

@@ -8,11 +8,11 @@ use crate::cluster::Platform;
 use crate::cluster::first::First;
 use crate::cluster::launchers::nodes_env;
 use crate::cluster::parse::address::canonical;
-use crate::cluster::parse::input::{Input, host, rank, within};
+use crate::cluster::parse::input::{Input, MAX_REPLICAS, count, host, rank, within};
 use crate::cluster::parse::pools::workers;
 use crate::cluster::platforms::slurm;
 use crate::cluster::spec::{ClusterError, Leader, PlatformName, Process, Reading, Warning, quote, role_of_rank};
-use crate::cluster::unread::signs::{Signs, bare, count, quotes};
+use crate::cluster::unread::signs::{self, Signs, bare, quotes};
 use crate::cluster::written::{Job, Limit, Notice, Permanent, Replica, Restarts, Simulated, Success};
 
 /// The usual port of TensorFlow's server.
@@ -123,7 +123,7 @@ fn one_of_several(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Read
 /// The warning for either the number of nodes or the rank without the other. `RANK` alone is covered by its signs.
 fn incomplete_place(input: &Input<'_>) -> Option<Warning> {
     let leader = input.env.given("MASTER_ADDR").map(bare);
-    let several = || input.env.given("WORLD_SIZE").and_then(count).is_some_and(|world| world > 1);
+    let several = || input.env.given("WORLD_SIZE").and_then(signs::count).is_some_and(|world| world > 1);
     let (given, missing) = match (input.env.given("RANK"), several()) {
         (None, true) => ("WORLD_SIZE", "RANK"),
         (Some(_), false) if leader.is_some() && input.env.given("WORLD_SIZE").is_none() => ("RANK", "WORLD_SIZE"),
@@ -144,11 +144,11 @@ fn incomplete_place(input: &Input<'_>) -> Option<Warning> {
 /// Reads torchrun's options. An elastic job (`min:max`) has no known world size.
 fn launcher(input: &Input<'_>, nodes: &str, node_rank: &str) -> Result<Reading, ClusterError> {
     let (min, max) = nodes.split_once(':').unwrap_or((nodes, nodes));
-    let bounds = |text: &str| text.trim().parse::<u32>().ok().filter(|n| *n > 0);
-    let (min, max) = match (bounds(min), bounds(max)) {
-        (Some(min), Some(max)) if min <= max => (min, max),
+    let (min, max) = match (count("PET_NNODES", min), count("PET_NNODES", max)) {
+        (Ok(min), Ok(max)) if min <= max => (min, max),
         _ => {
-            let message = format!("expected a number of nodes, or min:max, found {}", quote(nodes));
+            let message =
+                format!("expected a number of nodes up to {MAX_REPLICAS}, or min:max, found {}", quote(nodes));
             return Err(ClusterError::new("bad_cluster", "PET_NNODES", message));
         }
     };
@@ -204,7 +204,8 @@ fn process(input: &Input<'_>, rank: u32, world: u32, warnings: &mut Vec<Warning>
         }
         return None;
     };
-    let process = Process { local_rank, local_size: Some(local_size), rank, world, node_guessed: false };
+    let process =
+        Process { local_rank: Some(local_rank), local_size: Some(local_size), rank, world, node_guessed: false };
     Some((process, rank / local_size, world / local_size))
 }
 
@@ -260,7 +261,7 @@ mod tests {
         let found = detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job");
         let warned = found.warnings.iter().map(|warning| warning.code).collect();
         let spec = found.spec.reading;
-        (spec.node_rank, spec.num_nodes, spec.process.map(|p| (p.local_rank, p.local_size)), warned)
+        (spec.node_rank, spec.num_nodes, spec.process.and_then(|p| Some((p.local_rank?, p.local_size))), warned)
     }
 
     #[test]

@@ -28,7 +28,7 @@ fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, Clus
     let process = match (number("LOCAL_RANK"), input.count("WORLD_SIZE").unwrap_or_default()) {
         (Some(local_rank), Some(world)) if rank < world => {
             let local_size = input.count("LOCAL_WORLD_SIZE").unwrap_or_default();
-            Some(Process { local_rank, local_size, rank, world, node_guessed: false })
+            Some(Process { local_rank: Some(local_rank), local_size, rank, world, node_guessed: false })
         }
         _ => None,
     };

@@ -6,6 +6,9 @@ use crate::cluster::parse::address::{Address, parse_host, parse_port};
 use crate::cluster::spec::{ClusterError, ClusterOptions, quote};
 use crate::process::env::Env;
 
+/// No cluster has more nodes or processes, so a larger number is a mistake. Lists of this length are harmless.
+pub const MAX_REPLICAS: u32 = 1 << 20;
+
 /// Reads the file at a path: `None` if it does not exist. Returns at most [`crate::cluster::parse::json::MAX_BYTES`] and one byte.
 /// Errors: why an existing file cannot be read.
 pub type Files<'a> = &'a dyn Fn(&str) -> Result<Option<String>, String>;
@@ -73,15 +76,12 @@ pub fn rank(variable: &str, text: &str) -> Result<u32, ClusterError> {
     })
 }
 
-/// Reads a whole number from 1. Errors: `bad_cluster`.
+/// Reads a number of replicas. Errors: `bad_cluster`.
 pub fn count(variable: &str, text: &str) -> Result<u32, ClusterError> {
-    match text.trim().parse() {
-        Ok(count) if count > 0 => Ok(count),
-        _ => {
-            let message = format!("expected a number of replicas from 1, found {}", quote(text));
-            Err(ClusterError::new("bad_cluster", variable, message))
-        }
-    }
+    text.trim().parse().ok().filter(|count| (1..=MAX_REPLICAS).contains(count)).ok_or_else(|| {
+        let message = format!("expected a number of replicas from 1 to {MAX_REPLICAS}, found {}", quote(text));
+        ClusterError::new("bad_cluster", variable, message)
+    })
 }
 
 /// Reads a host without a port. Errors: `bad_address`.
@@ -121,4 +121,49 @@ pub fn within(variable: &str, rank: u32, world_variable: &str, world: u32) -> Re
 
 fn bad_address(variable: &str, text: &str, what: &str, expected: &str) -> ClusterError {
     ClusterError::new("bad_address", variable, format!("{} {what}; expected {expected}", quote(text)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::framework::resolve;
+    use crate::cluster::spec::{Explicit, Nproc};
+
+    #[test]
+    fn a_number_of_replicas_beyond_any_cluster_is_refused_in_every_variable() {
+        let first = |pairs: &[(&str, &str)], nnodes: Option<&str>| {
+            let explicit = |text: &str| Explicit { place: "TRAINIT_NNODES".to_owned(), text: text.to_owned() };
+            let options = ClusterOptions {
+                nnodes: nnodes.map(explicit),
+                node_rank: nnodes.map(|_| explicit("0")),
+                leader: Some(explicit("h:1")),
+                nproc: Some(Nproc::Count(1024)),
+                ..ClusterOptions::default()
+            };
+            let env = Env::from_pairs(pairs.iter().copied());
+            let found = resolve(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]);
+            found.map(|found| found.launches.len()).map_err(|error| error.code)
+        };
+        for count in ["1048577", "2147483648", "4294967295", "99999999999999999999", "1025"] {
+            let jobs: [&[(&str, &str)]; 6] = [
+                &[("RANK", "0"), ("WORLD_SIZE", count)],
+                &[("PET_NNODES", count), ("PET_NODE_RANK", "0")],
+                &[("NUM_PROCESSES", count), ("PROCESS_ID", "0"), ("COORDINATOR_ADDRESS", "h:1")],
+                &[("AWS_BATCH_JOB_NUM_NODES", count), ("AWS_BATCH_JOB_NODE_INDEX", "0")],
+                &[("NNODES", count), ("NODE_RANK", "0"), ("MASTER_ADDR", "h")],
+                &[
+                    ("TPU_WORKER_ID", "0"),
+                    ("TPU_WORKER_HOSTNAMES", "a,b"),
+                    ("MEGASCALE_NUM_SLICES", count),
+                    ("MEGASCALE_SLICE_ID", "0"),
+                ],
+            ];
+            for job in jobs {
+                assert_eq!(first(job, None), Err("bad_cluster"), "{job:?}");
+            }
+            assert_eq!(first(&[], Some(count)), Err("bad_cluster"), "{count}");
+        }
+        assert_eq!(first(&[("RANK", "0"), ("WORLD_SIZE", "1024")], None), Ok(1024));
+        assert_eq!(count("X", &MAX_REPLICAS.to_string()), Ok(MAX_REPLICAS));
+    }
 }

@@ -5,3 +5,4 @@ pub mod hostlist;
 pub mod input;
 pub mod json;
 pub mod pools;
+pub mod search_list;

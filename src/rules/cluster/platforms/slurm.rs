@@ -299,7 +299,7 @@ fn process(
     if let Some(size) = local_size {
         within("SLURM_LOCALID", local_rank, "SLURM_STEP_TASKS_PER_NODE", size)?;
     }
-    Ok((node, Process { local_rank, local_size, rank, world: tasks, node_guessed: false }))
+    Ok((node, Process { local_rank: Some(local_rank), local_size, rank, world: tasks, node_guessed: false }))
 }
 
 /// The entry at an index of a list such as `4(x2),1`. Errors: `bad_cluster`.
@@ -354,7 +354,7 @@ mod tests {
             let options = crate::cluster::spec::ClusterOptions::default();
             let found = crate::cluster::detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]);
             let process = found.map_err(|error| error.code)?.spec.reading.process.expect("a process");
-            Ok((process.local_rank, process.local_size, process.rank, process.world))
+            Ok((process.local_rank.expect("a place"), process.local_size, process.rank, process.world))
         };
         assert_eq!(placed("8", "2"), Ok((1, Some(4), 1, 8)));
         assert_eq!(placed("3", "2"), Ok((1, None, 1, 3)), "the number of processes on this node is unknown");

@@ -7,7 +7,7 @@
 
 use crate::cluster::Platform;
 use crate::cluster::first::First;
-use crate::cluster::parse::input::{Input, host, rank, within};
+use crate::cluster::parse::input::{Input, MAX_REPLICAS, host, rank, within};
 use crate::cluster::spec::{ClusterError, Leader, PlatformName, Reading, Traits, Warning, role_of_rank};
 use crate::cluster::unread::signs::Signs;
 
@@ -56,6 +56,10 @@ fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, Clus
     let count = names.len() as u32;
     let slices = input.count("MEGASCALE_NUM_SLICES")?.unwrap_or(1);
     let all = count.saturating_mul(slices);
+    if all > MAX_REPLICAS {
+        let message = format!("{count} hosts in each of {slices} slices are more than {MAX_REPLICAS}");
+        return Err(ClusterError::new("bad_cluster", "MEGASCALE_NUM_SLICES", message));
+    }
     if all < 2 {
         return Ok(None);
     }

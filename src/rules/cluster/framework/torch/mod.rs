@@ -138,7 +138,7 @@ fn derive_node(context: &Context<'_>, group: &Group<'_>, derived: &mut Derived) 
 fn derive_process(context: &Context<'_>, group: &Group<'_>, derived: &mut Derived) {
     let Some(process) = group.process else { return };
     derived.warnings.extend(unequal(context, process, group.num_nodes));
-    derived.put("LOCAL_RANK", process.local_rank, Precedence::Derived);
+    derived.put_if("LOCAL_RANK", process.local_rank, Precedence::Derived);
     if !process.node_guessed {
         derived.put("GROUP_RANK", group.node_rank, Precedence::Derived);
         derived.put("GROUP_WORLD_SIZE", group.num_nodes, Precedence::Derived);
