@@ -18,6 +18,9 @@ def fail(message):
 
 
 def skip(reason):
+    """Ends a part that cannot be tried here: a failure unless TRAINIT_MAY_SKIP is 1."""
+    if os.environ.get("TRAINIT_MAY_SKIP") != "1":
+        fail("it cannot be tried here (%s); make it possible, or set TRAINIT_MAY_SKIP=1" % reason)
     print("skipped: %s (%s)" % (SCRIPT, reason))
     sys.exit(0)
 

@@ -12,7 +12,12 @@ case $target_dir in /*) ;; *) target_dir=$root/$target_dir ;; esac
 
 say() { printf '\n== %s\n' "$*"; }
 fail() { echo "$script: error: $*" >&2; exit 1; }
-skip() { echo "skipped: $script ($*)"; exit 0; }
+# A part that cannot be tried here is a failure unless TRAINIT_MAY_SKIP is 1.
+skip() {
+    [ "${TRAINIT_MAY_SKIP:-}" = 1 ] || fail "it cannot be tried here ($*); make it possible, or set TRAINIT_MAY_SKIP=1"
+    echo "skipped: $script ($*)"
+    exit 0
+}
 
 need() { # need COMMAND PACKAGE: installs Debian's PACKAGE where COMMAND is missing and this is root
     command -v "$1" >/dev/null && return

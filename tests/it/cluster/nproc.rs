@@ -363,14 +363,14 @@ fn a_new_process_with_the_pid_of_a_dead_rank_gets_no_signal() {
         echo stranger $?
     "#;
     if !is_root() {
-        eprintln!("skipped: needs root for a PID namespace");
+        crate::support::skip("needs root for a PID namespace");
         return;
     }
     let dir = tempfile::tempdir().unwrap();
     let prefix = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child=SIGKILL", "sh", "-c", script];
     let done = Trainit::through(&prefix, [dir.path()]).output().expect_code(0);
     if done.out().contains("skipped") {
-        eprintln!("skipped: no process id can be chosen here");
+        crate::support::skip("no process id can be chosen here");
         return;
     }
     assert_eq!(done.out(), "trainit 143\nstranger 137\n", "{}", done.err());

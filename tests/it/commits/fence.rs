@@ -156,7 +156,8 @@ fn a_run_nested_in_a_run_with_the_same_checkpoints_leaves_them_and_the_model_to_
     let place = Place::new();
     place.save(100);
     place.push();
-    let trainit = env!("CARGO_BIN_EXE_trainit");
+    let trainit = crate::support::binary();
+    let trainit = trainit.to_str().unwrap();
     let script = "[ \"$TRAINIT_RESUME_STEP\" = 100 ] || exit 2; mkdir $TRAINIT_CHECKPOINT_DIR/step-500; \
                   echo 1 > $TRAINIT_CHECKPOINT_DIR/step-500/weights.bin; mkdir \"$TRAINIT_MODEL_DIR\"; \
                   echo mine > \"$TRAINIT_MODEL_DIR/saved_model.pb\"";

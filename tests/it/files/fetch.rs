@@ -303,7 +303,7 @@ fn a_directory_that_cannot_take_the_data_is_reported() {
     fs::write(place.dir.path().join("in"), "a file").unwrap();
     place.expect_refused(place.run(), 125, &["in/data", "move it away"]);
     if !is_root() {
-        eprintln!("skipped: needs root to mount a small disk");
+        crate::support::skip("needs root to mount a small disk");
         return;
     }
     let pair = format!("{}=/mnt", url("data"));

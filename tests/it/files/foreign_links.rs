@@ -20,7 +20,7 @@ struct Place {
 impl Place {
     fn new() -> Option<Place> {
         if !is_root() {
-            eprintln!("skipped: needs root and a less privileged user");
+            crate::support::skip("needs root and a less privileged user");
             return None;
         }
         let place = Place { dir: shared_dir() };
@@ -155,7 +155,7 @@ fn links_of_root_are_followed_everywhere() {
 #[test]
 fn root_gets_a_run_directory_although_another_user_took_the_names() {
     if !is_root() {
-        eprintln!("skipped: needs root for a PID namespace");
+        crate::support::skip("needs root for a PID namespace");
         return;
     }
     // Every predictable name that a run directory of this PID could have. A directory that contains the program itself

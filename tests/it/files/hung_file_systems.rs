@@ -16,7 +16,7 @@ macro_rules! or_skip {
     ($mounted:expr) => {
         match $mounted {
             Some(mounted) => mounted,
-            None => return eprintln!("skipped: nothing can be mounted here"),
+            None => return crate::support::skip("nothing can be mounted here"),
         }
     };
 }

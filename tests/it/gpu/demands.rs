@@ -29,7 +29,7 @@ fn gpus_without_nvml_are_counted_by_their_device_nodes() {
         return;
     }
     if !is_root() {
-        eprintln!("skipped: needs root for a /dev of its own");
+        crate::support::skip("needs root for a /dev of its own");
         return;
     }
     // Minor 3 is visible and known; 5 is visible and unknown to /proc; 9 does not open; ctl and uvm are not GPUs.
@@ -49,7 +49,7 @@ fn gpus_without_nvml_are_counted_by_their_device_nodes() {
 #[test]
 fn with_a_hanging_nvml_the_device_nodes_are_counted() {
     if !is_root() {
-        eprintln!("skipped: needs root for a /dev of its own");
+        crate::support::skip("needs root for a /dev of its own");
         return;
     }
     let fake = FakeNvml::new(&["nvmlInit_v2 hang"]);
@@ -64,7 +64,7 @@ fn with_a_hanging_nvml_the_device_nodes_are_counted() {
 #[test]
 fn a_missing_module_and_missing_nodes_are_distinguished() {
     if !is_root() {
-        eprintln!("skipped: needs root for a /dev of its own");
+        crate::support::skip("needs root for a /dev of its own");
         return;
     }
     let fake = FakeNvml::new(&["nvmlInit_v2 return 9"]);
@@ -79,7 +79,7 @@ fn a_missing_module_and_missing_nodes_are_distinguished() {
 #[test]
 fn without_proc_the_probe_still_starts() {
     if !is_root() {
-        eprintln!("skipped: needs root to hide /proc");
+        crate::support::skip("needs root to hide /proc");
         return;
     }
     let fake = FakeNvml::new(&[]);

@@ -16,7 +16,7 @@ fn detail(done: &Finished) -> String {
 #[test]
 fn a_full_dev_shm_is_named_at_the_first_death_by_sigbus_and_at_any_failure() {
     if !is_root() {
-        eprintln!("skipped: needs root for a mount namespace");
+        crate::support::skip("needs root for a mount namespace");
         return;
     }
     let script = "mount -t tmpfs -o size=1m none /dev/shm && exec \"$0\" \"$@\"";

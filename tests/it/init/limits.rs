@@ -20,7 +20,7 @@ fn with_processes(count: u32, args: &[&str]) -> Finished {
 #[test]
 fn with_any_limit_on_processes_a_missing_thread_causes_no_panic() {
     if !is_root() {
-        eprintln!("skipped: needs root to run as a user without other processes");
+        crate::support::skip("needs root to run as a user without other processes");
         return;
     }
     let peers = ["--nnodes", "2", "--node-rank", "1", "--leader", "localhost:1", "--wait-for-peers", "100ms"];

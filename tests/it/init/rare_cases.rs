@@ -44,7 +44,7 @@ impl Drop for Freezer {
 #[test]
 fn a_process_that_survives_sigkill_is_named_and_left_behind_within_the_limit() {
     let Some(freezer) = Freezer::new() else {
-        eprintln!("skipped: a process stuck in the kernel (no loop device here, or no mkfs.ext4)");
+        crate::support::skip("a process stuck in the kernel (no loop device here, or no mkfs.ext4)");
         return;
     };
     let target = freezer.path().join("x");
@@ -113,7 +113,7 @@ fn a_process_whose_main_thread_has_ended_is_stopped_like_any_other() {
 #[test]
 fn out_of_memory_is_distinguished_from_sigkill_by_the_cgroups_counter() {
     let Some(group) = Cgroup::with_limit(64 << 20) else {
-        eprintln!("skipped: out of memory (no memory cgroup can be made here)");
+        crate::support::skip("out of memory (no memory cgroup can be made here)");
         return;
     };
     let enter = group.enter();
@@ -132,7 +132,7 @@ fn out_of_memory_is_distinguished_from_sigkill_by_the_cgroups_counter() {
 #[test]
 fn without_a_counter_of_oom_kills_the_verdict_says_null() {
     if !is_root() {
-        eprintln!("skipped: a machine without memory cgroups (not root)");
+        crate::support::skip("a machine without memory cgroups (not root)");
         return;
     }
     let script = "mount -t tmpfs none /sys/fs/cgroup && exec \"$0\" \"$@\"";
@@ -197,7 +197,7 @@ fn a_tee_started_before_trainit_survives_restarts_and_gets_the_verdict() {
 #[test]
 fn a_process_that_may_not_be_killed_is_reported_once_and_not_as_stuck() {
     if !is_root() {
-        eprintln!("skipped: needs root to start a process of another user");
+        crate::support::skip("needs root to start a process of another user");
         return;
     }
     let another = "setpriv --reuid 65534 sh -c 'trap \"\" TERM; echo other $$; exec sleep 1000 >/dev/null 2>&1' & wait";
@@ -215,7 +215,7 @@ fn a_process_that_may_not_be_killed_is_reported_once_and_not_as_stuck() {
 #[test]
 fn without_the_right_to_signal_one_warning_covers_all_processes_and_no_line_claims_a_signal() {
     if !is_root() {
-        eprintln!("skipped: needs root to start processes of another user");
+        crate::support::skip("needs root to start processes of another user");
         return;
     }
     let trainer = "trap '' TERM; sleep 1000 >/dev/null 2>&1 & sleep 1000 >/dev/null 2>&1 & echo group $$; exec >/dev/null 2>&1; wait";

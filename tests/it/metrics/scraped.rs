@@ -268,7 +268,7 @@ fn a_metrics_file_on_a_hanging_mount_does_not_delay_the_end() {
     let at = dir.path().to_str().unwrap();
     let can_mount = Command::new("unshare").args(["-m", "sh", "-c", mount, at]).stderr(Stdio::null()).status();
     if !can_mount.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: a mount that hangs (no /dev/fuse here, or no root)");
+        crate::support::skip("a mount that hangs (no /dev/fuse here, or no root)");
         return;
     }
     let script = format!("{mount} && exec \"$@\"");

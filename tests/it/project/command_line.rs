@@ -1,6 +1,6 @@
 //! Mistakes on the command line and in the configuration: one clear line each, exit 125.
 
-use crate::support::Trainit;
+use crate::support::{Trainit, binary};
 
 #[test]
 fn an_unknown_flag_is_125_and_one_line_with_the_nearest_name() {
@@ -160,7 +160,8 @@ fn an_unknown_variable_is_reported_by_prune_too_and_once_in_a_run() {
     let file = dir.path().join("metrics").display().to_string();
     let report = ["report-metric", "loss", "1", "--file", &file];
     let script = "exec \"$@\"";
-    let run = [&["run", "--", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_trainit")][..], &report].concat();
+    let trainit = binary();
+    let run = [&["run", "--", "sh", "-c", script, "sh", trainit.to_str().unwrap()][..], &report].concat();
     let done = Trainit::new(run).env("TRAINIT_KEEEP", "10").output().expect_code(0);
     assert_eq!(done.err().matches("TRAINIT_KEEEP: no such setting").count(), 1, "{}", done.err());
 }

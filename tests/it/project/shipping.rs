@@ -54,7 +54,7 @@ fn fish_offers_the_actions_and_no_files() {
         Some(String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect::<Vec<_>>())
     };
     let Some(shells) = offered("trainit completions ") else {
-        return eprintln!("skipped: fish is not there to complete anything");
+        return crate::support::skip("fish is not there to complete anything");
     };
     assert_eq!(shells, ["bash", "fish", "zsh"]);
     assert_eq!(offered("trainit completions bash ").unwrap(), [""; 0]);
@@ -82,7 +82,7 @@ fn each_shell_can_read_its_completions() {
         std::fs::write(file.path(), &script).unwrap();
         match Command::new(shell).arg("-n").arg(file.path()).output() {
             Ok(output) => assert!(output.status.success() && output.stderr.is_empty(), "{shell}: {output:?}"),
-            Err(_) => eprintln!("skipped: {shell} is not there to read its completions"),
+            Err(_) => crate::support::skip(format!("{shell} is not there to read its completions")),
         }
         assert!(script.contains("stop-grace"), "{shell}");
     }
@@ -133,7 +133,7 @@ fn the_bill_of_materials_has_every_crate_that_is_built_in_and_no_test_tool() {
     let Ok(output) =
         Command::new("python3").arg("scripts/release/sbom").current_dir(root).env("SOURCE_DATE_EPOCH", "0").output()
     else {
-        eprintln!("skipped: no python3 to run scripts/release/sbom");
+        crate::support::skip("no python3 to run scripts/release/sbom");
         return;
     };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -62,7 +62,7 @@ fn a_trainer_with_heartbeats_is_not_hung_and_a_new_attempt_starts_without_one() 
 #[test]
 fn a_trainer_that_changed_its_user_can_write_the_heartbeat_and_nothing_else() {
     if !is_root() {
-        eprintln!("skipped: needs root to become another user");
+        crate::support::skip("needs root to become another user");
         return;
     }
     let script = "[ -e $TRAINIT_HEARTBEAT_FILE ] && exit 9; \

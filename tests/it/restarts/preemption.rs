@@ -35,7 +35,7 @@ fn a_metadata_notice_stops_the_trainer_with_its_deadline_in_the_file() {
 #[test]
 fn gce_announces_maintenance_a_minute_ahead_and_with_gpus_an_hour_which_is_left_at_the_next_commit() {
     if !is_root() {
-        eprintln!("skipped: needs root for a /dev of its own");
+        crate::support::skip("needs root for a /dev of its own");
         return;
     }
     for (nodes, is_far, announcement) in [

@@ -104,7 +104,7 @@ fn callers_that_never_read_or_flood_delay_neither_signals_nor_each_other() {
 #[test]
 fn another_user_is_refused() {
     if !is_root() {
-        eprintln!("skipped: needs root to be another user");
+        crate::support::skip("needs root to be another user");
         return;
     }
     let (running, socket) = run(&[], LOOP);
@@ -241,7 +241,7 @@ fn a_gpu_that_ends_the_job_is_unhealthy_and_a_watch_without_readings_is_not() {
 #[test]
 fn a_run_without_a_directory_continues_after_one_log_line() {
     if !is_root() {
-        eprintln!("skipped: needs root to mount");
+        crate::support::skip("needs root to mount");
         return;
     }
     let script = "for place in /dev/shm /tmp /run; do
@@ -258,7 +258,7 @@ fn a_run_without_a_directory_continues_after_one_log_line() {
 #[test]
 fn a_preemption_is_announced_although_dev_shm_is_full() {
     if !is_root() {
-        eprintln!("skipped: needs root to mount");
+        crate::support::skip("needs root to mount");
         return;
     }
     // It is filled only after the start, as by a data loader.

@@ -7,7 +7,7 @@ use crate::support::{Trainit, is_root};
 #[test]
 fn the_only_run_is_found_without_its_name_even_as_pid_1_by_a_process_next_to_it() {
     if !is_root() {
-        eprintln!("skipped: needs root for a PID namespace");
+        crate::support::skip("needs root for a PID namespace");
         return;
     }
     // A separate /dev/shm, so that runs of other tests are not found.
@@ -29,7 +29,7 @@ fn the_only_run_is_found_without_its_name_even_as_pid_1_by_a_process_next_to_it(
 fn several_runs_and_no_run_are_errors() {
     let tmp = tempfile::tempdir().unwrap();
     if !is_root() {
-        eprintln!("skipped: needs root to hide other runs");
+        crate::support::skip("needs root to hide other runs");
         return;
     }
     let script = "mount -t tmpfs none /dev/shm && mount -t tmpfs none /run
@@ -60,7 +60,7 @@ fn several_runs_and_no_run_are_errors() {
 fn a_container_that_shares_processes_and_memory_with_another_reports_its_own_run_even_if_it_hangs() {
     let tmp = tempfile::tempdir().unwrap();
     if !is_root() {
-        eprintln!("skipped: needs root for another root directory");
+        crate::support::skip("needs root for another root directory");
         return;
     }
     let script = "mount -t tmpfs none /dev/shm && mount -t tmpfs none /run && mkdir $TMPDIR/root
@@ -87,7 +87,7 @@ fn a_container_that_shares_processes_and_memory_with_another_reports_its_own_run
 #[test]
 fn fake_runs_of_other_users_neither_delay_nor_change_the_result() {
     if !is_root() {
-        eprintln!("skipped: needs root to hide other runs");
+        crate::support::skip("needs root to hide other runs");
         return;
     }
     // Each listens, accepts connections and never answers; the last one accepts no connection.
@@ -125,7 +125,7 @@ print('up', flush=True)";
 #[test]
 fn leftovers_of_a_killed_run_are_removed_by_the_next_run_and_not_by_a_health_check() {
     if !is_root() {
-        eprintln!("skipped: needs root to hide other runs");
+        crate::support::skip("needs root to hide other runs");
         return;
     }
     // The stamps are set back, as if time had passed.

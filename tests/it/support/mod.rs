@@ -23,9 +23,18 @@ use std::time::{Duration, Instant};
 /// The limit for any wait. It is longer than any wait on a busy machine, so reaching it is a failure.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The program under test.
+/// The program under test: the file that TRAINIT names, else the build of this profile.
 pub fn binary() -> PathBuf {
-    PathBuf::from(env!("CARGO_BIN_EXE_trainit"))
+    std::env::var_os("TRAINIT").map_or_else(|| env!("CARGO_BIN_EXE_trainit").into(), PathBuf::from)
+}
+
+/// Ends a test that cannot be tried here. That is a failure unless TRAINIT_MAY_SKIP is 1: `scripts/test` sets it to 0, so
+/// that a machine on which a promise was not tried does not count as one on which it holds.
+#[track_caller]
+pub fn skip(reason: impl std::fmt::Display) {
+    let may_skip = std::env::var("TRAINIT_MAY_SKIP").is_ok_and(|value| value == "1");
+    assert!(may_skip, "cannot be tried here: {reason}; make it possible, or set TRAINIT_MAY_SKIP=1");
+    eprintln!("skipped: {reason}");
 }
 
 /// A command line of trainit. Its environment has only PATH.
@@ -339,7 +348,7 @@ pub fn first_child(pid: i32) -> Option<i32> {
 pub fn has_gpus() -> bool {
     let has_driver = std::path::Path::new("/proc/driver/nvidia").exists();
     if has_driver {
-        eprintln!("skipped: a machine without GPUs (this one has an NVIDIA driver)");
+        crate::support::skip("a machine without GPUs (this one has an NVIDIA driver)");
     }
     has_driver
 }
