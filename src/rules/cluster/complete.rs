@@ -5,12 +5,16 @@
 //! the platform's, the port in the leader's address, 29500. For processes that `run` starts on a single node, a free
 //! port replaces the last one, so that two runs on one host use different ports.
 
+use std::net::IpAddr;
+
 use super::spec::{
     ClusterError, ClusterOptions, ClusterSpec, Explicit, Nproc, PlatformName, Reading, Warning, quote, role_of_rank,
 };
 use crate::cluster::parse::address::{Address, parse_host};
 use crate::cluster::parse::input::{Input, address, count, rank};
 
+/// Set for the replicas of `trainit simulate`.
+pub const SIMULATED: &str = "TRAINIT_SIMULATED";
 const DEFAULT_PORT: u16 = 29_500;
 const LOOPBACK: &str = "127.0.0.1";
 /// The range of ports for launches on one node.
@@ -66,8 +70,28 @@ pub fn complete(
                        (MPI and Horovod need none); if the program does, set TRAINIT_LEADER=HOST:PORT";
         warnings.push(Warning::new("leader_unknown", message));
     }
+    warnings.extend(leader.as_ref().and_then(|leader| loopback(leader, &reading, input)));
     let rendezvous = leader.clone().map(|leader| own_name(leader, &reading, input));
     Ok(ClusterSpec { reading, leader, rendezvous })
+}
+
+/// The warning if another node would look for the leader on its own machine. All replicas of a simulation are on one.
+fn loopback(leader: &Address, reading: &Reading, input: &Input<'_>) -> Option<Warning> {
+    let is_on_another_node = reading.node_rank.is_some_and(|rank| rank > 0)
+        && reading.process.as_ref().is_none_or(|process| !process.node_guessed)
+        && input.env.given(SIMULATED).is_none();
+    let is_loopback = match leader.host.parse::<IpAddr>() {
+        Ok(ip) => ip.is_loopback(),
+        Err(_) => leader.host == "localhost",
+    };
+    let message = format!(
+        "the leader is at {}, which is this machine itself, but this is node {} of {}: unless all of them are on one machine, \
+         they never meet; give the address of node 0, with --leader or MASTER_ADDR",
+        quote(&leader.host),
+        reading.node_rank.unwrap_or(0),
+        reading.num_nodes.unwrap_or(0)
+    );
+    (is_on_another_node && is_loopback).then(|| Warning::new("loopback_leader", message))
 }
 
 /// A pod may not reach itself by the name of its service, so node rank 0 dials its own host name. Its server listens on

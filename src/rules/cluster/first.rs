@@ -122,7 +122,9 @@ mod tests {
 
     #[test]
     fn the_first_process_of_an_unsupported_launcher_reports() {
-        assert!(with(&[("SKYPILOT_NODE_RANK", "0")]) && !with(&[("SKYPILOT_NODE_RANK", "1")]));
+        for rank in ["SKYPILOT_NODE_RANK", "LEPTON_JOB_WORKER_INDEX"] {
+            assert!(with(&[(rank, "0")]) && !with(&[(rank, "1")]), "{rank}");
+        }
         assert!(with(&[("INDEX", "1")]), "a common name");
     }
 

@@ -87,6 +87,10 @@ pub const PLATFORMS: &[&Platform] = &[
     &platforms::vertex::VERTEX,
     &platforms::tf_config::TF_CONFIG,
     &platforms::aws_batch::AWS_BATCH,
+    &platforms::count_and_rank::SKYPILOT,
+    &platforms::count_and_rank::DSTACK,
+    &platforms::count_and_rank::METAFLOW,
+    &platforms::count_and_rank::BEAKER,
     &launchers::mpi::MPI,
     &launchers::pmi::PMI,
     &launchers::nodes_env::NODES_ENV,
@@ -95,6 +99,8 @@ pub const PLATFORMS: &[&Platform] = &[
     &platforms::slurm::SLURM,
     &platforms::k8s_indexed::K8S_INDEXED,
     &platforms::tpu::TPU,
+    // It sets the variables of a TPU, too.
+    &platforms::count_and_rank::LWS,
 ];
 
 /// The values of `--platform`.

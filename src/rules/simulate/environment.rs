@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::cluster::complete::SIMULATED;
 use crate::cluster::written::{Job, Replica, Simulated};
 use crate::cluster::{self, PLATFORMS};
 use crate::preempt::SOURCES;
@@ -35,6 +36,7 @@ pub fn changes(platform: &Simulated, job: &Job, replica: &Replica, machine: &Mac
     }
     changes.set("CLOUD_ML_HP_METRIC_FILE", format!("{}/metrics/output.metrics", machine.disk));
     changes.set("TRAINIT_VERDICT_FILE", machine.verdict);
+    changes.set(SIMULATED, "1");
     if machine.has_checkpoint_dir {
         changes.set("TRAINIT_CHECKPOINT_DIR", format!("{}/checkpoints", machine.disk));
     }

@@ -13,8 +13,10 @@ pub(in crate::cluster) struct Names {
     pub size: &'static str,
     /// The rank on its node.
     pub local_rank: &'static str,
-    /// The number of processes on its node.
+    /// The number of processes on its node; empty if there is none.
     pub local_size: &'static str,
+    /// The number of nodes, from which that number follows; empty if there is none.
+    pub nodes: &'static str,
 }
 
 /// Reads the place from these variables. The leader is known only within a Slurm job.
@@ -28,7 +30,9 @@ pub(in crate::cluster) fn place(
     let Some(world) = input.count(names.size)? else { return Ok(None) };
     let rank = rank(names.rank, own)?;
     within(names.rank, rank, names.size, world)?;
-    let counted = input.count(names.local_size)?.map(|size| size.min(world)).or((world == 1).then_some(1));
+    let nodes = input.count(names.nodes)?.filter(|nodes| world.is_multiple_of(*nodes));
+    let counted = input.count(names.local_size)?.map(|size| size.min(world)).or(nodes.map(|nodes| world / nodes));
+    let counted = counted.or((world == 1).then_some(1));
     let size = counted.unwrap_or(1);
     // Without its own variable the local rank is known only if there is one node, or one process on each.
     let of_rank = counted.filter(|size| *size == 1 || *size == world).map(|size| rank % size);

@@ -12,7 +12,8 @@ use crate::cluster::parse::input::Input;
 use crate::cluster::spec::{ClusterError, Leader, PlatformName, Reading, Warning};
 use crate::cluster::unread::signs::Signs;
 
-/// Azure's variables for the first node, best first: with a port on several nodes, without one on a single node.
+/// Azure's variables for the first node, best first: on several nodes with a port, which the Batch service keeps for itself;
+/// without one on a single node.
 const AZURE: [&str; 2] = ["AZ_BATCH_MASTER_NODE", "AZ_BATCHAI_MPI_MASTER_NODE"];
 
 const OPEN_MPI: Names = Names {
@@ -20,6 +21,7 @@ const OPEN_MPI: Names = Names {
     size: "OMPI_COMM_WORLD_SIZE",
     local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
     local_size: "OMPI_COMM_WORLD_LOCAL_SIZE",
+    nodes: "",
 };
 
 /// mpirun's name for all its processes; it exists since mpirun uses PMIx (Open MPI 2).
@@ -58,8 +60,8 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
     let named = AZURE.iter().find(|name| input.env.given(name).is_some());
     let leader = match named {
         Some(name) => {
-            let (host, port) = input.endpoint(name)?.map_or((None, None), |(host, port)| (Some(host), port));
-            Leader { host, port, platform_port: None }
+            let host = input.endpoint(name)?.map(|(host, _)| host);
+            Leader { host, ..Leader::default() }
         }
         None => reading.leader,
     };

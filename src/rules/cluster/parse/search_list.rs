@@ -16,7 +16,7 @@ pub fn candidates(name: &str, resolv_conf: &str, hostname: Option<&str>) -> Vec<
             Some("search") => domains = Some(words.collect()),
             Some("domain") => domains = Some(words.take(1).collect()),
             Some("options") => {
-                let given = words.filter_map(|word| word.strip_prefix("ndots:")?.parse::<usize>().ok()).last();
+                let given = words.filter_map(|word| word.strip_prefix("ndots:")?.parse::<usize>().ok()).next_back();
                 ndots = given.map_or(ndots, |dots| dots.min(MOST_DOTS));
             }
             _ => {}

@@ -42,11 +42,33 @@ fn write(job: &Job, replica: &Replica) -> Vec<(&'static str, String)> {
 }
 
 /// Reads the index if the number of nodes is given.
-fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
+fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
     let Some(nnodes) = &input.options.nnodes else { return Ok(None) };
     let Some(index) = input.rank("JOB_COMPLETION_INDEX")? else { return Ok(None) };
     let nodes = count(&nnodes.place, &nnodes.text)?;
+    warnings.extend(repeated_index(input, index));
     Ok(Some(Reading::of(NAME, role_of_rank(index), index, nodes)))
+}
+
+/// The warning if this pod and the leader belong to different jobs of a JobSet, each of which counts its pods from 0. The
+/// pods are named SET-JOB-REPLICA-INDEX.
+fn repeated_index(input: &Input<'_>, index: u32) -> Option<Warning> {
+    let job = |host: &str| -> Option<(String, u32)> {
+        let (job, index) = host.trim().split('.').next()?.rsplit_once('-')?;
+        let (name, replica) = job.rsplit_once('-')?;
+        index.parse::<u32>().ok()?;
+        Some((name.to_owned(), replica.parse().ok()?))
+    };
+    let leader = input.options.leader.as_ref().filter(|_| input.options.node_rank.is_none())?;
+    let own = input.options.hostname.as_deref()?;
+    let (own_job, leader_job) = (job(own)?, job(leader.text.split(':').next()?)?);
+    let message = format!(
+        "JOB_COMPLETION_INDEX is {index} in this pod ({own}), and in one of each other job of the set, such as that of the leader \
+         ({}): their ranks collide; set TRAINIT_NODE_RANK to a different one in every pod, or use one job with all pods",
+        leader.text
+    );
+    let is_repeated = own_job.0 == leader_job.0 && own_job.1 != leader_job.1;
+    is_repeated.then(|| Warning::new("node_rank_unknown", message))
 }
 
 #[cfg(test)]

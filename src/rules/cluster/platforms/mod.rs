@@ -1,6 +1,7 @@
 //! The variables that a platform gives to a node: one file for each platform.
 
 pub(in crate::cluster) mod aws_batch;
+pub(in crate::cluster) mod count_and_rank;
 pub(in crate::cluster) mod k8s_indexed;
 pub mod sagemaker;
 pub(in crate::cluster) mod slurm;

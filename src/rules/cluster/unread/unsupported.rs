@@ -10,32 +10,13 @@ use crate::cluster::unread::signs::Signs;
 
 /// In the order of checking. The warning is about the first one that names more than one node or process.
 pub(in crate::cluster) const UNSUPPORTED: &[Signs] = &[
+    // Without a hosts file its tasks are independent.
     Signs {
-        launcher: "SkyPilot",
-        counts: &["SKYPILOT_NUM_NODES", "SKYPILOT_NODE_IPS"],
-        places: &["SKYPILOT_NODE_RANK"],
-        leaders: &["SKYPILOT_NODE_IPS"],
-        ..Signs::NODES
-    },
-    Signs {
-        launcher: "dstack",
-        counts: &["DSTACK_NODES_NUM", "DSTACK_NODES_IPS"],
-        places: &["DSTACK_NODE_RANK"],
-        leaders: &["DSTACK_MASTER_NODE_IP"],
-        ..Signs::NODES
-    },
-    Signs {
-        launcher: "Metaflow",
-        counts: &["MF_PARALLEL_NUM_NODES"],
-        places: &["MF_PARALLEL_NODE_INDEX"],
-        leaders: &["MF_PARALLEL_MAIN_IP"],
-        ..Signs::NODES
-    },
-    Signs {
-        launcher: "LeaderWorkerSet",
-        counts: &["LWS_GROUP_SIZE"],
-        places: &["LWS_WORKER_INDEX"],
-        leaders: &["LWS_LEADER_ADDRESS"],
+        launcher: "Google Cloud Batch",
+        counts: &["BATCH_TASK_COUNT"],
+        places: &["BATCH_TASK_INDEX"],
+        leaders: &["BATCH_HOSTS_FILE"],
+        also_set: &["BATCH_HOSTS_FILE"],
         ..Signs::NODES
     },
     Signs {
@@ -49,13 +30,6 @@ pub(in crate::cluster) const UNSUPPORTED: &[Signs] = &[
         counts: &["NGC_ARRAY_SIZE"],
         places: &["NGC_ARRAY_INDEX"],
         leaders: &["NGC_MASTER_ADDR"],
-        ..Signs::NODES
-    },
-    Signs {
-        launcher: "Beaker",
-        counts: &["BEAKER_REPLICA_COUNT"],
-        places: &["BEAKER_REPLICA_RANK"],
-        leaders: &["BEAKER_LEADER_REPLICA_HOSTNAME"],
         ..Signs::NODES
     },
     Signs {
@@ -134,12 +108,6 @@ pub(in crate::cluster) const UNSUPPORTED: &[Signs] = &[
         places: &["PADDLE_NODE_RANK"],
         leaders: &["PADDLE_MASTER"],
         ..Signs::NODES
-    },
-    Signs {
-        launcher: "Flux",
-        counts: &["FLUX_JOB_NNODES", "FLUX_JOB_SIZE"],
-        places: &["FLUX_TASK_RANK", "FLUX_TASK_LOCAL_ID"],
-        ..Signs::PROCESSES
     },
     Signs {
         launcher: "jsrun",

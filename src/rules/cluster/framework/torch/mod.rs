@@ -17,15 +17,22 @@ use crate::process::env::Env;
 
 pub(super) const TORCH: Framework = Framework {
     start_warning: |resolved, env, command| {
-        started_once(resolved, env, command).or_else(|| counted_as_processes(resolved, command))
+        started_once(resolved, env, command).or_else(|| starts_another_job(resolved, command))
     },
     ..Framework::of("torch", &["NODE_RANK", "GROUP_RANK", "GROUP_WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"], derive)
 };
 
+/// The rendezvous of torchrun, and the one in which a node has the rank that it is given.
+const BACKEND: &str = "PET_RDZV_BACKEND";
+const STATIC: &str = "static";
+
 /// The variables of this process or node.
 fn derive(context: &Context<'_>) -> Derived {
     let mut derived = Derived::default();
-    let Some(group) = context.group() else { return derived };
+    let Some(group) = context.group() else {
+        derived.warnings.extend(elastic_ranks(context));
+        return derived;
+    };
     if let Some(rendezvous) = group.rendezvous {
         derived.put("MASTER_ADDR", &rendezvous.host, context.leader_precedence(|leader| leader.host.clone()));
         derived.put("MASTER_PORT", rendezvous.port, context.port_precedence());
@@ -44,6 +51,23 @@ fn derive(context: &Context<'_>) -> Derived {
         None => derive_node(context, &group, &mut derived),
     }
     derived
+}
+
+/// torchrun's rendezvous, if it is one that gives nodes their ranks itself (`c10d`, `etcd`).
+fn own_rendezvous(context: &Context<'_>) -> Option<String> {
+    let backend = context.env.given(BACKEND)?.trim();
+    (!backend.eq_ignore_ascii_case(STATIC)).then(|| backend.to_owned())
+}
+
+/// The warning for a number of nodes that may change: torchrun's ranks cannot be made those of trainit.
+fn elastic_ranks(context: &Context<'_>) -> Option<Warning> {
+    let reading = &context.spec.reading;
+    let backend = own_rendezvous(context).filter(|_| reading.num_nodes.is_none() && reading.node_rank.is_some())?;
+    let message = format!(
+        "{BACKEND} is {backend} and the number of nodes may change, so torchrun gives ranks itself: trainit's rank, the prefix in \
+         its checkpoint store and its place in a gang may be another node's; give a fixed number of nodes (PET_NNODES=N)"
+    );
+    Some(Warning::new("elastic_ranks", message))
 }
 
 /// The number of processes on a node, if `WORLD_SIZE` counts processes although `RANK` is the node's, as PyTorchJob
@@ -75,25 +99,38 @@ fn started_once(resolved: &Resolved, env: &Env, command: &[OsString]) -> Option<
     Some(Warning::new("env_conflict", message))
 }
 
-/// Launchers that read `WORLD_SIZE` as the number of processes, and the flag that overrides it.
-const COUNT_PROCESSES: [(&str, &str); 1] = [("composer", "--world_size")];
+/// Launchers that do not take the place of the node from torch's variables: the flags that give it, and what happens
+/// without them.
+const OTHER_LAUNCHERS: [(&str, &[&str], &str); 2] = [
+    (
+        "composer",
+        &["--world_size"],
+        "reads WORLD_SIZE, here the number of nodes, as the number of processes: give it --world_size with the number of \
+         processes on all nodes",
+    ),
+    (
+        "deepspeed",
+        &["--hostfile", "-H", "--no_ssh"],
+        "starts a job of this node alone, whatever RANK and WORLD_SIZE say: give it --hostfile, --no_ssh, --node_rank and \
+         --master_addr on every node",
+    ),
+];
 
-/// The warning for a launcher that would read the number of nodes as the number of processes.
-fn counted_as_processes(resolved: &Resolved, command: &[OsString]) -> Option<Warning> {
+/// The warning for a launcher that would not form one job of all nodes.
+fn starts_another_job(resolved: &Resolved, command: &[OsString]) -> Option<Warning> {
     let launch = resolved.launches.first().filter(|launch| launch.process.is_none())?;
-    let nodes = launch.changes.set.get("WORLD_SIZE")?;
+    launch.changes.set.get("WORLD_SIZE")?;
     let is_name = |argument: &OsString, name| Path::new(argument).file_name().is_some_and(|file| file == name);
     // For example `composer …` and `python -m composer …`.
     let starts = |name| {
         let is_module = command.windows(2).any(|pair| pair[0] == "-m" && pair[1] == name);
         is_module || command.first().is_some_and(|program| is_name(program, name))
     };
-    let (name, flag) = COUNT_PROCESSES.into_iter().find(|(name, _)| starts(*name))?;
-    let is_flag = |argument: &OsString| argument.to_str().is_some_and(|text| text.split('=').next() == Some(flag));
-    let message = format!(
-        "WORLD_SIZE is {nodes}, the number of nodes, but {name} reads it as the number of processes: give {name} {flag} with \
-         the number of processes on all nodes, or use trainit run --nproc N instead of it"
-    );
+    let (name, flags, mistake) = OTHER_LAUNCHERS.into_iter().find(|(name, ..)| starts(*name))?;
+    let is_flag = |argument: &OsString| {
+        argument.to_str().and_then(|text| text.split('=').next()).is_some_and(|text| flags.contains(&text))
+    };
+    let message = format!("{name} {mistake}, or use trainit run --nproc N instead of it");
     (!command.iter().any(is_flag)).then(|| Warning::new("env_conflict", message))
 }
 
@@ -129,6 +166,11 @@ fn derive_node(context: &Context<'_>, group: &Group<'_>, derived: &mut Derived) 
             context.leader_precedence(|leader| bracketed(&leader.host)),
         );
         derived.put("PET_MASTER_PORT", rendezvous.port, context.port_precedence());
+    }
+    if own_rendezvous(context).is_some() {
+        derived.put(BACKEND, STATIC, Precedence::Derived);
+        // The static rendezvous would prefer it to the leader's address.
+        derived.removed.push("PET_RDZV_ENDPOINT".to_owned());
     }
     if let Some(procs) = &context.spec.reading.procs_per_node {
         derived.put("PET_NPROC_PER_NODE", procs, Precedence::IfUnset);
@@ -218,12 +260,15 @@ mod tests {
             let env = Env::from_pairs([("NNODES", "2"), ("NODE_RANK", "1"), ("MASTER_ADDR", "m")]);
             let options = ClusterOptions::default();
             let resolved = resolve(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job");
-            counted_as_processes(&resolved, &command.iter().map(OsString::from).collect::<Vec<_>>())
+            starts_another_job(&resolved, &command.iter().map(OsString::from).collect::<Vec<_>>())
         };
         for command in [&["/opt/bin/composer", "train.py"][..], &["python3", "-m", "composer", "train.py"]] {
             let message = warning_of(command).expect("a warning").message;
             assert!(message.contains("--world_size"), "{message}");
         }
+        let message = warning_of(&["deepspeed", "train.py"]).expect("a warning").message;
+        assert!(message.contains("--no_ssh"), "{message}");
+        assert_eq!(warning_of(&["deepspeed", "--hostfile=h", "--no_ssh", "train.py"]), None);
         for command in
             [&["composer", "--world_size", "16", "train.py"][..], &["composer", "--world_size=16"], &["torchrun"]]
         {

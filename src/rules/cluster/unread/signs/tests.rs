@@ -65,11 +65,14 @@ fn an_incomplete_set_of_a_platforms_variables_causes_a_warning() {
 #[test]
 fn the_message_names_the_missing_variable_and_the_flags_that_replace_it() {
     let of = |pairs: &[(&str, &str)]| warned(pairs).remove(0);
-    let whole = of(&[("SKYPILOT_NUM_NODES", "2"), ("SKYPILOT_NODE_RANK", "1"), ("SKYPILOT_NODE_IPS", "a\nb")]);
-    for piece in ["SKYPILOT_NUM_NODES says 2", "SKYPILOT_NODE_RANK is 1", "--nnodes 2 --node-rank 1 --leader"] {
+    let whole = of(&[("LEPTON_JOB_TOTAL_WORKERS", "2"), ("LEPTON_JOB_WORKER_INDEX", "1")]);
+    for piece in
+        ["LEPTON_JOB_TOTAL_WORKERS says 2", "LEPTON_JOB_WORKER_INDEX is 1", "--nnodes 2 --node-rank 1 --leader"]
+    {
         assert!(whole.contains(piece), "{piece}: {whole}");
     }
-    assert!(whole.contains("SKYPILOT_NODE_IPS") && !whole.contains('\n'), "{whole}");
+    let hosts = of(&[("SKYPILOT_NUM_NODES", "2"), ("SKYPILOT_NODE_IPS", "a\nb")]);
+    assert!(hosts.contains("SKYPILOT_NODE_IPS") && !hosts.contains('\n'), "{hosts}");
     let half = of(&[("SLURM_NNODES", "3")]);
     assert!(half.contains("SLURM_PROCID is not set") && half.contains("--nnodes 3 --node-rank R"), "{half}");
     let tasks = of(&[("SLURM_NNODES", "1"), ("SLURM_NTASKS", "8")]);
@@ -82,7 +85,7 @@ fn the_message_names_the_missing_variable_and_the_flags_that_replace_it() {
 
 #[test]
 fn a_known_or_explicit_place_causes_no_warning() {
-    let sky = [("SKYPILOT_NUM_NODES", "2"), ("SKYPILOT_NODE_RANK", "1")];
+    let sky = [("LEPTON_JOB_TOTAL_WORKERS", "2"), ("LEPTON_JOB_WORKER_INDEX", "1")];
     let torch = [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a")];
     assert!(warned(&[&sky[..], &torch[..]].concat()).is_empty());
     let explicit = |text: &str| Some(Explicit { place: "a flag".to_owned(), text: text.to_owned() });
