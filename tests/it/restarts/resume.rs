@@ -70,6 +70,25 @@ impl Job {
 }
 
 #[test]
+fn every_start_says_where_training_begins() {
+    let job = Job::new();
+    let store = format!("file://{}", job.store().display());
+    let running = job.start();
+    running.after_line("step=7 ");
+    let said = running.stop().expect_code(143).err();
+    assert!(said.contains(&format!("starts from the beginning: {store} has no commit")), "{said}");
+    let newest = job.newest();
+    let again = job.trainit("0").args(["1"]).output();
+    assert!(again.err().contains(&format!("resumes from step {newest} (local)")), "{}", again.err());
+    let newest = job.newest();
+    let (_, elsewhere) = job.finish_on_a_new_machine();
+    assert!(elsewhere.err().contains(&format!("resumes from step {newest} (from {store})")), "{}", elsewhere.err());
+    let local = Trainit::new(["run", "--checkpoint-dir"]).args([job.root.path().join("empty").as_os_str()]);
+    let said = local.args(["--", "true"]).output().expect_code(0).err();
+    assert!(said.contains("starts from the beginning: ") && said.contains("empty has no checkpoint"), "{said}");
+}
+
+#[test]
 fn a_stopped_job_commits_its_last_checkpoint_and_resumes_from_it() {
     let job = Job::new();
     let running = job.start();

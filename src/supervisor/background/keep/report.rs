@@ -9,6 +9,7 @@ use crate::rules::process::exit;
 use crate::rules::store::names::Attempt;
 use crate::supervisor::background::orders::EventSender;
 use crate::supervisor::checkpoints::commit::outcome::Outcome;
+use crate::supervisor::checkpoints::config::Restore;
 use crate::supervisor::checkpoints::failure::Failure;
 use crate::supervisor::checkpoints::mirror::{Mirror, Resume};
 use crate::supervisor::checkpoints::progress::{OnProgress, log_lines};
@@ -37,6 +38,32 @@ fn on_progress(events: EventSender, what: &'static str, word: fn(u64, u64) -> Ev
             events.send(word(done, all));
         }
     })
+}
+
+/// Logs where training starts.
+fn log_start(mirror: &mut Mirror, resume: Option<&Resume>) {
+    let fetched = mirror.fetched.take();
+    let chiefs = mirror.config.chiefs_store.as_ref().filter(|_| mirror.in_gang.follows_chief);
+    let (dir, store) = (mirror.config.dir.display(), chiefs.or(mirror.config.store.as_ref()));
+    let Some(resume) = resume else {
+        let why = match store {
+            _ if mirror.config.restoring.what == Restore::Never => "--restore is none".to_owned(),
+            Some(store) if mirror.committed().is_none() => format!("{store} has no commit"),
+            Some(store) => format!("nothing in {dir} and {store} can be resumed from"),
+            None => format!("{dir} has no checkpoint"),
+        };
+        tracing::info!("starts from the beginning: {why}");
+        return;
+    };
+    let origin = match (fetched, store) {
+        (Some(bytes), Some(store)) if bytes > 0 => format!("(from {store})"),
+        _ => "(local)".to_owned(),
+    };
+    let checkpoint = resume.from.display();
+    match resume.step {
+        Some(step) => tracing::info!(step, "resumes from step {step} {origin}: {checkpoint}"),
+        None => tracing::info!("resumes from {checkpoint} {origin}"),
+    }
 }
 
 impl Report {
@@ -133,6 +160,7 @@ impl Report {
 
     pub(super) fn restored(&self, mirror: Option<&mut Mirror>, resume: Option<Resume>) {
         let (committed, older, is_further) = mirror.map_or((None, false, false), |mirror| {
+            log_start(mirror, resume.as_ref());
             let step = mirror.committed().and_then(|(step, _)| step);
             (step, mirror.has_older(), std::mem::take(&mut mirror.history.is_further))
         });

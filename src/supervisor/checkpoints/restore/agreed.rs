@@ -130,7 +130,7 @@ impl Mirror {
         self.in_gang.directory_counts = false;
         let manifest = read(&remote.store, name).await.map_err(|error| self.config.away(&error))?;
         let brought = match manifest {
-            Ok(manifest) => self.install_commit(remote, &manifest).await.map(|_| manifest),
+            Ok(manifest) => self.install_commit(remote, &manifest).await.map(|()| manifest),
             Err(why) => Err(Refusal::Reject(why)),
         };
         match brought {

@@ -118,9 +118,8 @@ impl Mirror {
             return Ok(Considered::Chosen);
         }
         match self.install_commit(remote, &manifest).await {
-            Ok(fetched) => {
+            Ok(()) => {
                 self.set_parent(which, name, &manifest);
-                self.fetched = Some(fetched);
                 self.remember(&manifest).await?;
                 Ok(Considered::Chosen)
             }

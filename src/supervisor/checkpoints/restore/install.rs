@@ -29,11 +29,12 @@ use crate::supervisor::checkpoints::store::commits::lacks;
 const TRIES: u32 = 3;
 
 impl Mirror {
-    /// Puts one commit in place. Returns the bytes fetched from the store.
-    pub(crate) async fn install_commit(&self, remote: &Remote, manifest: &Manifest) -> Result<u64, Refusal> {
+    /// Puts one commit in place, and notes the bytes fetched from the store.
+    pub(crate) async fn install_commit(&mut self, remote: &Remote, manifest: &Manifest) -> Result<(), Refusal> {
         for _ in 0..TRIES {
             if let Some(fetched) = self.try_to_bring(remote, manifest).await? {
-                return Ok(fetched);
+                self.fetched = Some(fetched);
+                return Ok(());
             }
         }
         Err(Refusal::Fatal(Failure::store(format!(
