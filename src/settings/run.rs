@@ -100,7 +100,8 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
         asks_for_dumps: reader.text("hang-forensics").is_some(),
         child_has_terminal: false,
         gang: None,
-        outlives_hangup: false,
+        ignored: Vec::new(),
+        may_spin: default.may_spin,
     };
     RunSettings {
         policy,

@@ -52,7 +52,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     let (values, complaints) = values(&parsed, &env);
     let mut reader = Reader::new(&values, complaints);
     let mut options = RunOptions::read(&mut reader, parsed.on, &env);
-    options.run.policy.outlives_hangup = signals::is_ignored(Signal::HUP);
+    options.run.policy.ignored = signals::ignored();
     start_log(&options.run);
     require_command(&parsed, &mut reader);
     let may_continue = || stopped_before_start(&options.run.policy).is_none();
@@ -93,6 +93,8 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     settings.policy.seed = Some(seed());
     settings.policy.checkpoint_on = resolved.spec.reading.traits.checkpoint_signals.to_vec();
     settings.policy.processes = processes(&resolved.launches);
+    settings.policy.may_spin =
+        gpu_count > 0 || settings.policy.processes.count > 1 || resolved.spec.reading.has_peers();
     let on_notice = on_notice(&resolved.spec);
     let places = (keeping.directory(), keeping.shared_store(&env));
     if place.is_none() {

@@ -97,6 +97,11 @@ pub fn is_ignored(signal: Signal) -> bool {
     disposition(signal.number(), None) == libc::SIG_IGN
 }
 
+/// The signals that this process ignores.
+pub fn ignored() -> Vec<Signal> {
+    (1..=64).filter_map(Signal::new).filter(|signal| is_ignored(*signal)).collect()
+}
+
 /// Signals that are blocked here and pending.
 #[derive(Debug, Clone, Copy)]
 pub struct HeldBack(u64);

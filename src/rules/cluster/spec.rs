@@ -183,6 +183,11 @@ impl Reading {
         }
     }
 
+    /// Whether this replica may have peers: it is known to be alone otherwise.
+    pub fn has_peers(&self) -> bool {
+        self.num_nodes != Some(1) || self.process.is_some() || self.hands_off
+    }
+
     /// One process, no cluster.
     pub fn alone() -> Reading {
         Reading::of(PlatformName::NONE, Role::Chief, 0, 1)

@@ -322,7 +322,7 @@ pub enum Action {
     DumpStacks,
     /// Ask PyTorch's flight recorder for its dumps.
     AskForDumps,
-    /// Send SIGABRT to every process of the tree.
+    /// Send SIGABRT to the processes of the tree that handle it; to all if none does.
     AbortTree,
     /// Log the processes that are stuck in the kernel.
     NameStuck,

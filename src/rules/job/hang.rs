@@ -1,8 +1,8 @@
 //! Decides when silence of the trainer is a hang.
 //!
 //! Signs of life are the heartbeat file, output, a commit, and activity of the process tree: working threads, and bytes
-//! that it reads or writes. A thread that never sleeps is not a sign of life, because a rank that waits for a lost peer
-//! spins. Once the trainer has used the heartbeat file, its output and its threads no longer count.
+//! that it reads or writes. A thread that never sleeps is not a sign of life if the trainer has peers or GPUs, because a
+//! rank that waits for a lost peer spins. Once the trainer has used the heartbeat file, its output and its threads no longer count.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -58,6 +58,8 @@ pub struct LivenessSample {
     pub output: bool,
     pub moved: bool,
     pub worked: bool,
+    /// A thread never slept: it computes, or it waits for a peer or a GPU.
+    pub spun: bool,
     pub stopped: bool,
 }
 
@@ -98,6 +100,7 @@ impl Sample {
             output: self.output > before.output,
             moved: moved as f64 >= IO_BYTES_PER_SECOND * time.max(1.0),
             worked: worked || never_asleep.values().any(|threads| *threads >= COMPUTING_THREADS),
+            spun: !never_asleep.is_empty(),
             stopped: self.stopped,
         }
     }
@@ -113,12 +116,15 @@ pub(super) struct Watchdog {
     /// The last sign of life.
     sign: &'static str,
     beats: bool,
+    /// A thread that never sleeps may be waiting.
+    may_spin: bool,
     next: Uptime,
 }
 
 impl Watchdog {
-    pub(super) fn begin(timeout: Duration, now: Uptime) -> Watchdog {
-        let mut watch = Watchdog { timeout, started: now, last: now, sign: "its start", beats: false, next: now };
+    pub(super) fn begin(timeout: Duration, may_spin: bool, now: Uptime) -> Watchdog {
+        let sign = "its start";
+        let mut watch = Watchdog { timeout, started: now, last: now, sign, beats: false, may_spin, next: now };
         watch.next_look(now);
         watch
     }
@@ -150,7 +156,7 @@ impl Watchdog {
             (sample.beat, "a heartbeat"),
             (sample.output && !self.beats, "output"),
             (sample.moved, "reading or writing"),
-            (sample.worked && !self.beats, "a working thread"),
+            ((sample.worked || sample.spun && !self.may_spin) && !self.beats, "a working thread"),
             (sample.stopped, "that it was stopped"),
         ];
         if let Some((_, sign)) = signs.into_iter().find(|(seen, _)| *seen) {
@@ -196,11 +202,18 @@ mod tests {
     }
 
     fn watch() -> Watchdog {
-        Watchdog::begin(secs(80.0), secs(0.0))
+        Watchdog::begin(secs(80.0), true, secs(0.0))
     }
 
-    const OUTPUT: LivenessSample =
-        LivenessSample { beat: false, step: None, output: true, moved: false, worked: false, stopped: false };
+    const OUTPUT: LivenessSample = LivenessSample {
+        beat: false,
+        step: None,
+        output: true,
+        moved: false,
+        worked: false,
+        spun: false,
+        stopped: false,
+    };
     const BEAT: LivenessSample = LivenessSample { beat: true, output: false, ..OUTPUT };
 
     /// Takes samples without a sign of life until there is a verdict.
@@ -243,6 +256,17 @@ mod tests {
         assert!(watch.verdict(secs(85.0)).is_some_and(|why| why.contains("no heartbeat")));
         watch.on_sample(secs(84.0), &LivenessSample { moved: true, ..LivenessSample::default() });
         assert_eq!(watch.verdict(secs(86.0)), None, "writing a checkpoint is a sign of life");
+    }
+
+    #[test]
+    fn a_thread_that_never_sleeps_is_a_sign_of_life_only_without_peers_and_gpus() {
+        let spins = |may_spin| {
+            let mut watch = Watchdog::begin(secs(80.0), may_spin, secs(0.0));
+            let before = sample(0.0, &[(7, 7, 0.0)]);
+            watch.on_sample(secs(300.0), &sample(300.0, &[(7, 7, 300.0)]).since(&before));
+            watch.verdict(secs(300.0)).is_some()
+        };
+        assert_eq!([spins(true), spins(false)], [true, false]);
     }
 
     #[test]

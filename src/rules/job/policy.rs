@@ -81,8 +81,11 @@ pub struct Policy {
     pub child_has_terminal: bool,
     /// The replicas of the job start and stop together; `None`: this replica is supervised alone.
     pub gang: Option<InGang>,
-    /// HUP was ignored when trainit started, as nohup does: it is passed on, and is not a request to leave.
-    pub outlives_hangup: bool,
+    /// Signals that trainit was started to ignore, as nohup does with HUP: they are neither passed on nor requests to
+    /// leave. A SIGTERM is a stop all the same.
+    pub ignored: Vec<Signal>,
+    /// The trainer has peers or GPUs, so a thread that never sleeps may be waiting for one of them.
+    pub may_spin: bool,
 }
 
 impl Policy {
@@ -95,9 +98,15 @@ impl Policy {
         asked.unwrap_or(Some(as_it_is))
     }
 
+    /// Whether this signal has no effect, because trainit was started to ignore it and no rule rewrites it.
+    pub fn is_ignored(&self, signal: Signal) -> bool {
+        let is_rewritten = self.rewrite.iter().any(|(from, _)| *from == signal);
+        self.ignored.contains(&signal) && signal != Signal::TERM && !is_rewritten
+    }
+
     /// Whether this signal asks the job to end.
     pub fn asks_to_leave(&self, signal: Signal) -> bool {
-        signal.asks_to_leave() && !(self.outlives_hangup && signal == Signal::HUP)
+        signal.asks_to_leave() && !self.is_ignored(signal)
     }
 
     /// The exit code after the replacements.
@@ -132,7 +141,8 @@ impl Default for Policy {
             asks_for_dumps: false,
             child_has_terminal: false,
             gang: None,
-            outlives_hangup: false,
+            ignored: Vec::new(),
+            may_spin: true,
         }
     }
 }

@@ -46,7 +46,7 @@ impl Reason {
 }
 
 /// The clause for an end after an out-of-memory kill in the same attempt.
-pub const KILLED_FOR_MEMORY: &str = "the kernel killed a process of the job for memory during this attempt";
+pub const KILLED_FOR_MEMORY: &str = "the kernel killed a process in this container for memory during this attempt";
 
 /// The end of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]

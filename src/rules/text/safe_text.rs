@@ -1,13 +1,19 @@
 //! Text for people: foreign text made safe to print, counts, short lists.
 
-/// Puts foreign text on one line and escapes everything that could move a terminal's cursor.
+/// Characters that change the direction or the order of the text around them (Unicode's Bidi_Control), and the separators
+/// that some programs show as a new line.
+fn reorders(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Puts foreign text on one line and replaces everything that could move a terminal's cursor or reorder the line.
 pub fn printable(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
             '\n' => safe.push_str("\\n"),
             '\r' => safe.push_str("\\r"),
-            c if c.is_control() => safe.push('\u{fffd}'),
+            c if c.is_control() || reorders(c) => safe.push('\u{fffd}'),
             c => safe.push(c),
         }
     }
@@ -49,5 +55,9 @@ mod tests {
     #[test]
     fn foreign_text_stays_on_one_line_and_moves_no_cursor() {
         assert_eq!(printable("step\u{1b}[2J\r\nü"), "step\u{fffd}[2J\\r\\nü");
+        assert_eq!(
+            printable("a\u{202e}b\u{2066}c\u{61c}d\u{9b}e\u{2028}f"),
+            "a\u{fffd}b\u{fffd}c\u{fffd}d\u{fffd}e\u{fffd}f"
+        );
     }
 }

@@ -172,17 +172,13 @@ impl TreeSignals {
         Process { pid, parent, started, handles, is_main, signalled: sent }
     }
 
-    /// Sends a signal to every process of the tree, signalled before or not.
-    pub(in crate::supervisor) fn send_all(
-        &mut self,
-        signal: Signal,
-        tree: Option<Vec<Descendant>>,
-        main_children: &MainChildren,
-    ) {
-        match tree {
-            Some(tree) => tree.iter().for_each(|d| self.send(d, signal)),
-            None => self.send_unseen(signal, main_children),
-        }
+    /// Sends SIGABRT to the processes that handle it, so that a reader of their last output lives; to all if none does.
+    pub(in crate::supervisor) fn abort(&mut self, tree: Option<Vec<Descendant>>, main_children: &MainChildren) {
+        let Some(tree) = tree else { return self.send_unseen(Signal::ABRT, main_children) };
+        let handles = |d: &&Descendant| descendants::disposition(d.pid, Signal::ABRT) == Disposition::Handles;
+        let handlers: Vec<&Descendant> = tree.iter().filter(handles).collect();
+        let receivers = if handlers.is_empty() { tree.iter().collect() } else { handlers };
+        receivers.into_iter().for_each(|d| self.send(d, Signal::ABRT));
     }
 
     /// Sends SIGKILL to every process of the tree. For processes that fork faster than they can be listed, one call

@@ -17,7 +17,6 @@ use crate::rules::gang::member::Event as MemberEvent;
 use crate::rules::gang::message::Offer;
 use crate::rules::job::{Action, Event, Outcome, Uptime};
 use crate::rules::process::exit::End;
-use crate::rules::process::signal::Signal;
 use crate::rules::status::sibling::Kept;
 use crate::supervisor::Job;
 use crate::supervisor::background::Background;
@@ -182,7 +181,7 @@ impl Performer {
             Action::AskForDumps => {
                 self.job.hang_forensics.clone().into_iter().for_each(flight_recorder::ask);
             }
-            Action::AbortTree => self.signals.send_all(Signal::ABRT, self.tree(), &self.main_children),
+            Action::AbortTree => self.signals.abort(self.tree(), &self.main_children),
             Action::NameStuck => self.name_stuck(),
             Action::Arm(timer, at) => self.timers.arm(timer, at),
             Action::Disarm(timer) => self.timers.disarm(timer),

@@ -161,14 +161,14 @@ fn every_signal_that_can_be_caught_reaches_the_command() {
     // KILL and STOP cannot be caught, 32 and 33 belong to the C library, TERM begins the stop, and CHLD means an ended
     // child.
     let signals: Vec<i32> = (1..=64).filter(|s| ![9, 15, 17, 19, 32, 33].contains(s)).collect();
-    // Uses sigwait instead of a shell's trap, because a shell cannot trap a signal that was ignored at its start (HUP under
-    // nohup).
+    // A signal that was ignored at the start (HUP under nohup) would not be passed on.
     let script = "import signal\n\
         every = set(range(1, 65)) - {9, 17, 19, 32, 33}\n\
         signal.pthread_sigmask(signal.SIG_BLOCK, every)\n\
         print('ready', flush=True)\n\
         while (got := signal.sigwait(every)) != 15: print(f'got-{got:d}-', flush=True)";
-    let running = Trainit::new(["run", "--stop-grace", "20s", "--", "python3", "-c", script]).start();
+    let options = ["run", "--stop-grace", "20s", "--", "python3", "-c", script];
+    let running = Trainit::through(&["env", "--default-signal"], options).start();
     running.after_line("ready");
     for signal in signals {
         send(running.pid(), signal);

@@ -225,3 +225,27 @@ fn below_a_shell_as_pid_1_a_warning_says_that_a_stop_does_not_arrive() {
         assert!(!silent.contains(warning), "{silent}");
     }
 }
+
+#[test]
+fn a_signal_that_trainit_was_started_to_ignore_is_not_passed_on() {
+    // Like launchers, which install a handler whatever they inherit.
+    let script = "import signal, time\n\
+        def heard(number, _): print('heard', number, flush=True)\n\
+        for s in (1, 2, 10): signal.signal(s, heard)\n\
+        print('ready', flush=True)\n\
+        signal.signal(12, lambda *_: exit(0))\n\
+        while True: time.sleep(0.01)";
+    for ignored in [libc::SIGHUP, libc::SIGINT, libc::SIGUSR1] {
+        let prefix = ["env", "--default-signal", &format!("--ignore-signal={ignored}")];
+        let running = Trainit::through(&prefix, ["run", "--", "python3", "-c", script]).start();
+        running.after_line("ready");
+        let others: Vec<i32> = [1, 2, 10].into_iter().filter(|signal| *signal != ignored).collect();
+        for signal in [&[ignored][..], &others].concat() {
+            running.signal(signal);
+        }
+        others.iter().for_each(|signal| drop(running.after_line(&format!("heard {signal}"))));
+        running.signal(libc::SIGUSR2);
+        let done = running.finish().expect_code(0);
+        assert!(!done.out().contains(&format!("heard {ignored}\n")), "{}", done.out());
+    }
+}

@@ -28,6 +28,24 @@ fn a_process_that_survives_sigabrt_is_not_reported_as_killed_after_the_stop_grac
 }
 
 #[test]
+fn at_a_hang_only_the_processes_that_handle_sigabrt_get_it_so_the_reader_of_a_traceback_lives() {
+    let script = "python3 -c 'import time; time.sleep(1000)' 2>&1 | (cat; echo read to the end); echo shell lives";
+    let done = watched("400ms", &[], script).output().expect_code(201);
+    let out = done.out();
+    assert!(out.contains("Fatal Python error: Aborted"), "{out}{}", done.err());
+    assert!(out.contains("read to the end\n") && out.contains("shell lives\n"), "{out}{}", done.err());
+}
+
+#[test]
+fn a_thread_that_computes_alone_is_not_hung_and_one_that_may_wait_for_a_peer_is() {
+    let spin = "import time\nend = time.monotonic() + 3\nwhile time.monotonic() < end: pass";
+    for (options, code) in [(&[][..], 0), (&["--nproc", "2"], 201)] {
+        let run = Trainit::new(["run", "--hang-timeout", "300ms"]).args(options).args(["--", "python3", "-c", spin]);
+        run.output().expect_code(code);
+    }
+}
+
+#[test]
 fn a_hung_attempt_is_restarted_while_the_budget_lasts() {
     let script = "[ $TRAINIT_ATTEMPT = 1 ] && exec sleep 1000; echo alive again";
     let more = ["--max-restarts", "1", "--restart-backoff", "1ms"];

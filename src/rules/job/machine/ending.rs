@@ -84,7 +84,7 @@ impl Machine {
                 Reason::Oom,
                 code,
                 format!(
-                    "out of memory: the kernel killed a process at the cgroup's memory limit, {subject} ended with {end}{suffix}"
+                    "out of memory: the kernel killed a process in this container at the cgroup's memory limit, {subject} ended with {end}{suffix}"
                 ),
             ),
             Some((end @ End::Signal(_), _)) => {

@@ -15,7 +15,7 @@ const TO_DUMP: Duration = Duration::from_secs(5);
 impl Machine {
     /// Starts the watchdog of an attempt, if the policy has one.
     pub(super) fn watch(&mut self, now: Uptime) -> Option<Action> {
-        let mut watch = Watchdog::begin(self.policy.hang_timeout?, now);
+        let mut watch = Watchdog::begin(self.policy.hang_timeout?, self.policy.may_spin, now);
         if let Some(until) = self.notices.frozen_until {
             watch.frozen(until);
         }

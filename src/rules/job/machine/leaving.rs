@@ -129,7 +129,7 @@ impl Machine {
     }
 
     /// Asks for a commit soon, if there is a store.
-    pub(super) fn commit_soon(&mut self, notice: bool) -> Vec<Action> {
+    pub(super) fn commit_soon(&self, notice: bool) -> Vec<Action> {
         let can_commit = self.policy.store && !matches!(self.state, State::Flushing | State::Done);
         if can_commit { vec![Action::CommitSoon { notice }] } else { Vec::new() }
     }

@@ -19,6 +19,9 @@ impl Machine {
         let Some(as_signal) = self.policy.rewritten(signal) else { return Vec::new() };
         // A rule that rewrites a signal to TERM makes it a stop, and a TERM that is rewritten stays a stop.
         let is_stop = [signal, as_signal].contains(&Signal::TERM);
+        if self.policy.is_ignored(signal) {
+            return self.checkpoint_on(signal);
+        }
         let asks = self.policy.asks_to_leave(as_signal);
         if matches!(self.state, State::Running | State::Launching) && !is_stop {
             self.attempt.clues.passed_on(as_signal, sender);
@@ -36,9 +39,7 @@ impl Machine {
                     // As dumb-init does for a group. A leader may handle the signal and continue.
                     actions.push(Action::Suspend { at_once: self.policy.signal_target == Target::Group });
                 }
-                if self.policy.checkpoint_on.contains(&signal) {
-                    actions.extend(self.commit_soon(false));
-                }
+                actions.extend(self.checkpoint_on(signal));
                 actions
             }
             State::Launching => {
@@ -92,6 +93,12 @@ impl Machine {
             }
             State::Draining | State::Flushing | State::Done => Vec::new(),
         }
+    }
+
+    /// Commits soon, if the platform sends this signal some time before the end.
+    fn checkpoint_on(&self, signal: Signal) -> Vec<Action> {
+        let is_wanted = self.state == State::Running && self.policy.checkpoint_on.contains(&signal);
+        if is_wanted { self.commit_soon(false) } else { Vec::new() }
     }
 
     /// Another attempt would follow, unless this signal asks the job to end.

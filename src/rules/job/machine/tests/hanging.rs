@@ -8,7 +8,7 @@ fn watched(max_restarts: u32) -> Policy {
 }
 
 const SILENT: LivenessSample =
-    LivenessSample { beat: false, step: None, output: false, moved: false, worked: false, stopped: false };
+    LivenessSample { beat: false, step: None, output: false, moved: false, worked: false, spun: false, stopped: false };
 
 /// Answers the samples until there is another action.
 pub(super) fn silence(machine: &mut Machine, mut now: f64) -> (f64, Vec<Action>) {
@@ -87,7 +87,7 @@ fn a_hang_after_an_out_of_memory_kill_is_a_hang_and_mentions_the_kill() {
     let aborted = Event::MainEnded { local_rank: 0, end: End::Signal(Signal::ABRT), oom: Some(true) };
     let end = outcome(feed(&mut machine, now, [aborted, Event::TreeEmpty]));
     assert_eq!((end.reason, end.oom), (Reason::Hung, Some(true)));
-    assert!(end.detail.contains("the kernel killed a process of the job for memory"), "{}", end.detail);
+    assert!(end.detail.contains("the kernel killed a process in this container for memory"), "{}", end.detail);
 }
 
 #[test]

@@ -79,14 +79,14 @@ fn a_signal_from_the_kernel_is_passed_on_to_the_command() {
 }
 
 #[test]
-fn a_hangup_that_was_ignored_at_the_start_is_passed_on_and_stops_nothing() {
+fn a_signal_that_was_ignored_at_the_start_is_not_passed_on_and_stops_nothing() {
     let hup = || Event::Signal { signal: Signal::HUP, sender: Some(1) };
-    let policy = || Policy { max_restarts: 2, outlives_hangup: true, ..Policy::default() };
+    let policy = || Policy { max_restarts: 2, ignored: vec![Signal::HUP, Signal::TERM], ..Policy::default() };
     let mut machine = Machine::new(policy());
     machine.step(secs(0.0), Event::Started);
     assert_eq!(machine.step(secs(0.1), hup()), [], "and before the start, too");
     let mut machine = running(policy());
-    assert_eq!(machine.step(secs(1.0), hup()), [leader(Signal::HUP)]);
+    assert_eq!(machine.step(secs(1.0), hup()), []);
     feed(&mut machine, 2.0, [ended(3), hup(), Event::TreeEmpty]);
     assert_eq!(machine.state, State::Waiting, "a crash soon after is a crash");
     assert_eq!(machine.step(secs(2.1), hup()), []);
@@ -96,6 +96,8 @@ fn a_hangup_that_was_ignored_at_the_start_is_passed_on_and_stops_nothing() {
     let mut machine = running(rewritten);
     feed(&mut machine, 1.0, [hup(), ended(3), Event::TreeEmpty]);
     assert_eq!(machine.state, State::Done, "a rewritten signal is meant");
+    let mut machine = running(policy());
+    assert!(machine.step(secs(1.0), term()).contains(&leader(Signal::TERM)), "a stop is always meant");
 }
 
 #[test]
