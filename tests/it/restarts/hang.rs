@@ -37,12 +37,9 @@ fn at_a_hang_only_the_processes_that_handle_sigabrt_get_it_so_the_reader_of_a_tr
 }
 
 #[test]
-fn a_thread_that_computes_alone_is_not_hung_and_one_that_may_wait_for_a_peer_is() {
-    let spin = "import time\nend = time.monotonic() + 3\nwhile time.monotonic() < end: pass";
-    for (options, code) in [(&[][..], 0), (&["--nproc", "2"], 201)] {
-        let run = Trainit::new(["run", "--hang-timeout", "300ms"]).args(options).args(["--", "python3", "-c", spin]);
-        run.output().expect_code(code);
-    }
+fn a_thread_that_computes_without_peers_and_gpus_is_not_hung() {
+    let spin = "import time\nend = time.monotonic() + 4\nwhile time.monotonic() < end: pass";
+    Trainit::new(["run", "--hang-timeout", "500ms", "--", "python3", "-c", spin]).output().expect_code(0);
 }
 
 #[test]
