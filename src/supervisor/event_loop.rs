@@ -134,7 +134,7 @@ impl Supervisor {
         view::log_before(&self.command, &self.machine, &actions);
         for action in &actions {
             let done = self.performer.perform(now, action);
-            if matches!(action, Action::TermTree(_) | Action::KillTree) {
+            if matches!(action, Action::SignalTree { .. } | Action::KillTree) {
                 self.performer.timers.looked(now, self.now());
             }
             match done {
@@ -148,8 +148,8 @@ impl Supervisor {
         }
         // Last, because a slow reader of the log must not delay a signal.
         let is_out_of_reach = self.performer.complain();
-        let Remarks { left_behind, killed } = self.performer.remarks();
-        let signalled = view::Signalled { is_out_of_reach, left_behind, killed };
+        let Remarks { left_behind, main_waits, late, killed } = self.performer.remarks();
+        let signalled = view::Signalled { is_out_of_reach, main_waits, left_behind, late, killed };
         view::log_step(&self.command, now, &before, &event, &self.machine, &actions, &signalled);
     }
 

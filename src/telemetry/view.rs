@@ -16,8 +16,12 @@ const FARTHEST_DATE: Duration = Duration::from_secs(10 * 365 * 86_400);
 pub struct Signalled {
     /// The user of this process must not signal the main children.
     pub is_out_of_reach: bool,
+    /// A main child gets the stop's signal later, after the processes that need it.
+    pub main_waits: bool,
     /// The processes that were left when the last main child ended, in words.
     pub left_behind: Option<String>,
+    /// The processes that get the stop's signal only at the end of the grace, in words.
+    pub late: Option<String>,
     /// The processes that were killed at the deadline, in words.
     pub killed: Option<String>,
 }
@@ -67,8 +71,7 @@ pub fn log_step(
             log_notice(&format!("signal {signal}"), left, machine);
         }
         Event::Signal { signal, sender } => {
-            let to = if signalled.is_out_of_reach { None } else { Some(machine.ranks().is_some()) };
-            log_signal(*signal, *sender, now, actions, to);
+            log_signal(*signal, *sender, now, actions, machine.ranks().is_some(), signalled);
         }
         Event::Preempted { source, lead, .. } => log_notice(source, *lead, machine),
         Event::Withdrawn { source, .. } => log_withdrawal(source, now, machine),
@@ -96,13 +99,16 @@ pub fn log_step(
         Event::Fenced { detail } => tracing::error!("fenced: {detail}"),
         Event::Due(Timer::Grace) => {
             let over = match machine.hung() {
-                Some(_) => "SIGABRT did not end all processes",
-                None => "the stop grace is over",
+                Some(_) => "SIGABRT did not end all processes".to_owned(),
+                None => machine.grace_in_words(),
             };
             let subject = signalled.killed.as_deref().unwrap_or("every remaining process");
             tracing::warn!("{over}: SIGKILL for {subject}");
         }
         _ => {}
+    }
+    if let Some(late) = &signalled.late {
+        tracing::warn!("{late}");
     }
     for action in actions {
         if *action == Action::AwaitPeers {
@@ -207,26 +213,36 @@ fn log_end(subject: &str, end: End, oom: Option<bool>, expected: bool) {
     }
 }
 
-/// `several`: whether there are several main children; `None`: this user must not signal any of them.
-fn log_signal(signal: Signal, sender: Option<u32>, now: Uptime, actions: &[Action], several: Option<bool>) {
+/// `several`: whether there are several main children.
+fn log_signal(
+    signal: Signal,
+    sender: Option<u32>,
+    now: Uptime,
+    actions: &[Action],
+    several: bool,
+    signalled: &Signalled,
+) {
     let forwarded = actions.iter().find_map(|action| match action {
         Action::Signal { target, signal } => Some((*target, *signal)),
         _ => None,
     });
-    let to = match (forwarded, several) {
-        (Some((_, sent)), None) => format!("no permission to send {sent} to the command"),
-        (Some((Target::Leader, sent)), Some(several)) => {
+    let to = match forwarded {
+        Some((_, sent)) if signalled.is_out_of_reach => format!("no permission to send {sent} to the command"),
+        Some((_, sent)) if signalled.main_waits => {
+            format!("{sent} goes to the processes on the terminal of the main child first")
+        }
+        Some((Target::Leader, sent)) => {
             format!("{sent} sent to {}", if several { "each rank" } else { "the main child" })
         }
-        (Some((Target::Group, sent)), Some(several)) => format!(
+        Some((Target::Group, sent)) => format!(
             "{sent} sent to {}",
             if several { "each rank's process group" } else { "the child's process group" }
         ),
-        (None, _) => "not forwarded now".to_owned(),
+        None => "not forwarded now".to_owned(),
     };
     let grace = actions.iter().find_map(|action| match action {
         Action::Arm(Timer::Grace, at) => {
-            Some(format!("; SIGKILL in {} for remaining processes", seconds(at.saturating_sub(now))))
+            Some(format!("; SIGKILL in {} for remaining processes (--stop-grace)", seconds(at.saturating_sub(now))))
         }
         _ => None,
     });

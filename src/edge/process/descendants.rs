@@ -7,8 +7,8 @@ use std::io;
 
 use crate::edge::clock;
 use crate::edge::process::spawn::{self, own_pid};
-use crate::edge::process::{pidfd, proc_listing};
-use crate::rules::process::signal::Signal;
+use crate::edge::process::{facts, pidfd, proc_listing};
+use crate::rules::process::signal::{Disposition, Signal};
 use crate::rules::text::safe_text::printable;
 
 /// The limit for reading a process again because its parent exited during the scan.
@@ -26,6 +26,10 @@ pub struct Descendant {
     pub parent: i32,
     /// Its process group.
     pub group: i32,
+    /// Its controlling terminal; 0 for none.
+    pub terminal: i32,
+    /// The foreground group of that terminal.
+    pub foreground: i32,
     /// Start time in clock ticks since boot: together with the id it identifies one process.
     pub started: u64,
     /// A signal has stopped it: only SIGKILL has an effect until it is continued.
@@ -141,35 +145,6 @@ pub fn send(to: &Descendant, signal: Signal) -> io::Result<()> {
     }
 }
 
-/// A process's handling of a signal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Disposition {
-    /// Nothing of its own: the kernel's default action.
-    Default,
-    /// It is ignored.
-    Ignores,
-    /// It has a handler, or blocks the signal to wait for it (sigwait, signalfd).
-    Handles,
-}
-
-/// A process's handling of a signal, from /proc/PID/status (proc(5)). For a process that has exited: the default.
-pub fn disposition(pid: i32, signal: Signal) -> Disposition {
-    disposition_in(&fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default(), signal)
-}
-
-fn disposition_in(status: &str, signal: Signal) -> Disposition {
-    let holds = |field: &str| {
-        let set = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-        let set = set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0);
-        set >> (signal.number() - 1) & 1 == 1
-    };
-    match () {
-        () if holds("SigIgn") => Disposition::Ignores,
-        () if holds("SigCgt") || holds("SigBlk") => Disposition::Handles,
-        () => Disposition::Default,
-    }
-}
-
 /// The name of a process's command, safe in a log; never its arguments, which may hold secrets.
 pub fn name(pid: i32) -> String {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -187,7 +162,7 @@ pub fn shell_that_drops(signal: Signal) -> Option<String> {
     for _ in 0..MOST_ANCESTORS {
         match ancestor.parent {
             0 => return None,
-            1 => return Some(init).filter(|_| disposition(1, signal) == Disposition::Default),
+            1 => return Some(init).filter(|_| facts::disposition(1, signal) == Disposition::Default),
             parent => ancestor = read(parent)?.0,
         }
     }
@@ -252,6 +227,8 @@ fn parse(pid: i32, stat: &str) -> Option<(Descendant, bool)> {
         pid,
         parent: fields.get(1)?.parse().ok()?,
         group: fields.get(2)?.parse().ok()?,
+        terminal: fields.get(4)?.parse().ok()?,
+        foreground: fields.get(5)?.parse().ok()?,
         started: fields.get(19)?.parse().ok()?,
         is_stopped: state == "T",
     };
@@ -310,20 +287,6 @@ mod tests {
         close_gaps(&mut seen);
         assert!(!seen.iter().any(|(process, _)| *process == gone));
         assert_eq!((seen[1].0.parent, seen[1].0.pid), (parent, own));
-    }
-
-    #[test]
-    fn a_process_handles_what_it_catches_or_waits_for_and_not_what_it_ignores() {
-        let status = |blocked: &str, ignored: &str, caught: &str| {
-            let text = format!("Name:\tx\nSigBlk:\t{blocked}\nSigIgn:\t{ignored}\nSigCgt:\t{caught}\n");
-            disposition_in(&text, Signal::TERM)
-        };
-        let (none, term, other) = ("0000000000000000", "0000000000004000", "0000000000012002");
-        assert_eq!(status(none, none, other), Disposition::Default);
-        assert_eq!(status(none, none, term), Disposition::Handles);
-        assert_eq!(status(term, none, none), Disposition::Handles);
-        assert_eq!(status(term, term, none), Disposition::Ignores);
-        assert_eq!(disposition_in("", Signal::TERM), Disposition::Default);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 pub mod descendants;
 pub mod exit_order;
+pub mod facts;
 pub mod open_files;
 pub mod pidfd;
 pub(crate) mod proc_listing;

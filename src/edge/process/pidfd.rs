@@ -1,9 +1,9 @@
 //! A process by a descriptor (pidfd, Linux 5.3). A signal through it reaches that process or none, never a later process with
 //! the same id.
 //!
-//! libc is used because nix has no call for a pidfd.
+//! libc is used because nix has no call for a pidfd, and none for kcmp(2).
 
-#![expect(unsafe_code, reason = "pidfd_open and pidfd_send_signal")]
+#![expect(unsafe_code, reason = "pidfd_open, pidfd_send_signal and kcmp")]
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -28,6 +28,13 @@ pub fn send(process: &OwnedFd, signal: Signal) -> io::Result<()> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Whether the standard inputs of two processes are known to be different open files, although they may have one name.
+pub fn have_other_inputs(one: i32, other: i32) -> bool {
+    const KCMP_FILE: i32 = 0;
+    // SAFETY: integers.
+    unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_FILE, 0, 0) > 0 }
 }
 
 #[cfg(test)]

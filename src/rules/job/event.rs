@@ -310,8 +310,15 @@ pub enum Action {
         /// At once; otherwise only when the command has been stopped by the signal that was sent last.
         at_once: bool,
     },
-    /// Send SIGTERM to the processes of the tree that are next, except those that have had it from trainit.
-    TermTree(Grace),
+    /// Before the first signal of a stop: look at what the processes of the tree are to each other.
+    LookAtTree(Signal),
+    /// Send the stop's signal to the processes of the tree that are next, except those that have had it from trainit.
+    SignalTree {
+        /// The period of the stop.
+        grace: Grace,
+        /// The signal.
+        signal: Signal,
+    },
     /// Send SIGKILL to every process of the tree.
     KillTree,
     /// Check whether the trainer is alive; answer with `LivenessSampled`.

@@ -4,4 +4,5 @@ pub mod active_time;
 pub mod env;
 pub mod exit;
 pub mod program;
+pub mod roles;
 pub mod signal;

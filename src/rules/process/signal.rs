@@ -15,6 +15,18 @@ const NAMES: [&str; 31] = [
 const RTMIN: u8 = 34;
 const RTMAX: u8 = 64;
 
+/// A process's handling of a signal.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Disposition {
+    /// Nothing of its own: the kernel's default action.
+    #[default]
+    Default,
+    /// It is ignored.
+    Ignores,
+    /// It has a handler, or blocks the signal to wait for it (sigwait, signalfd).
+    Handles,
+}
+
 #[allow(missing_docs, reason = "the names are signal(7)'s")]
 impl Signal {
     pub const HUP: Signal = Signal(1);

@@ -170,7 +170,8 @@ impl Performer {
             Action::WritePreemptionFile { deadline } => self.announce(deadline.saturating_sub(now)),
             Action::Signal { target, signal } => self.signal(now, target, signal),
             Action::Suspend { at_once } => self.terminal_stop.suspend(at_once),
-            Action::TermTree(grace) => self.term_tree(now, grace),
+            Action::LookAtTree(signal) => self.look_at_tree(signal),
+            Action::SignalTree { grace, signal } => self.signal_tree(now, grace, signal),
             Action::KillTree => self.kill_tree(),
             Action::SampleLiveness => return Done::Events(vec![self.liveness.sample(now, self.tree())]),
             Action::ReportTree => {

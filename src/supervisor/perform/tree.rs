@@ -55,9 +55,9 @@ impl Performer {
 
     pub(super) fn signal(&mut self, now: Uptime, target: Target, signal: Signal) {
         self.terminal_stop.forget();
-        if target == Target::Group && signal == Signal::TERM {
+        if target == Target::Group && signal == self.signals.stop_signal() {
             let mut signals = std::mem::take(&mut self.signals);
-            signals.term_groups(now, &self.main_children, || self.tree());
+            signals.signal_groups(now, signal, &self.main_children, || self.tree());
             self.signals = signals;
             return;
         }
@@ -78,10 +78,15 @@ impl Performer {
         }
     }
 
-    pub(super) fn term_tree(&mut self, now: Uptime, grace: Grace) {
+    pub(super) fn look_at_tree(&mut self, signal: Signal) {
+        let tree = self.tree();
+        self.signals.look(signal, tree, &self.main_children);
+    }
+
+    pub(super) fn signal_tree(&mut self, now: Uptime, grace: Grace, signal: Signal) {
         if !self.tree_empty {
             let tree = self.tree();
-            self.signals.term(now, grace, self.job.policy.signal_target, tree, &self.main_children);
+            self.signals.signal_next(now, grace, signal, self.job.policy.signal_target, tree, &self.main_children);
         }
     }
 

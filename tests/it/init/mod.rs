@@ -8,6 +8,7 @@ mod processes;
 mod rare_cases;
 pub mod signals;
 mod stop_floods;
+mod stop_order;
 mod terminal;
 mod tree_stop;
 mod unread;

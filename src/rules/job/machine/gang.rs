@@ -160,9 +160,7 @@ impl Machine {
             }
             State::Running | State::Launching => {
                 let mut actions: Vec<Action> = self.set_deadline(now, now + grace).into_iter().collect();
-                actions.extend(self.deliver(Signal::TERM));
-                let rest = self.grace().map(|grace| grace.last_third());
-                actions.extend(rest.map(|at| self.sweep(at)));
+                actions.extend(self.deliver(now, Signal::TERM));
                 actions
             }
             State::Draining => self.set_deadline(now, now + grace).into_iter().collect(),
@@ -227,7 +225,7 @@ impl Machine {
         self.gang.is_halting = true;
         let mut actions = self.begin_stop(now, now + budget::kill_after(lead, self.commits.last_took));
         if let Some(signal) = self.policy.preempt_signal {
-            actions.extend(self.deliver(signal));
+            actions.extend(self.deliver(now, signal));
         }
         actions.extend(self.commit_soon(true));
         actions

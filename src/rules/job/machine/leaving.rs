@@ -98,7 +98,7 @@ impl Machine {
                 self.stopping.stop.get_or_insert(notice);
                 actions.extend(self.begin_stop(now, kill_at));
                 if first && let Some(signal) = self.policy.preempt_signal {
-                    actions.extend(self.deliver(signal));
+                    actions.extend(self.deliver(now, signal));
                 }
                 if first {
                     actions.extend(self.commit_soon(true));

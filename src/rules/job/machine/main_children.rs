@@ -57,7 +57,7 @@ impl Machine {
         }
         if self.attempt.main_children.alive > 0 {
             if end == End::Code(0) || self.stopping.stop.is_some() || self.attempt.hung.is_some() {
-                return Vec::new();
+                return self.sweep_soon(now).into_iter().collect();
             }
             if self.answered_a_request(now) {
                 // The others received it too. They have time, but not without limit.
@@ -79,7 +79,7 @@ impl Machine {
             actions.extend(self.set_deadline(now, now + self.rest_grace()));
         }
         if self.stopping.kill_from.is_none() {
-            actions.extend(self.term_tree(now));
+            actions.extend(self.signal_tree(now));
         }
         actions
     }

@@ -150,6 +150,20 @@ impl Machine {
         self.stopping.deadline
     }
 
+    /// The end of the time for the rest of the tree, for the log, with the setting if it decided.
+    pub fn grace_in_words(&self) -> String {
+        let length = self.grace().map(|grace| grace.until.saturating_sub(grace.from));
+        match length {
+            Some(length) if length == self.policy.stop_grace => {
+                format!(
+                    "the stop grace is over (--stop-grace {})",
+                    humantime::format_duration(length).to_string().replace(' ', "")
+                )
+            }
+            _ => "the stop grace is over".to_owned(),
+        }
+    }
+
     /// Handles an event.
     pub fn step(&mut self, now: Uptime, event: Event) -> Vec<Action> {
         if self.state == State::Done {
@@ -209,7 +223,7 @@ impl Machine {
                 self.attempt.clues.found(clue);
                 Vec::new()
             }
-            Event::Reaped { .. } => self.on_reaped(now),
+            Event::Reaped { .. } => self.sweep_soon(now).into_iter().collect(),
             Event::TreeEmpty => self.on_tree_empty(now),
             Event::Signal { signal, sender } => self.on_signal(now, signal, sender),
             Event::Preempted { id, source, lead } => self.on_preempted(now, id, source, lead),
@@ -241,20 +255,6 @@ impl Machine {
             Event::GpuFailed { detail } => self.on_gpu_failed(now, detail),
             Event::Fenced { detail } => self.on_fenced(now, detail),
         }
-    }
-
-    /// A death may reveal grandchildren that the last scan could not see, so the tree is scanned again soon; many
-    /// deaths share one scan.
-    fn on_reaped(&mut self, now: Uptime) -> Vec<Action> {
-        let soon = now + NEXT_SWEEP;
-        let is_sooner = self.stopping.sweep_at.is_none_or(|at| soon < at);
-        if self.state == State::Draining && is_sooner { vec![self.sweep(soon)] } else { Vec::new() }
-    }
-
-    /// Sends SIGTERM to the processes that are next, and scans again soon.
-    fn term_tree(&mut self, now: Uptime) -> Vec<Action> {
-        let Some(grace) = self.grace() else { return Vec::new() };
-        vec![Action::TermTree(grace), self.sweep(now + TERM_SWEEP)]
     }
 
     fn sweep(&mut self, at: Uptime) -> Action {
@@ -338,8 +338,7 @@ impl Machine {
             {
                 vec![Action::KillTree, self.sweep(now + NEXT_SWEEP)]
             }
-            (Timer::Sweep, State::Draining) => self.term_tree(now),
-            (Timer::Sweep, State::Running) => self.signal_rest_of_tree(now),
+            (Timer::Sweep, _) if self.signals_tree() => self.signal_tree(now),
             (Timer::Stuck, State::Launching | State::Running | State::Draining) => {
                 let mut actions = vec![Action::NameStuck, Action::Disarm(Timer::Sweep)];
                 actions.extend(self.mark_unsure(now));

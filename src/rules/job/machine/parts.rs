@@ -21,8 +21,8 @@ pub(super) struct Attempt {
     pub(super) resumed: Option<Resume>,
     /// Something new was committed since it began.
     pub(super) has_saved: bool,
-    /// The main children were sent SIGTERM because of a stop.
-    pub(super) has_heard_term: bool,
+    /// The signal that the main children were sent because of a stop. The rest of the tree gets the same.
+    pub(super) stop_signal: Option<Signal>,
     /// How it ended: the end of its main child, or of the first failure of several; and whether there was an
     /// out-of-memory kill before.
     pub(super) ended: Option<(End, Option<bool>)>,

@@ -41,8 +41,10 @@ impl Machine {
         self.state = State::Running;
         self.attempt.started_at = now;
         let held = std::mem::take(&mut self.next.held_signals);
-        let sent: Vec<Action> = held.into_iter().map(|signal| self.send(signal)).collect();
-        self.watch(now).into_iter().chain(sent).collect()
+        let mut actions: Vec<Action> = self.watch(now).into_iter().collect();
+        actions.extend(held.into_iter().map(|signal| self.send(signal)));
+        actions.extend(self.sweep_soon(now));
+        actions
     }
 
     /// If `others` of the attempt run already, they are stopped.

@@ -2,7 +2,7 @@
 //! later.
 
 use super::parts::{Cause, Stop};
-use super::{HELD_SIGNALS, Machine, State, TERM_SWEEP};
+use super::{HELD_SIGNALS, Machine, NEXT_SWEEP, State, TERM_SWEEP};
 use crate::job::event::{Action, Target, Timer, Uptime};
 use crate::job::tree_stop::Grace;
 use crate::process::signal::Signal;
@@ -118,7 +118,8 @@ impl Machine {
         let already_signalled = self.stopping.stop.as_mut().is_some_and(|stop| std::mem::take(&mut stop.is_signalled));
         let start = self.begin_stop(now, now + self.policy.stop_grace);
         self.stopping.stop.get_or_insert(Stop { cause: Cause::Signal { sender }, is_signalled: false });
-        let signal = preempt_signal.filter(|_| !already_signalled).and_then(|signal| self.deliver(signal));
+        let preempt_signal = preempt_signal.filter(|_| !already_signalled);
+        let signal = preempt_signal.map(|signal| self.deliver(now, signal)).unwrap_or_default();
         // A trainer with checkpoints may read the deadline in its handler, so the file is written first, as for every
         // notice. For any other command the signal comes first.
         if self.policy.checkpoints {
@@ -138,7 +139,7 @@ impl Machine {
         self.stopping.stop = Some(Stop { cause: Cause::Gpu { detail }, is_signalled: true });
         let mut actions = self.begin_stop(now, now + self.policy.stop_grace);
         if let Some(signal) = self.policy.preempt_signal {
-            actions.extend(self.deliver(signal));
+            actions.extend(self.deliver(now, signal));
         }
         actions
     }
@@ -154,7 +155,7 @@ impl Machine {
                 let mut actions = self.begin_stop(now, now + self.policy.stop_grace);
                 // Many trainers treat a second signal as a request not to save.
                 if !was_signalled {
-                    actions.extend(self.deliver(Signal::TERM));
+                    actions.extend(self.deliver(now, Signal::TERM));
                 }
                 actions
             }
@@ -174,8 +175,7 @@ impl Machine {
         let is_new = !std::mem::replace(&mut self.stopping.has_announced, true) || arm.is_some();
         let preemption_file =
             self.stopping.deadline.filter(|_| is_new).map(|deadline| Action::WritePreemptionFile { deadline });
-        let sweep = self.grace().filter(|_| arm.is_some()).map(|grace| self.sweep(grace.last_third()));
-        preemption_file.into_iter().chain(arm).chain(sweep).collect()
+        preemption_file.into_iter().chain(arm).collect()
     }
 
     /// The period of the stop, if a deadline is set.
@@ -183,14 +183,29 @@ impl Machine {
         Some(Grace { from: self.stopping.grace_from, until: self.stopping.deadline? })
     }
 
-    /// In the last third of the grace the rest of the tree gets SIGTERM too, if the main children got it and are alive.
-    /// A trainer that gets another signal, or none, is left alone until the deadline.
-    pub(super) fn signal_rest_of_tree(&mut self, now: Uptime) -> Vec<Action> {
-        let late = self.grace().filter(|grace| now >= grace.last_third());
-        match late.filter(|_| self.attempt.has_heard_term && self.policy.signal_target == Target::Leader) {
-            Some(grace) => vec![Action::TermTree(grace), self.sweep(now + TERM_SWEEP)],
-            None => Vec::new(),
+    /// Signals the processes of the tree that are next, and looks again soon.
+    pub(super) fn signal_tree(&mut self, now: Uptime) -> Vec<Action> {
+        let Some(grace) = self.grace() else { return Vec::new() };
+        let signal = self.attempt.stop_signal.unwrap_or(Signal::TERM);
+        vec![Action::SignalTree { grace, signal }, self.sweep(now + TERM_SWEEP)]
+    }
+
+    /// Whether the rest of the tree is signalled while main children live. A trainer that gets no signal is left alone until
+    /// the deadline.
+    pub(super) fn signals_tree(&self) -> bool {
+        match self.state {
+            State::Draining => true,
+            State::Running => self.attempt.stop_signal.is_some() && self.policy.signal_target == Target::Leader,
+            _ => false,
         }
+    }
+
+    /// A death may make other processes next, and may reveal grandchildren that the last scan could not see. The tree is
+    /// scanned again soon; many deaths share one scan.
+    pub(super) fn sweep_soon(&mut self, now: Uptime) -> Option<Action> {
+        let soon = now + NEXT_SWEEP;
+        let is_sooner = self.stopping.sweep_at.is_none_or(|at| soon < at);
+        (self.signals_tree() && is_sooner).then(|| self.sweep(soon))
     }
 
     /// Sets the deadline, or brings it forward; never later.
@@ -204,14 +219,20 @@ impl Machine {
         Some(Action::Arm(Timer::Grace, at))
     }
 
-    /// Sends the signal now, or when the command runs.
-    pub(super) fn deliver(&mut self, signal: Signal) -> Option<Action> {
-        self.attempt.has_heard_term |= signal == Signal::TERM;
+    /// Sends the signal of a stop now, or when the command runs. The rest of the tree follows.
+    pub(super) fn deliver(&mut self, now: Uptime, signal: Signal) -> Vec<Action> {
+        let is_first = self.attempt.stop_signal.is_none();
+        self.attempt.stop_signal.get_or_insert(signal);
         if self.state == State::Launching {
             self.hold(signal);
-            return None;
+            return Vec::new();
         }
-        Some(self.send(signal))
+        let mut actions = Vec::from_iter(is_first.then_some(Action::LookAtTree(signal)));
+        actions.push(self.send(signal));
+        if is_first && self.signals_tree() {
+            actions.push(self.sweep(now));
+        }
+        actions
     }
 
     pub(super) fn send(&self, signal: Signal) -> Action {

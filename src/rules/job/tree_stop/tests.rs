@@ -13,11 +13,37 @@ const fn secs(seconds: u64) -> Uptime {
 
 /// A process with the default action, started long before the stop.
 fn default_action(pid: i32, parent: i32) -> Process {
-    Process { pid, parent, started: 50, handles: false, is_main: false, signalled: None }
+    let disposition = Disposition::Default;
+    Process {
+        pid,
+        parent,
+        started: 50,
+        terminal: 0,
+        disposition,
+        is_main: false,
+        role: Role::default(),
+        signalled: None,
+    }
 }
 
 fn handler(pid: i32, parent: i32) -> Process {
-    Process { handles: true, ..default_action(pid, parent) }
+    Process { disposition: Disposition::Handles, ..default_action(pid, parent) }
+}
+
+fn ignorer(pid: i32, parent: i32) -> Process {
+    Process { disposition: Disposition::Ignores, ..default_action(pid, parent) }
+}
+
+fn on_terminal(terminal: i32, process: Process) -> Process {
+    Process { terminal, ..process }
+}
+
+fn ranked(rank: u32, process: Process) -> Process {
+    Process { role: Role { rank, ..process.role }, ..process }
+}
+
+fn reads(process: Process, from_handler: bool, from_service: bool) -> Process {
+    Process { role: Role { input: Input::Pipe { from_handler, from_service }, ..process.role }, ..process }
 }
 
 /// The tick is of the same second.
@@ -47,13 +73,6 @@ fn a_handler_below_a_handler_waits_until_that_one_has_ended() {
     let launcher = [handler(10, 1), default_action(11, 10), handler(12, 11), handler(13, 12)];
     assert_eq!(pids(&launcher, 101), [10]);
     assert_eq!(pids(&[handler(12, 1), handler(13, 12)], 102), [12]);
-}
-
-#[test]
-fn the_reader_of_a_pipe_gets_sigterm_after_the_trainer_that_writes_to_it_has_ended() {
-    assert_eq!(pids(&[handler(10, 1), default_action(11, 1)], 101), [10]);
-    assert_eq!(pids(&[signalled(handler(10, 1), 101), default_action(11, 1)], 102), [0; 0]);
-    assert_eq!(pids(&[default_action(11, 1)], 103), [11]);
 }
 
 #[test]
@@ -123,16 +142,98 @@ fn an_empty_grace_is_all_last_third() {
     assert_eq!(next_to_signal(&tree, nothing, secs(5)).len(), 2);
 }
 
+#[test]
+fn a_process_that_ignores_the_signal_is_transparent_also_if_it_is_the_main_child() {
+    let tree = [signalled(main(ignorer(10, 1)), 100), handler(11, 10), default_action(12, 11)];
+    assert_eq!(pids(&tree, 101), [11]);
+    assert_eq!(pids(&[signalled(main(ignorer(10, 1)), 100), default_action(12, 10)], 101), [12]);
+}
+
+#[test]
+fn the_end_of_a_signalled_process_makes_what_it_left_next_while_other_main_children_live() {
+    let rank = signalled(main(handler(10, 1)), 100);
+    let shell = signalled(main(default_action(20, 1)), 100);
+    assert_eq!(pids(&[rank, shell, handler(21, 20)], 101), [0; 0]);
+    assert_eq!(pids(&[rank, handler(21, 1), default_action(22, 21)], 102), [21]);
+    assert_eq!(pids(&[rank, default_action(22, 1)], 103), [0; 0], "it may be part of the other rank's save");
+}
+
+#[test]
+fn a_reader_of_a_pipe_ends_by_itself_and_gets_the_signal_in_the_last_third_after_late_handlers() {
+    let tee = reads(default_action(12, 1), true, false);
+    assert_eq!(pids(&[handler(11, 1), tee], 101), [11]);
+    assert_eq!((pids(&[tee], 119), pids(&[tee], 120)), (vec![], vec![12]));
+    let trapped = signalled(main(handler(10, 1)), 100);
+    assert_eq!(pids(&[trapped, handler(11, 10), tee], 120), [11]);
+    assert_eq!(pids(&[trapped, signalled(handler(11, 10), 120), tee], 129), [0; 0]);
+    assert_eq!(pids(&[trapped, tee], 129), [12]);
+}
+
+#[test]
+fn a_handler_with_a_pipe_as_its_input_is_left_alone_only_if_a_handler_writes_to_it() {
+    let rotating = |from_handler| reads(handler(12, 1), from_handler, false);
+    assert_eq!(pids(&[handler(11, 1), rotating(true)], 101), [11]);
+    assert_eq!(pids(&[default_action(11, 1), rotating(false)], 101), [12]);
+}
+
+#[test]
+fn a_holder_of_a_terminal_waits_for_what_lives_on_it_but_not_for_a_shell_that_ignores_the_signal() {
+    let server = handler(10, 1);
+    let shell = on_terminal(5, ignorer(11, 10));
+    assert_eq!(pids(&[server, shell, on_terminal(5, handler(12, 11))], 101), [12]);
+    assert_eq!(pids(&[server, shell, on_terminal(5, default_action(12, 11))], 101), [11, 12]);
+    assert_eq!(pids(&[server, shell], 102), [10]);
+    let background = on_terminal(5, ranked(1, handler(13, 11)));
+    assert_eq!(pids(&[server, shell, background], 102), [10], "a service on the terminal waits for its holder");
+    let trainer = signalled(on_terminal(5, handler(12, 10)), 101);
+    for (now, next) in [(120, vec![]), (126, vec![]), (127, vec![10])] {
+        assert_eq!(pids(&[main(server), trainer], now), next, "{now}");
+    }
+    assert_eq!(waiting_mains(&[main(server), trainer]), HashSet::from([10]));
+    let same = [main(on_terminal(5, handler(10, 1))), on_terminal(5, handler(12, 10))];
+    assert_eq!((pids(&same, 101), waiting_mains(&same)), (vec![10], HashSet::new()));
+}
+
+#[test]
+fn what_serves_waits_for_what_it_serves_also_for_readers_but_not_for_one_of_its_own_output() {
+    let (service, mount) = (ranked(1, handler(20, 1)), ranked(2, default_action(30, 1)));
+    assert_eq!(pids(&[handler(10, 1), service, mount], 101), [10]);
+    assert_eq!(pids(&[default_action(10, 1), service, mount], 101), [10], "a service does not delay what it serves");
+    assert_eq!(pids(&[service, mount], 102), [20]);
+    assert_eq!(pids(&[mount], 103), [30]);
+    let tee = |from_service| reads(default_action(12, 1), true, from_service);
+    assert_eq!((pids(&[tee(false), service], 102), pids(&[tee(true), service], 102)), (vec![], vec![20]));
+    assert_eq!(pids(&[ignorer(10, 1), service], 102), [20], "it ignores the signal and may never end");
+    let saving = signalled(main(handler(10, 1)), 100);
+    assert_eq!((pids(&[saving, service], 126), pids(&[saving, service], 127)), (vec![], vec![20]));
+}
+
+#[test]
+fn only_what_the_end_of_the_grace_brings_forward_is_late() {
+    let shell = signalled(main(handler(10, 1)), 100);
+    let late = |tree: &[Process], now| -> Vec<i32> {
+        only_because_late(tree, GRACE, secs(now)).iter().map(|process| process.pid).collect()
+    };
+    assert_eq!(late(&[shell, handler(11, 10)], 120), [11]);
+    assert_eq!(late(&[default_action(11, 1)], 120), [0; 0], "its turn has come in the order of the tree");
+}
+
 fn trees() -> impl Strategy<Value = Vec<Process>> {
-    let process = |pid: i32| {
-        (0..pid, 0..130u64, any::<bool>(), any::<bool>(), proptest::option::of(100..130u64)).prop_map(
-            move |(parent, started, handles, is_main, at)| {
-                let process = Process { pid, parent, started, handles, is_main, signalled: None };
+    let dispositions = [Disposition::Default, Disposition::Ignores, Disposition::Handles];
+    let inputs = [true, false].map(|from_handler| Input::Pipe { from_handler, from_service: false });
+    let input = prop_oneof![4 => Just(Input::Other), 1 => prop::sample::select(inputs.to_vec())];
+    let role = (0..3u32, input).prop_map(|(rank, input)| Role { rank, input });
+    let process = move |pid: i32| {
+        let role = role.clone();
+        let what = (prop::sample::select(dispositions.to_vec()), 0..3i32, role);
+        (0..pid, 0..130u64, what, any::<bool>(), proptest::option::of(100..130u64)).prop_map(
+            move |(parent, started, (disposition, terminal, role), is_main, at)| {
+                let process = Process { pid, parent, started, terminal, disposition, is_main, role, signalled: None };
                 at.map_or(process, |at| signalled(process, at))
             },
         )
     };
-    (1..12i32).prop_flat_map(move |count| (1..=count).map(process).collect::<Vec<_>>())
+    (1..12i32).prop_flat_map(move |count| (1..=count).map(process.clone()).collect::<Vec<_>>())
 }
 
 proptest! {
@@ -144,6 +245,10 @@ proptest! {
             let next = pids(&left, now);
             let before = left.len();
             left.retain(|process| process.signalled.is_none() && !next.contains(&process.pid));
+            if left.len() == before {
+                // What is left reads, and its writers have ended.
+                left.retain(|process| process.role.input == Input::Other);
+            }
             prop_assert!(left.len() < before, "{left:?}");
         }
     }

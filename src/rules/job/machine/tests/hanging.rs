@@ -167,7 +167,12 @@ fn a_preemption_while_a_hung_trainer_dies_is_a_preemption() {
     let actions = machine.step(secs(now), notice);
     assert_eq!(
         actions,
-        [Action::WritePreemptionFile { deadline: secs(now + 10.0) }, leader(Signal::TERM)],
+        [
+            Action::WritePreemptionFile { deadline: secs(now + 10.0) },
+            Action::LookAtTree(Signal::TERM),
+            leader(Signal::TERM),
+            Action::Arm(Timer::Sweep, secs(now))
+        ],
         "the file is written first"
     );
     let end = outcome(feed(&mut machine, now, [ended(134), Event::TreeEmpty]));

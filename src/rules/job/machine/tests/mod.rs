@@ -51,7 +51,7 @@ pub(super) fn leader(signal: Signal) -> Action {
 }
 
 pub(super) fn is_term_tree(action: &Action) -> bool {
-    matches!(action, Action::TermTree(_))
+    matches!(action, Action::SignalTree { .. })
 }
 
 /// Feeds events to a machine, all at the same time.
@@ -79,8 +79,9 @@ fn a_preempted_job_saves_commits_and_exits_with_143() {
         [
             Action::WritePreemptionFile { deadline: secs(85.0) },
             Action::Arm(Timer::Grace, secs(85.0)),
-            Action::Arm(Timer::Sweep, secs(85.0) - secs(25.0) / 3),
+            Action::LookAtTree(Signal::TERM),
             leader(Signal::TERM),
+            Action::Arm(Timer::Sweep, secs(60.0)),
             Action::CommitSoon { notice: true }
         ]
     );
@@ -95,10 +96,10 @@ fn a_preempted_job_saves_commits_and_exits_with_143() {
 fn only_the_preemption_file_of_a_trainer_with_checkpoints_comes_before_the_signal() {
     let actions = running(Policy::default()).step(secs(60.0), term());
     let (announce, arm) = (Action::WritePreemptionFile { deadline: secs(85.0) }, Action::Arm(Timer::Grace, secs(85.0)));
-    let third = Action::Arm(Timer::Sweep, secs(85.0) - secs(25.0) / 3);
-    assert_eq!(actions, [leader(Signal::TERM), announce.clone(), arm.clone(), third.clone()]);
+    let (look, sweep) = (Action::LookAtTree(Signal::TERM), Action::Arm(Timer::Sweep, secs(60.0)));
+    assert_eq!(actions, [look.clone(), leader(Signal::TERM), sweep.clone(), announce.clone(), arm.clone()]);
     let actions = running(Policy { checkpoints: true, ..Policy::default() }).step(secs(60.0), term());
-    assert_eq!(actions, [announce, arm, third, leader(Signal::TERM)]);
+    assert_eq!(actions, [announce, arm, look, leader(Signal::TERM), sweep]);
 }
 
 #[test]

@@ -13,26 +13,58 @@ fn a_second_sigterm_reaches_the_child_but_never_moves_the_deadline() {
 }
 
 #[test]
-fn in_the_last_third_of_the_grace_the_rest_of_the_tree_gets_sigterm_if_the_main_child_got_it() {
-    let third = secs(31.0) - secs(30.0) / 3;
+fn the_rest_of_the_tree_is_signalled_from_the_start_of_a_stop_with_the_same_signal() {
     let stopped = |policy: Policy| {
         let mut machine = running(Policy { stop_grace: secs(30.0), ..policy });
         let stop = machine.step(secs(1.0), term());
-        assert!(stop.contains(&Action::Arm(Timer::Sweep, third)), "{stop:?}");
-        assert_eq!(machine.step(secs(20.9), Event::Due(Timer::Sweep)), [], "too early");
-        machine.step(third, Event::Due(Timer::Sweep))
+        (stop, machine.step(secs(1.0), Event::Due(Timer::Sweep)))
     };
-    let again = Action::Arm(Timer::Sweep, third + TERM_SWEEP);
     let grace = Grace { from: secs(1.0), until: secs(31.0) };
-    assert_eq!(stopped(Policy::default()), [Action::TermTree(grace), again]);
-    let usr1 = Signal::parse("USR1");
+    let usr1 = Signal::parse("USR1").expect("a signal");
+    for (policy, signal) in [
+        (Policy::default(), Signal::TERM),
+        (Policy { preempt_signal: Some(usr1), ..Policy::default() }, usr1),
+        (Policy { rewrite: vec![(Signal::TERM, Some(Signal::INT))], ..Policy::default() }, Signal::INT),
+    ] {
+        let (stop, next) = stopped(policy);
+        let look = stop.iter().position(|action| *action == Action::LookAtTree(signal));
+        assert!(look < stop.iter().position(|action| *action == leader(signal)) && look.is_some(), "{stop:?}");
+        assert!(stop.contains(&Action::Arm(Timer::Sweep, secs(1.0))), "{stop:?}");
+        let again = Action::Arm(Timer::Sweep, secs(1.0) + TERM_SWEEP);
+        assert_eq!(next, [Action::SignalTree { grace, signal }, again]);
+    }
     for policy in [
-        Policy { preempt_signal: usr1, ..Policy::default() },
         Policy { preempt_signal: None, ..Policy::default() },
         Policy { signal_target: Target::Group, ..Policy::default() },
     ] {
-        assert_eq!(stopped(policy), []);
+        assert_eq!(stopped(policy).1, []);
     }
+}
+
+#[test]
+fn the_signal_of_a_stop_is_also_that_of_the_rest_after_the_main_child() {
+    let usr1 = Signal::parse("USR1").expect("a signal");
+    let mut machine = running(Policy { preempt_signal: Some(usr1), ..Policy::default() });
+    machine.step(secs(1.0), term());
+    let drain = machine.step(secs(2.0), ended(0));
+    assert!(
+        drain.iter().any(|action| matches!(action, Action::SignalTree { signal, .. } if *signal == usr1)),
+        "{drain:?}"
+    );
+    let mut machine = running(Policy { preempt_signal: Some(usr1), ..Policy::default() });
+    let drain = machine.step(secs(2.0), ended(0));
+    let is_term = |action: &Action| matches!(action, Action::SignalTree { signal: Signal::TERM, .. });
+    assert!(drain.iter().any(is_term), "nothing was stopped, so what is left gets SIGTERM: {drain:?}");
+}
+
+#[test]
+fn during_a_stop_each_death_leads_to_a_new_look_at_the_tree_while_main_children_live() {
+    let mut machine = running(Policy::default());
+    let reaped = || Event::Reaped { pid: 9, end: End::Code(0) };
+    assert_eq!(machine.step(secs(0.5), reaped()), []);
+    machine.step(secs(1.0), term());
+    machine.step(secs(1.0), Event::Due(Timer::Sweep));
+    assert_eq!(machine.step(secs(1.1), reaped()), [Action::Arm(Timer::Sweep, secs(1.1) + NEXT_SWEEP)]);
 }
 
 #[test]
@@ -41,7 +73,8 @@ fn a_signal_before_exec_is_delivered_after_it() {
     machine.step(secs(0.0), Event::Started);
     let usr1 = Signal::parse("USR1").expect("a signal");
     feed(&mut machine, 0.0, [term(), Event::Signal { signal: usr1, sender: Some(1) }]);
-    assert_eq!(machine.step(secs(0.1), Event::Spawned { pids: vec![7] }), [leader(Signal::TERM), leader(usr1)]);
+    let sweep = Action::Arm(Timer::Sweep, secs(0.1) + NEXT_SWEEP);
+    assert_eq!(machine.step(secs(0.1), Event::Spawned { pids: vec![7] }), [leader(Signal::TERM), leader(usr1), sweep]);
 }
 
 #[test]
