@@ -101,6 +101,7 @@ pub(in crate::command) fn gang(
             longest: policy.backoff_max,
         },
         hang: policy.hang_timeout,
+        job_id: job_id(env),
         host,
     })
 }
@@ -121,8 +122,13 @@ fn key(settings: &GangSettings, place: &Place, has_store: bool, env: &Env) -> Re
         "the gang's key is derived from the cluster's description, so any process with this description that reaches the port \
          can join: give all replicas the same {TOKEN} if others share the network"
     );
-    let job = cluster::fact_variable(Fact::Job, env).map(|(_, id)| id).unwrap_or_default();
-    Ok(KeySource::Known(GangKey::derive("cluster", format!("{} {job}", place.fingerprint()).as_bytes())))
+    let description = format!("{} {}", place.fingerprint(), job_id(env));
+    Ok(KeySource::Known(GangKey::derive("cluster", description.as_bytes())))
+}
+
+/// The platform's id of the job; empty if the platform gives none.
+fn job_id(env: &Env) -> String {
+    cluster::fact_variable(Fact::Job, env).map(|(_, id)| id.to_owned()).unwrap_or_default()
 }
 
 fn read_token(path: &Path) -> Result<String, ClusterError> {

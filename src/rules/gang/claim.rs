@@ -35,6 +35,9 @@ pub struct Claim {
     pub leader: Incarnation,
     /// The leader's host, for people.
     pub host: String,
+    /// The platform's id of the job; empty if the platform gives none.
+    #[serde(default)]
+    pub job_id: String,
     /// The state of the job.
     #[serde(flatten)]
     pub job: JobState,
@@ -94,7 +97,7 @@ pub fn read(generation: Generation, bytes: &[u8]) -> Result<Claim, String> {
     if claim.generation != generation {
         return Err(format!("{FOLDER}{} claims generation {}", name(generation), claim.generation));
     }
-    Ok(Claim { host: bounded_text(&claim.host), ..claim })
+    Ok(Claim { host: bounded_text(&claim.host), job_id: bounded_text(&claim.job_id), ..claim })
 }
 
 #[cfg(test)]
@@ -116,6 +119,7 @@ mod tests {
             generation: 3,
             leader: Incarnation(7),
             host: "a\nb".to_owned(),
+            job_id: String::new(),
             job: JobState { from_nothing: true, ..JobState::default() },
         };
         let bytes = serde_json::to_vec(&claim).unwrap();

@@ -28,6 +28,7 @@ pub(super) enum Request {
 pub(super) struct Claimant {
     pub(super) leader: Incarnation,
     pub(super) host: String,
+    pub(super) job_id: String,
 }
 
 /// The newest claim in the store, if there is one, and whether its gang has ended. `None`: the store did not answer in time.
@@ -146,8 +147,8 @@ async fn claim(
     job: JobState,
 ) -> Result<Event, StoreError> {
     let store = shared.open().await?;
-    let Claimant { leader, host } = claimant.clone();
-    let body = serde_json::to_vec(&Claim { generation, leader, host, job }).unwrap_or_default();
+    let Claimant { leader, host, job_id } = claimant.clone();
+    let body = serde_json::to_vec(&Claim { generation, leader, host, job_id, job }).unwrap_or_default();
     if store.create(&key(generation), body).await? == Created::Own {
         return Ok(Event::Claimed(generation));
     }
@@ -198,7 +199,7 @@ mod tests {
     use crate::rules::store::address::Address;
 
     fn claimant(number: u128) -> Claimant {
-        Claimant { leader: Incarnation(number), host: "h".to_owned() }
+        Claimant { leader: Incarnation(number), host: "h".to_owned(), job_id: String::new() }
     }
 
     fn block_on<T>(future: impl Future<Output = T>) -> T {

@@ -82,10 +82,11 @@ pub(super) async fn run(
         limits: gang.limits,
         hang: gang.hang,
         has_read_claims,
+        job_id: gang.job_id.clone(),
         former_has_ended: newest.as_ref().is_some_and(|(_, has_ended)| *has_ended),
         newest_claim: newest.map(|(claim, _)| claim),
     };
-    let claimant = Claimant { leader: incarnation, host: gang.host.clone() };
+    let claimant = Claimant { leader: incarnation, host: gang.host.clone(), job_id: gang.job_id.clone() };
     let (claim_requests, mut claim_answers) = claims::start(gang.store.clone(), claimant);
     let mut hub = LeaderLinks {
         leader: Leader::new(clock.now(), config),
@@ -180,7 +181,8 @@ impl LeaderLinks<'_> {
                 self.own = Some(next_link());
                 self.news.send(News::Linked);
             }
-            Order::Dial => {}
+            // The leader's own member always has its seat.
+            Order::Dial | Order::ReadClaim => {}
             Order::Send(message) => {
                 if let Some(own) = self.own {
                     self.step(Event::Received(own, *message));

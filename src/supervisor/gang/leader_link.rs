@@ -6,7 +6,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::thread::{News, NewsSender, Order};
-use super::{Gang, referral};
+use super::{Gang, claims, referral};
 use crate::edge::clock::Clock;
 use crate::edge::net::gang::{Cut, Link, NoLink, dial};
 use crate::rules::gang::handshake::GangKey;
@@ -43,6 +43,10 @@ pub(super) async fn run(
     loop {
         match orders.recv().await {
             Some(Order::Dial) => {}
+            Some(Order::ReadClaim) => {
+                read_claim(gang, news);
+                continue;
+            }
             Some(Order::Hangup | Order::Send(_)) => continue,
             None => return,
         }
@@ -53,7 +57,7 @@ pub(super) async fn run(
             };
             let connected = tokio::select! {
                 biased;
-                ended = until_hangup(orders) => break ended,
+                ended = until_hangup(gang, news, orders) => break ended,
                 connected = connecting => connected,
             };
             pause = (pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
@@ -111,11 +115,23 @@ async fn connect(
     }
 }
 
+/// Reads the newest claim in the store, and reports it.
+fn read_claim(gang: &Gang, news: &NewsSender) {
+    let Some(shared) = gang.store.clone() else { return };
+    let news = news.clone();
+    tokio::spawn(async move {
+        if let Some(newest) = claims::newest(&shared).await {
+            news.send(News::ClaimRead(newest.map(|(claim, _)| claim)));
+        }
+    });
+}
+
 /// Waits for an order to stop connecting.
-async fn until_hangup(orders: &mut UnboundedReceiver<Order>) -> Ended {
+async fn until_hangup(gang: &Gang, news: &NewsSender, orders: &mut UnboundedReceiver<Order>) -> Ended {
     loop {
         match orders.recv().await {
             Some(Order::Dial | Order::Send(_)) => {}
+            Some(Order::ReadClaim) => read_claim(gang, news),
             Some(Order::Hangup) => return Ended::Hangup,
             None => return Ended::Quit,
         }
@@ -140,7 +156,7 @@ async fn carry_messages(
                     Ok(Err(cut)) => return Ended::Lost { silent: cut == Cut::Silent },
                     Err(_) => return Ended::Lost { silent: true },
                 },
-                Some(Order::Dial) => {}
+                Some(Order::Dial | Order::ReadClaim) => {}
                 ended @ (Some(Order::Hangup) | None) => {
                     link.writer.close().await;
                     link.reader.drain().await;

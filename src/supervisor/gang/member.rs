@@ -43,7 +43,8 @@ impl GangMember {
         let now = clock.now();
         let (own, leader) = (gang.place.own, gang.place.leader);
         let required = gang.place.roster.iter().filter(|seat| seat.is_required()).count();
-        let (member, actions) = Member::new(now, own, leader, incarnation, gang.host.clone(), gang.timing);
+        let (mut member, actions) = Member::new(now, own, leader, incarnation, gang.host.clone(), gang.timing);
+        member.of_job(gang.job_id.clone());
         let leads = gang.place.leads();
         let thread = Thread::start(gang, incarnation, clock)?;
         let (first, missing) = (None, Vec::new());
@@ -93,6 +94,7 @@ impl GangMember {
                     self.note_refusal(&message);
                     MemberEvent::Received(message)
                 }
+                Ok(Some(News::ClaimRead(claim))) => MemberEvent::ClaimRead(claim),
                 Ok(Some(News::Unreachable(why))) => {
                     self.trouble = Some(why);
                     continue;
@@ -137,6 +139,7 @@ impl GangMember {
                 Action::Dial => self.thread.order(Order::Dial),
                 Action::Hangup => self.thread.order(Order::Hangup),
                 Action::Send(message) => self.thread.order(Order::Send(Box::new(message))),
+                Action::ReadClaim => self.thread.order(Order::ReadClaim),
                 Action::Wake(at) => self.wake = at,
                 Action::FirstFailure(first) => {
                     let FirstFailure { seat, host, failure } = &first;

@@ -71,6 +71,8 @@ pub struct Gang {
     pub limits: Limits,
     /// The gang hangs if no replica's step advances for this long.
     pub hang: Option<Duration>,
+    /// The platform's id of the job; empty if the platform gives none.
+    pub job_id: String,
     /// This host's name, for people.
     pub host: String,
 }

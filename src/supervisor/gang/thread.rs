@@ -14,6 +14,7 @@ use crate::edge::io::eventfd::{EventFd, NotifyOnDrop};
 use crate::edge::process::signals;
 use crate::edge::transfer::blocking;
 use crate::rules::gang::Incarnation;
+use crate::rules::gang::claim::Claim;
 use crate::rules::gang::message::{ToLeader, ToMember};
 use crate::rules::gang::view::LeaderView;
 
@@ -31,6 +32,8 @@ pub(super) enum Order {
     Hangup,
     /// Send this, if there is a connection.
     Send(Box<ToLeader>),
+    /// Read the newest claim in the store, if there is a store and it answers.
+    ReadClaim,
 }
 
 /// News from the thread.
@@ -45,6 +48,8 @@ pub(super) enum News {
     },
     /// A message of the leader.
     Received(ToMember),
+    /// The newest claim in the store.
+    ClaimRead(Option<Claim>),
     /// The leader cannot be reached, for this reason.
     Unreachable(String),
 }

@@ -19,6 +19,9 @@ impl Leader {
         if self.any_required(|holder| !holder.is_some_and(has_offered)) {
             self.empty_since = None;
             if now >= self.since + self.config.timing.wait {
+                if self.found_end.is_some() && !self.has_met_other {
+                    return self.end_as_replacement(now, actions);
+                }
                 let missing: Vec<String> = self.missing().iter().map(ToString::to_string).collect();
                 let why = format!("waited for {} s for {}", self.config.timing.wait.as_secs(), missing.join(", "));
                 return self.give_up(now, why, false, actions);

@@ -149,7 +149,10 @@ impl Leader {
     /// replace that request, and its answer has the same information.
     pub(super) fn check_for_newer_claim(&mut self, now: Duration, actions: &mut Vec<Action>) {
         let is_claiming = matches!(self.claims.next, NextClaim::Requested(_));
-        if !self.claims.has_claimed || is_claiming || self.is_over() || now < self.claims.next_check {
+        // A leader whose members do not come may have missed the end.
+        let is_alone = self.phase == Phase::Collecting && now >= self.since + self.config.timing.lease;
+        let checks = self.claims.has_claimed || is_alone;
+        if !checks || is_claiming || self.is_over() || now < self.claims.next_check {
             return;
         }
         self.claims.next_check = now + self.check_interval();

@@ -51,6 +51,8 @@ pub struct Config {
     pub has_read_claims: bool,
     /// Whether the gang of the newest claim has ended: none of its trainers runs.
     pub former_has_ended: bool,
+    /// The platform's id of the job; empty if the platform gives none.
+    pub job_id: String,
 }
 
 #[cfg(test)]
@@ -71,6 +73,7 @@ impl Config {
             newest_claim: None,
             has_read_claims: true,
             former_has_ended: false,
+            job_id: String::new(),
         }
     }
 }

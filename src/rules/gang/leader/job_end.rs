@@ -3,13 +3,55 @@
 use std::time::Duration;
 
 use super::super::Generation;
+use super::super::beat::Departure;
 use super::super::claim::{Claim, JobState};
 use super::super::message::ToMember;
 use super::claims::NextClaim;
-use super::{Action, LATE_EVALUATORS, Leader, Link, MARGIN, Phase};
+use super::{Action, Holder, LATE_EVALUATORS, Leader, Link, MARGIN, Phase, State};
 use crate::cluster::seat::Seat;
 
 impl Leader {
+    /// The chief's trainer has ended with 0: nothing is halted any more.
+    pub(super) fn conclude(&mut self, now: Duration) {
+        if matches!(self.phase, Phase::Training | Phase::Collecting) {
+            (self.phase, self.since, self.name_at, self.inquiry) = (Phase::Concluding, now, None, None);
+            self.failures.clear();
+        }
+    }
+
+    /// A member exits with an empty tree.
+    pub(super) fn on_leaving(&mut self, now: Duration, seat: Seat, actions: &mut Vec<Action>) {
+        let Some(holder) = self.holders.get(&seat) else { return };
+        let (host, leaves, has_finished) =
+            (holder.host.clone(), holder.leaves.clone(), holder.state == State::Finished);
+        let is_success = leaves.as_ref().is_some_and(|leaves| leaves.code == 0);
+        let why = match &leaves {
+            Some(Departure { code, detail, .. }) => format!("it left with exit code {code}: {detail}"),
+            None => "it left".to_owned(),
+        };
+        self.left.insert(seat);
+        if self.phase == Phase::Concluding && Some(seat) == self.chief() && !is_success {
+            // Its last commit has failed, so the job has not finished.
+            self.halt(now, false, actions);
+        }
+        // The part of a member that exits with 0 is done, and the others go on.
+        if self.is_over() || has_finished && is_success {
+            let holder = self.holders.remove(&seat);
+            holder.and_then(|holder| holder.link).map(|link| self.links.remove(&link));
+            return;
+        }
+        self.remove_holder(now, seat, false, &host, &why, actions);
+        self.fences.remove(&seat);
+    }
+
+    /// Ends, because the job had finished before this leader started.
+    pub(super) fn end_as_replacement(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        let Some(end) = self.found_end else { return };
+        actions.push(Action::Log(format!("the job has finished: generation {end} in the store is its end")));
+        self.claims.next = NextClaim::Ended(end);
+        self.end(now, actions);
+    }
+
     pub(super) fn end(&mut self, now: Duration, actions: &mut Vec<Action>) {
         (self.phase, self.since, self.name_at, self.inquiry) = (Phase::Ending, now, None, None);
         self.send_final(ToMember::Finish, actions);
@@ -32,11 +74,13 @@ impl Leader {
     pub(super) fn try_to_end(&mut self, now: Duration, grace: Duration, actions: &mut Vec<Action>) {
         let timing = self.config.timing;
         // A member without a connection may reconnect and get the final message.
-        let until = |leader: &Leader, seat: Seat| match (leader.holders.contains_key(&seat), seat.is_required()) {
-            (true, true) => grace + timing.stop_grace + MARGIN,
-            (true, false) => timing.evaluator_grace.max(LATE_EVALUATORS),
-            (false, true) => timing.lease.min(grace + timing.stop_grace + MARGIN),
-            (false, false) => LATE_EVALUATORS,
+        let commits = |holder: &Holder| holder.link.is_some() && holder.commits;
+        let until = |leader: &Leader, seat: Seat| match (leader.holders.get(&seat), seat.is_required()) {
+            (Some(holder), _) if commits(holder) => timing.wait,
+            (Some(_), true) => grace + timing.stop_grace + MARGIN,
+            (Some(_), false) => timing.evaluator_grace.max(LATE_EVALUATORS),
+            (None, true) => timing.lease.min(grace + timing.stop_grace + MARGIN),
+            (None, false) => LATE_EVALUATORS,
         };
         let own = self.config.own;
         if self.any_seat(|leader, seat| {
@@ -119,9 +163,11 @@ impl Leader {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::message::{Class, Offer, ToLeader};
-    use super::super::Event;
-    use super::super::tests::{NOTHING, at, claim_of, failed, hello, join, leader, receive, sent, training};
+    use super::super::super::Incarnation;
+    use super::super::super::beat::Beat;
+    use super::super::super::message::{Class, FormerLeader, Hello, Offer, ToLeader};
+    use super::super::tests::{NOTHING, at, claim_of, failed, hello, join, leader, receive, sent, step, training};
+    use super::super::{Config, Event};
     use super::*;
 
     fn claims(actions: &[Action]) -> Vec<(Generation, JobState)> {
@@ -206,5 +252,105 @@ mod tests {
         let mut leader = leader(|config| config.newest_claim = Some(Claim { job: END, ..claim_of(4) }));
         join(&mut leader, 0);
         assert_eq!((leader.state(), leader.generation()), ("collecting", 4));
+    }
+
+    fn beat(beat: Beat) -> ToLeader {
+        ToLeader::Beat(beat)
+    }
+
+    fn chief_succeeds(leader: &mut Leader, ms: u64) -> Vec<Action> {
+        receive(leader, ms, 0, beat(Beat { succeeded: Some(1), commits: true, ..Beat::default() }))
+    }
+
+    fn left(code: u8) -> ToLeader {
+        let departure = Departure { code, reason: "store".to_owned(), detail: "full".to_owned() };
+        beat(Beat { leaves: Some(departure), ..Beat::default() })
+    }
+
+    #[test]
+    fn from_the_success_of_the_chief_on_nothing_is_halted() {
+        let mut leader = training();
+        chief_succeeds(&mut leader, 5_000);
+        let quiet = |actions: &[Action]| !actions.iter().any(|action| matches!(action, Action::Send(..)));
+        let actions = receive(&mut leader, 5_010, 1, failed(Class::Code, None));
+        assert!(quiet(&actions), "{actions:?}");
+        assert!(actions.iter().any(|action| matches!(action, Action::Log(line) if line.contains("worker/0"))));
+        receive(&mut leader, 5_020, 1, ToLeader::Offer { after: 1, offer: Offer::default() });
+        leader.step(at(5_030), Event::Closed(1));
+        assert!(quiet(&leader.step(at(6_000), Event::Tick)), "a lost member");
+        let rejoins = receive(&mut leader, 9_000, 7, ToLeader::Hello(hello(1)));
+        assert!(matches!(sent(&rejoins, 7)[..], [ToMember::Welcome { .. }]), "{rejoins:?}");
+        let actions = receive(&mut leader, 10_000, 0, ToLeader::Finished { generation: 1 });
+        assert_eq!(sent(&actions, 7), [&ToMember::Finish]);
+    }
+
+    #[test]
+    fn a_failed_last_commit_of_the_chief_halts_all() {
+        let mut leader = training();
+        chief_succeeds(&mut leader, 5_000);
+        receive(&mut leader, 6_000, 0, left(204));
+        let actions = receive(&mut leader, 6_000, 0, ToLeader::Leaving);
+        assert_eq!(sent(&actions, 1), [&ToMember::Halt { generation: 1, hung: false }]);
+        assert_eq!(leader.state(), "collecting");
+    }
+
+    #[test]
+    fn the_leader_waits_for_the_last_commit_of_a_member() {
+        let mut leader = training();
+        receive(&mut leader, 5_000, 0, ToLeader::Finished { generation: 1 });
+        for ms in (6_000..300_000).step_by(2_000) {
+            receive(&mut leader, ms, 1, beat(Beat { commits: true, ..Beat::default() }));
+            assert!(!step(&mut leader, ms, Event::Tick).contains(&Action::Done), "{ms}");
+        }
+        assert!(receive(&mut leader, 300_000, 1, ToLeader::Leaving).contains(&Action::Done));
+    }
+
+    #[test]
+    fn a_member_that_leaves_with_0_after_its_success_halts_nobody() {
+        let mut leader = training();
+        receive(&mut leader, 5_000, 1, ToLeader::Finished { generation: 1 });
+        receive(&mut leader, 6_000, 1, left(0));
+        receive(&mut leader, 6_000, 1, ToLeader::Leaving);
+        assert_eq!(leader.state(), "training");
+    }
+
+    fn found_end(change: impl FnOnce(&mut Config)) -> Leader {
+        leader(|config| {
+            let end = Claim { job: END, job_id: "job-7".to_owned(), ..claim_of(4) };
+            (config.newest_claim, config.former_has_ended) = (Some(end), true);
+            change(config);
+        })
+    }
+
+    #[test]
+    fn a_leader_that_replaces_one_of_a_run_that_has_ended_ends_too() {
+        let mut of_job = found_end(|config| config.job_id = "job-7".to_owned());
+        let actions = receive(&mut of_job, 0, 1, ToLeader::Hello(hello(1)));
+        assert!(sent(&actions, 1).contains(&&ToMember::Finish), "{actions:?}");
+
+        let mut met_member = found_end(|_| {});
+        let former = Some(FormerLeader { leader: Incarnation(99), silent_for: None });
+        let actions = receive(&mut met_member, 0, 1, ToLeader::Hello(Hello { newest: 3, former, ..hello(1) }));
+        assert!(sent(&actions, 1).contains(&&ToMember::Finish) && claims(&actions).is_empty(), "{actions:?}");
+
+        let mut alone = found_end(|config| config.timing.wait = Duration::from_secs(60));
+        receive(&mut alone, 0, 0, ToLeader::Hello(hello(0)));
+        step(&mut alone, 60_000, Event::Tick);
+        assert_eq!(alone.state(), "ending");
+
+        let mut next_run = found_end(|config| config.timing.wait = Duration::from_secs(60));
+        receive(&mut next_run, 0, 1, ToLeader::Hello(hello(1)));
+        step(&mut next_run, 60_000, Event::Tick);
+        assert_eq!(next_run.state(), "given_up", "a replica has come");
+    }
+
+    #[test]
+    fn a_leader_whose_members_do_not_come_looks_for_the_end() {
+        let mut leader = leader(|_| {});
+        let checks = |actions: &[Action]| actions.contains(&Action::CheckForNewerClaim(1));
+        assert!(!checks(&step(&mut leader, 19_999, Event::Tick)));
+        assert!(checks(&step(&mut leader, 20_000, Event::Tick)));
+        step(&mut leader, 20_100, Event::ClaimedByOther(Claim { job: END, ..claim_of(5) }));
+        assert_eq!(leader.state(), "ending");
     }
 }

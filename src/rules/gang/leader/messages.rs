@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::beat::Beat;
+use super::super::beat::{Beat, Departure};
 use super::super::first_failure::FailureReport;
 use super::super::message::{Class, Failure, MOST_STEPS, ToLeader, ToMember, bounded_text};
 use super::{Action, Leader, Link, MOST_FAILED_RESTORES, Phase, State};
@@ -15,11 +15,12 @@ impl Leader {
         holder.last_received = now;
         match message {
             ToLeader::Hello(_) => {}
-            ToLeader::Beat(Beat { clock, step, restoring, committed, .. }) => {
+            ToLeader::Beat(Beat { clock, step, restoring, committed, succeeded, commits, leaves }) => {
                 if step != holder.step || holder.restoring != restoring {
                     holder.progressed = now;
                 }
-                (holder.step, holder.restoring) = (step, restoring);
+                (holder.step, holder.restoring, holder.commits) = (step, restoring, commits);
+                holder.leaves = leaves.map(Departure::bounded);
                 let new: Vec<u64> = committed.into_iter().take(MOST_STEPS).collect();
                 let new: Vec<u64> = new.into_iter().filter(|step| holder.committed.insert(*step)).collect();
                 while holder.committed.len() > 2 * MOST_STEPS {
@@ -28,6 +29,9 @@ impl Leader {
                 actions.push(Action::Send(link, ToMember::Echo { clock }));
                 if !new.is_empty() {
                     self.keep(&new, actions);
+                }
+                if succeeded == Some(generation) && Some(seat) == chief {
+                    self.conclude(now);
                 }
             }
             ToLeader::Offer { after, offer } => {
@@ -38,7 +42,7 @@ impl Leader {
                 let was_active = holder.is_active();
                 (holder.state, holder.offered) = (State::Offered(offer), now);
                 // A member that offers after the agreement has missed it: its connection was lost, or it is another agent.
-                if was_active || phase == Phase::Arming {
+                if (was_active && phase != Phase::Concluding) || phase == Phase::Arming {
                     self.halt(now, false, actions);
                 }
             }
@@ -70,7 +74,14 @@ impl Leader {
                 }
             }
             ToLeader::Failed { generation: of, age, failure } => {
-                if of == generation && matches!(phase, Phase::Training | Phase::Collecting | Phase::Arming) {
+                if of == generation && phase == Phase::Concluding {
+                    holder.state = State::Stopping;
+                    actions.push(Action::Log(format!(
+                        "the failure of {seat} on {} halts nobody, because the chief's trainer has ended with 0: {}",
+                        holder.host,
+                        failure.bounded().detail
+                    )));
+                } else if of == generation && matches!(phase, Phase::Training | Phase::Collecting | Phase::Arming) {
                     holder.state = State::Stopping;
                     let mut failure = failure;
                     if holder.notice.is_some() {
@@ -92,9 +103,11 @@ impl Leader {
                 // The chief's end is the end of the job, even if its agent was lost before it could report it.
                 let is_chief = Some(seat) == chief;
                 match phase {
-                    Phase::Training | Phase::Collecting if of == generation && is_chief => self.end(now, actions),
-                    Phase::Training if of == generation => holder.state = State::Finished,
-                    Phase::Collecting | Phase::Arming | Phase::Training => {
+                    Phase::Training | Phase::Collecting | Phase::Concluding if of == generation && is_chief => {
+                        self.end(now, actions);
+                    }
+                    Phase::Training | Phase::Concluding if of == generation => holder.state = State::Finished,
+                    Phase::Collecting | Phase::Arming | Phase::Training | Phase::Concluding => {
                         actions.push(Action::Send(link, ToMember::Halt { generation, hung: false }));
                     }
                     Phase::Ending | Phase::GivenUp | Phase::Parting | Phase::Yielded | Phase::Done => {}
@@ -107,16 +120,7 @@ impl Leader {
                 self.on_notice(now, seat, lead, report, actions);
             }
             ToLeader::Leaving => {
-                let host = holder.host.clone();
-                self.left.insert(seat);
-                if self.is_over() {
-                    self.links.remove(&link);
-                    self.holders.remove(&seat);
-                } else {
-                    self.remove_holder(now, seat, false, &host, "it left", actions);
-                    // It left with an empty tree.
-                    self.fences.remove(&seat);
-                }
+                self.on_leaving(now, seat, actions);
                 actions.push(Action::Close(link));
             }
         }

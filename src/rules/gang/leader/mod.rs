@@ -18,6 +18,7 @@ mod seats;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::beat::Departure;
 use super::claim::Claim;
 use super::first_failure::FailureReport;
 use super::hang::TreeState;
@@ -64,6 +65,10 @@ struct Holder {
     /// The time at which its machine goes away.
     notice: Option<Duration>,
     restoring: Option<(u64, u64)>,
+    /// Its trainer does not run any more, and its last files are being committed.
+    commits: bool,
+    /// Why it is about to leave.
+    leaves: Option<Departure>,
     /// The activity of its trainer, as reported in this generation.
     tree: Option<TreeState>,
 }
@@ -82,6 +87,8 @@ enum Phase {
     /// A step is agreed on; waits until every required seat is armed.
     Arming,
     Training,
+    /// The chief's trainer has ended with 0. Nothing is halted any more, unless its last commit fails.
+    Concluding,
     /// The chief has finished.
     Ending,
     GivenUp,
@@ -125,6 +132,11 @@ pub struct Leader {
     has_former_generation: bool,
     /// Seats whose agents have sent `Leaving`.
     left: BTreeSet<Seat>,
+    /// The end of a job that was the newest claim when this leader started. It belongs to an earlier run, or this leader
+    /// replaces one of the run that has ended.
+    found_end: Option<Generation>,
+    /// Whether another agent has joined.
+    has_met_other: bool,
     failures: Vec<FailureReport>,
     /// The gang may hang: the activity of the members is requested.
     inquiry: Option<Inquiry>,
@@ -164,9 +176,12 @@ impl Leader {
         let floor = config.newest_claim.as_ref().map_or(0, |claim| claim.generation);
         let from_nothing = config.newest_claim.as_ref().is_some_and(|claim| claim.job.from_nothing);
         let has_started_over = config.newest_claim.as_ref().is_some_and(Claim::has_started_over);
+        let end = config.newest_claim.clone().filter(|claim| claim.job.has_finished);
+        let is_own_end = |end: &Claim| !end.job_id.is_empty() && end.job_id == config.job_id;
+        let own_end = end.clone().filter(is_own_end);
         let former = config.newest_claim.clone().filter(|_| !config.former_has_ended);
         let former_lease_end = former.as_ref().map(|_| now + lease + lease / 50 + MARGIN);
-        Leader {
+        let mut leader = Leader {
             phase: Phase::Collecting,
             since: now,
             links: BTreeMap::new(),
@@ -175,6 +190,8 @@ impl Leader {
             former_lease_end,
             has_former_generation: former.is_some(),
             left: BTreeSet::new(),
+            found_end: end.as_ref().map(|end| end.generation),
+            has_met_other: false,
             generation: floor,
             claims: Claims::new(now, config.has_read_claims, former),
             holders: BTreeMap::new(),
@@ -197,7 +214,11 @@ impl Leader {
             wake: now,
             search: SearchStart(config.own),
             config,
+        };
+        if own_end.is_some() {
+            leader.end_as_replacement(now, &mut Vec::new());
         }
+        leader
     }
 
     /// The required seats without an agent; if there are none, the required seats that are not ready.
@@ -313,6 +334,7 @@ impl Leader {
             Phase::Collecting => "collecting",
             Phase::Arming => "arming",
             Phase::Training => "training",
+            Phase::Concluding => "concluding",
             Phase::Ending => "ending",
             Phase::GivenUp => "given_up",
             Phase::Parting => "parting",

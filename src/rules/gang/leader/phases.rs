@@ -25,12 +25,12 @@ impl Leader {
                     self.failures.push(report);
                 }
             }
-            Phase::Ending | Phase::GivenUp | Phase::Parting | Phase::Yielded | Phase::Done => {}
+            Phase::Concluding | Phase::Ending | Phase::GivenUp | Phase::Parting | Phase::Yielded | Phase::Done => {}
         }
     }
 
     pub(super) fn is_over(&self) -> bool {
-        matches!(self.phase, Phase::Ending | Phase::GivenUp | Phase::Parting | Phase::Yielded | Phase::Done)
+        !matches!(self.phase, Phase::Collecting | Phase::Arming | Phase::Training)
     }
 
     /// Halts the generation because of these failures. The first failure is named later.
@@ -142,7 +142,7 @@ impl Leader {
             }
             Phase::GivenUp => self.try_to_end(now, self.config.timing.stop_grace + LATE_EVALUATORS, actions),
             Phase::Parting => self.try_to_end(now, self.parting, actions),
-            Phase::Yielded | Phase::Done => {}
+            Phase::Concluding | Phase::Yielded | Phase::Done => {}
         }
     }
 

@@ -122,6 +122,8 @@ impl Leader {
             former_leader,
             notice: None,
             restoring: None,
+            commits: false,
+            leaves: None,
             tree: None,
         });
         if let Some(old) = holder.link.replace(link) {
@@ -130,6 +132,7 @@ impl Leader {
         }
         self.links.insert(link, seat);
         self.left.remove(&seat);
+        self.has_met_other |= seat != self.config.own;
         (holder.last_received, holder.closed) = (now, None);
         let continues = resumes && holder.is_active();
         let has_lost_trainer = !continues && holder.is_active();
@@ -149,6 +152,12 @@ impl Leader {
         }
         if let Some(message) = &self.final_message {
             actions.push(Action::Send(link, message.clone()));
+        } else if self.phase == Phase::Collecting
+            && !self.claims.has_claimed
+            && self.found_end.is_some_and(|end| hello.former.is_some() && hello.newest < end)
+        {
+            // The member's run has ended, so this leader is a replacement.
+            self.end_as_replacement(now, actions);
         }
         if has_lost_trainer && matches!(self.phase, Phase::Arming | Phase::Training) {
             // The report of its trainer's end may have been lost with the connection. The member repeats it.

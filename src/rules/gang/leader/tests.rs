@@ -27,7 +27,13 @@ pub(super) fn leader(change: impl FnOnce(&mut Config)) -> Leader {
 
 /// A claim of another leader.
 pub(super) fn claim_of(generation: Generation) -> Claim {
-    Claim { generation, leader: Incarnation(99), host: "old".to_owned(), job: JobState::default() }
+    Claim {
+        generation,
+        leader: Incarnation(99),
+        host: "old".to_owned(),
+        job_id: String::new(),
+        job: JobState::default(),
+    }
 }
 
 /// The job state in the claim of a job that starts without checkpoints.

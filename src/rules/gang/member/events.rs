@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use super::super::Generation;
+use super::super::beat::Departure;
+use super::super::claim::Claim;
 use super::super::hang::TreeState;
 use super::super::message::{Choice, Failure, FirstFailure, Offer, ToLeader, ToMember};
 use crate::cluster::seat::Seat;
@@ -28,6 +30,10 @@ pub enum Event {
     NotRestored(String),
     /// The main child of the running generation died, or has to be stopped.
     Failed(Failure),
+    /// The main child ended with 0. Its last files are not committed yet.
+    Succeeded,
+    /// The trainer does not run any more, and its last files are being committed.
+    Committing,
     /// The main child ended with 0, and its last files are committed.
     Finished,
     /// The trainer has reported this step.
@@ -38,8 +44,10 @@ pub enum Event {
     Restoring(u64, u64),
     /// This replica's machine goes away after this time. The caller stops the trainer.
     Noticed(Duration),
-    /// This agent exits for a reason of its own, after its last commit.
-    Leaves,
+    /// This agent exits after its last commit, for this reason.
+    Leaves(Departure),
+    /// The newest claim in the store: the answer to [`Action::ReadClaim`]. `None`: there is no claim.
+    ClaimRead(Option<Claim>),
     /// The activity of the trainer's processes: the answer to [`Action::ReportTree`], and before the `Failed` of a hang.
     TreeReported(TreeState),
     /// Time has passed.
@@ -75,11 +83,13 @@ pub enum Action {
     Survey,
     /// Restore exactly this; answer with `Restored` or `NotRestored`.
     Restore(Choice),
+    /// Read the newest claim in the store, and answer with `ClaimRead`. Without a store, or if it does not answer, do nothing.
+    ReadClaim,
     /// Start the trainer.
     Launch(Generation),
     /// Stop the trainer or the restore: SIGTERM, after this time SIGKILL. Then report `TreeEmpty`.
     Stop(Duration),
-    /// Wait this long for the trainer to end, then stop it. Then report `TreeEmpty`.
+    /// The job has finished: wait this long for the trainer to end, then stop it. Then report `TreeEmpty`.
     End(Duration),
     /// Send SIGKILL at once. Then report `TreeEmpty`.
     Kill,

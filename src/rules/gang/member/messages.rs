@@ -50,18 +50,8 @@ impl Member {
             }
             ToMember::Finish => self.on_finish(actions),
             ToMember::GiveUp { why, no_common_step, first } => {
-                let leave = Leave::GaveUp { why: one_line(&why, MOST_REASON), no_common_step, first };
-                match self.phase {
-                    Phase::Ending(_) | Phase::Left => {}
-                    Phase::Training(_) | Phase::Restoring(_) | Phase::Beside => {
-                        self.phase = Phase::Ending(leave);
-                        actions.push(Action::Stop(self.timing.stop_grace));
-                    }
-                    Phase::Stopping => self.phase = Phase::Ending(leave),
-                    Phase::Surveying | Phase::Ready(_) | Phase::Armed(_) | Phase::Finished(_) => {
-                        self.leave(leave, actions)
-                    }
-                }
+                let why = one_line(&why, MOST_REASON);
+                self.stop_and_leave(Leave::GaveUp { why, no_common_step, first }, actions);
             }
             ToMember::Waiting { missing } => {
                 self.missing = missing.clone();
@@ -106,6 +96,7 @@ impl Member {
             | Phase::Beside
             | Phase::Restoring(_)
             | Phase::Training(_)
+            | Phase::Committing(_)
             | Phase::Stopping
             | Phase::Ending(_)
             | Phase::Left => {}
@@ -151,7 +142,7 @@ impl Member {
             actions.push(Action::Survey);
             return;
         }
-        self.phase = Phase::Training(generation);
+        (self.phase, self.commits) = (Phase::Training(generation), false);
         actions.push(Action::Launch(generation));
     }
 
@@ -160,11 +151,13 @@ impl Member {
         self.unconfirmed_failure = self.unconfirmed_failure.take().filter(|(_, of, _)| *of > generation);
         self.newest = self.newest.max(generation);
         match self.phase.clone() {
+            // The success of the chief's trainer is the end of the job, unless its last commit fails.
+            Phase::Committing(_) | Phase::Finished(_) if self.seat == self.leader_seat => {}
             Phase::Training(own) if hung && own <= generation => {
                 (self.phase, self.aborting) = (Phase::Stopping, Some(own));
                 actions.push(Action::Abort);
             }
-            Phase::Training(own) | Phase::Restoring(own) if own <= generation => {
+            Phase::Training(own) | Phase::Restoring(own) | Phase::Committing(own) if own <= generation => {
                 self.restoring = None;
                 self.phase = Phase::Stopping;
                 actions.push(Action::Stop(self.timing.stop_grace));
@@ -182,6 +175,7 @@ impl Member {
             Phase::Training(_)
             | Phase::Restoring(_)
             | Phase::Armed(_)
+            | Phase::Committing(_)
             | Phase::Finished(_)
             | Phase::Surveying
             | Phase::Beside
@@ -191,21 +185,32 @@ impl Member {
         }
     }
 
-    fn on_finish(&mut self, actions: &mut Vec<Action>) {
+    /// Stops the trainer, and leaves when the tree is empty.
+    pub(super) fn stop_and_leave(&mut self, leave: Leave, actions: &mut Vec<Action>) {
         match self.phase {
-            Phase::Training(_) | Phase::Beside => {
-                self.phase = Phase::Ending(Leave::Finished);
-                actions.push(match self.seat.role() {
-                    Role::Chief | Role::Worker => Action::End(self.timing.finish_grace),
-                    Role::Evaluator => Action::End(self.timing.evaluator_grace),
-                    Role::Ps | Role::Reducer => Action::Stop(self.timing.stop_grace),
-                });
-            }
-            Phase::Restoring(_) => {
-                self.phase = Phase::Ending(Leave::Finished);
+            Phase::Training(_) | Phase::Restoring(_) | Phase::Beside => {
+                self.phase = Phase::Ending(leave);
                 actions.push(Action::Stop(self.timing.stop_grace));
             }
-            Phase::Stopping => self.phase = Phase::Ending(Leave::Finished),
+            Phase::Stopping | Phase::Committing(_) => self.phase = Phase::Ending(leave),
+            Phase::Surveying | Phase::Ready(_) | Phase::Armed(_) | Phase::Finished(_) => self.leave(leave, actions),
+            Phase::Ending(_) | Phase::Left => {}
+        }
+    }
+
+    /// The job has finished: the trainer may end by itself, and this agent leaves with 0.
+    pub(super) fn on_finish(&mut self, actions: &mut Vec<Action>) {
+        let has_trainer = matches!(self.phase, Phase::Training(_) | Phase::Beside);
+        let grace = match self.seat.role() {
+            Role::Chief | Role::Worker if has_trainer => self.timing.finish_grace,
+            Role::Evaluator if has_trainer => self.timing.evaluator_grace,
+            _ => Duration::ZERO,
+        };
+        match self.phase {
+            Phase::Training(_) | Phase::Beside | Phase::Restoring(_) | Phase::Stopping | Phase::Committing(_) => {
+                self.phase = Phase::Ending(Leave::Finished);
+                actions.push(Action::End(grace));
+            }
             Phase::Surveying | Phase::Ready(_) | Phase::Armed(_) | Phase::Finished(_) => {
                 self.leave(Leave::Finished, actions)
             }

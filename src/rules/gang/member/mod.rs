@@ -7,7 +7,9 @@
 
 mod events;
 mod messages;
+mod reports;
 pub mod routes;
+mod without_leader;
 
 use std::time::Duration;
 
@@ -15,6 +17,7 @@ use super::beat::Beat;
 use super::message::{Class, Failure, FormerLeader, Hello, MOST_STEPS, Offer, Record, ToLeader, bounded_text, millis};
 use super::{Generation, Incarnation, Timing};
 use crate::cluster::seat::Seat;
+use without_leader::StoreView;
 
 pub use events::{Action, Event, Leave};
 
@@ -30,9 +33,11 @@ enum Phase {
     Restoring(Generation),
     Armed(Generation),
     Training(Generation),
+    /// The trainer of this generation ended with 0. Its last files are being committed.
+    Committing(Generation),
     /// The trainer is stopping or dead.
     Stopping,
-    /// The trainer of this generation ended with 0.
+    /// The trainer of this generation ended with 0, and its last files are committed.
     Finished(Generation),
     /// The job is over; the member leaves when the tree is empty.
     Ending(Leave),
@@ -80,6 +85,10 @@ pub struct Member {
     /// The steps that were committed since the trainer's start, oldest first.
     committed: Vec<u64>,
     restoring: Option<(u64, u64)>,
+    /// The trainer does not run any more, and its last files are being committed.
+    commits: bool,
+    /// What this member has read of the store while it reached no leader.
+    store: StoreView,
     /// The start of the wait for the leader or for other seats.
     waiting: Duration,
     /// The time of the last log line about missing members.
@@ -120,6 +129,8 @@ impl Member {
             step: None,
             committed: Vec::new(),
             restoring: None,
+            commits: false,
+            store: StoreView::default(),
             waiting: now,
             last_waiting_report: now,
             missing: Vec::new(),
@@ -141,6 +152,7 @@ impl Member {
             Phase::Restoring(_) => "restoring",
             Phase::Armed(_) => "armed",
             Phase::Training(_) => "training",
+            Phase::Committing(_) => "committing",
             Phase::Stopping => "stopping",
             Phase::Finished(_) => "finished",
             Phase::Ending(_) => "ending",
@@ -150,7 +162,10 @@ impl Member {
 
     fn busy(&self) -> Option<Generation> {
         match self.phase {
-            Phase::Restoring(generation) | Phase::Armed(generation) | Phase::Training(generation) => Some(generation),
+            Phase::Restoring(generation)
+            | Phase::Armed(generation)
+            | Phase::Training(generation)
+            | Phase::Committing(generation) => Some(generation),
             Phase::Surveying
             | Phase::Beside
             | Phase::Ready(_)
@@ -193,10 +208,22 @@ impl Member {
                     self.send_failure(now, &mut actions);
                 }
             }
-            Event::Finished => {
+            Event::Succeeded => {
                 if let Phase::Training(generation) = self.phase {
-                    self.phase = Phase::Finished(generation);
-                    self.send(ToLeader::Finished { generation }, &mut actions);
+                    self.phase = Phase::Committing(generation);
+                }
+                self.begin_commit(now, &mut actions);
+            }
+            Event::Committing => self.begin_commit(now, &mut actions),
+            Event::Finished => {
+                self.commits = false;
+                match self.phase.clone() {
+                    Phase::Training(generation) | Phase::Committing(generation) => {
+                        self.phase = Phase::Finished(generation);
+                        self.send(ToLeader::Finished { generation }, &mut actions);
+                    }
+                    Phase::Ending(leave) => self.leave(leave, &mut actions),
+                    _ => {}
                 }
             }
             Event::TreeReported(tree) => {
@@ -215,11 +242,13 @@ impl Member {
                 self.restoring = Some((done, all)).filter(|_| matches!(self.phase, Phase::Restoring(_)));
             }
             Event::Noticed(lead) => self.send(ToLeader::Notice { lead: millis(lead) }, &mut actions),
-            Event::Leaves => {
+            Event::Leaves(departure) => {
+                self.send(ToLeader::Beat(Beat { leaves: Some(departure.bounded()), ..self.beat(now) }), &mut actions);
                 self.send(ToLeader::Leaving, &mut actions);
                 self.phase = Phase::Left;
                 actions.push(Action::Hangup);
             }
+            Event::ClaimRead(claim) => self.on_claim_read(claim, &mut actions),
             Event::Tick => {}
         }
         self.on_time(now, &mut actions);
@@ -259,39 +288,16 @@ impl Member {
         }
         if self.link == Link::Welcomed && now >= self.next_beat && !matches!(self.phase, Phase::Left) {
             self.next_beat = now + self.timing.beat;
-            let beat = Beat {
-                clock: millis(now),
-                step: self.step,
-                restoring: self.restoring,
-                committed: self.committed.clone(),
-                ..Beat::default()
-            };
-            actions.push(Action::Send(ToLeader::Beat(beat)));
+            actions.push(Action::Send(ToLeader::Beat(self.beat(now))));
         }
         // With a seat, the leader gives up and names the missing seats.
-        let is_idle = matches!(self.phase, Phase::Surveying | Phase::Ready(_) | Phase::Stopping);
-        if !is_idle || self.link == Link::Welcomed {
+        if self.link == Link::Welcomed || matches!(self.phase, Phase::Ending(_) | Phase::Left) {
             (self.waiting, self.last_waiting_report) = (now, now);
-        } else if now >= self.waiting + self.timing.wait {
-            self.give_up(actions);
-        } else if now >= self.last_waiting_report + WAITING_REPORT_INTERVAL {
-            self.last_waiting_report = now;
-            actions.push(Action::Waiting(vec![self.leader_seat]));
+            self.store.next_read = None;
+        } else {
+            self.wait_for_leader(now, actions);
         }
         actions.push(Action::Wake(self.next_wake(now)));
-    }
-
-    fn give_up(&mut self, actions: &mut Vec<Action>) {
-        let seats: Vec<String> = self.missing.iter().map(ToString::to_string).collect();
-        let leader = || format!("the leader, {}", self.leader_seat);
-        let missing = if seats.is_empty() { leader() } else { seats.join(", ") };
-        let why = format!("waited for {} s for: {missing}", self.timing.wait.as_secs());
-        let first = self.record.first.clone();
-        let leave = Leave::GaveUp { why, no_common_step: false, first };
-        match self.phase {
-            Phase::Stopping => self.phase = Phase::Ending(leave),
-            _ => self.leave(leave, actions),
-        }
     }
 
     fn next_wake(&self, now: Duration) -> Duration {
@@ -308,27 +314,14 @@ impl Member {
                 next = next.min(since + self.timing.return_grace);
             }
         }
+        if let Some(at) = self.store.next_read {
+            next = next.min(at);
+        }
         next.min(self.waiting + self.timing.wait).min(self.last_waiting_report + WAITING_REPORT_INTERVAL).max(now)
     }
 
-    /// Sends a message if the member has its seat; otherwise a later `Hello` or `Offer` has the information.
-    fn send(&self, message: ToLeader, actions: &mut Vec<Action>) {
-        if self.link == Link::Welcomed {
-            actions.push(Action::Send(message));
-        }
-    }
-
-    fn send_failure(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        if self.link == Link::Welcomed
-            && let Some((died, generation, failure)) = self.unconfirmed_failure.clone()
-        {
-            let age = millis(now.saturating_sub(died));
-            actions.push(Action::Send(ToLeader::Failed { generation, age, failure }));
-        }
-    }
-
     fn tree_empty(&mut self, now: Duration, offer: Offer, actions: &mut Vec<Action>) {
-        (self.last_survey, self.aborting) = (Some(now), None);
+        (self.last_survey, self.aborting, self.commits) = (Some(now), None, false);
         match self.phase.clone() {
             Phase::Surveying | Phase::Stopping | Phase::Ready(_) => {
                 self.step = None;
@@ -340,6 +333,7 @@ impl Member {
             | Phase::Restoring(_)
             | Phase::Armed(_)
             | Phase::Training(_)
+            | Phase::Committing(_)
             | Phase::Finished(_)
             | Phase::Left => {}
         }
@@ -366,10 +360,8 @@ impl Member {
             self.disconnected = Some((now, silent));
         }
         self.link = Link::Down;
-        match self.phase.clone() {
-            // The leader leaves last, so the end of the job is already decided.
-            Phase::Ending(Leave::Finished) | Phase::Left => {}
-            _ => actions.push(Action::Dial),
+        if self.phase != Phase::Left {
+            actions.push(Action::Dial);
         }
     }
 

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use super::super::beat::{Beat, Departure};
 use super::super::hang::TreeState;
 use super::super::message::{Choice, Class, Failure, Offer, Record, Step, ToLeader, ToMember};
 use super::super::{Generation, Incarnation, Timing};
@@ -7,29 +8,29 @@ use super::{Action, Event, Leave, Member};
 use crate::cluster::seat::Seat;
 use crate::cluster::spec::Role;
 
-const LEADER: Incarnation = Incarnation(1);
+pub(super) const LEADER: Incarnation = Incarnation(1);
 
-fn at(ms: u64) -> Duration {
+pub(super) fn at(ms: u64) -> Duration {
     Duration::from_millis(1_000_000 + ms)
 }
 
-fn offer(steps: &[u64]) -> Offer {
+pub(super) fn offer(steps: &[u64]) -> Offer {
     Offer {
         steps: steps.iter().map(|step| Step { step: Some(*step), hash: *step, is_stored: true }).collect(),
         ..Offer::default()
     }
 }
 
-fn member(role: Role) -> Member {
+pub(super) fn member(role: Role) -> Member {
     let chief = Seat::new(Role::Chief, 0);
     Member::new(at(0), Seat::new(role, 0), chief, Incarnation(7), "host".to_owned(), Timing::default()).0
 }
 
-fn receive(member: &mut Member, ms: u64, message: ToMember) -> Vec<Action> {
+pub(super) fn receive(member: &mut Member, ms: u64, message: ToMember) -> Vec<Action> {
     member.step(at(ms), Event::Received(message))
 }
 
-fn welcome(newest: Generation) -> ToMember {
+pub(super) fn welcome(newest: Generation) -> ToMember {
     ToMember::Welcome { leader: LEADER, lease: 20_000, newest }
 }
 
@@ -38,7 +39,7 @@ fn echo(ms: u64) -> ToMember {
 }
 
 /// A worker that offers step 20 and has its seat at 0 ms.
-fn ready() -> Member {
+pub(super) fn ready() -> Member {
     let mut member = member(Role::Worker);
     member.step(at(0), Event::TreeEmpty(offer(&[20])));
     member.step(at(0), Event::Linked);
@@ -48,7 +49,7 @@ fn ready() -> Member {
 }
 
 /// The same in training, with a lease from 0 ms on.
-fn training() -> Member {
+pub(super) fn training() -> Member {
     let mut member = ready();
     receive(&mut member, 1, ToMember::Agreed { generation: 1, choice: Choice::Own(20) });
     member.step(at(2), Event::Restored);
@@ -187,7 +188,7 @@ fn at_the_end_each_role_has_its_own_grace() {
     assert!(receive(&mut training(), 4, ToMember::Finish).contains(&Action::End(minute)));
     assert!(receive(&mut member(Role::Evaluator), 4, ToMember::Finish).contains(&Action::End(ten)));
     let reducer = receive(&mut member(Role::Reducer), 4, ToMember::Finish);
-    assert!(reducer.contains(&Action::Stop(Duration::from_millis(500))), "{reducer:?}");
+    assert!(reducer.contains(&Action::End(Duration::ZERO)), "{reducer:?}");
 }
 
 #[test]
@@ -291,4 +292,42 @@ fn a_failure_is_sent_before_the_offer() {
     let failed = place(|action| matches!(action, Action::Send(ToLeader::Failed { .. })));
     let offered = place(|action| matches!(action, Action::Send(ToLeader::Offer { .. })));
     assert!(failed.is_some() && failed < offered, "{actions:?}");
+}
+
+fn beats(actions: &[Action]) -> Vec<&Beat> {
+    let beat = |action| if let &Action::Send(ToLeader::Beat(ref beat)) = action { Some(beat) } else { None };
+    actions.iter().filter_map(beat).collect()
+}
+
+#[test]
+fn the_success_of_a_trainer_is_reported_before_its_last_commit() {
+    let mut member = training();
+    let actions = member.step(at(10), Event::Succeeded);
+    assert!(matches!(beats(&actions)[..], [Beat { succeeded: Some(1), commits: true, .. }]), "{actions:?}");
+    member.step(at(20), Event::Unlinked { silent: false });
+    let later = member.step(at(19_000), Event::Tick);
+    assert!(!later.iter().any(|action| matches!(action, Action::Stop(_) | Action::Kill)), "{later:?}");
+    member.step(at(19_001), Event::Finished);
+    assert_eq!(member.state(), "finished");
+}
+
+#[test]
+fn a_success_is_lost_with_its_generation_unless_it_is_the_chiefs() {
+    let halt = || ToMember::Halt { generation: 1, hung: false };
+    let mut worker = training();
+    worker.step(at(10), Event::Succeeded);
+    assert!(receive(&mut worker, 20, halt()).iter().any(|action| matches!(action, Action::Stop(_))));
+    let mut chief = training();
+    chief.leader_seat = chief.seat;
+    chief.step(at(10), Event::Succeeded);
+    receive(&mut chief, 20, halt());
+    assert_eq!(chief.state(), "committing");
+}
+
+#[test]
+fn the_reason_for_leaving_is_sent_before_the_last_message() {
+    let departure = Departure { code: 204, reason: "store".to_owned(), detail: "full".to_owned() };
+    let actions = training().step(at(10), Event::Leaves(departure.clone()));
+    assert_eq!(beats(&actions)[0].leaves, Some(departure));
+    assert_eq!(actions[1], Action::Send(ToLeader::Leaving));
 }

@@ -99,7 +99,7 @@ enum Transition {
 }
 
 fn claim(generation: Generation, leader: Incarnation) -> Claim {
-    Claim { generation, leader, host: "host".to_owned(), job: JobState::default() }
+    Claim { generation, leader, host: "host".to_owned(), job_id: String::new(), job: JobState::default() }
 }
 
 #[derive(Debug, Clone, Copy)]

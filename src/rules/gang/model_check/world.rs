@@ -102,7 +102,9 @@ impl World {
                         self.violation = Some("an agent leaves with a trainer");
                     }
                 }
-                member::Action::Save { .. }
+                // No end is written.
+                member::Action::ReadClaim
+                | member::Action::Save { .. }
                 | member::Action::Keep(_)
                 | member::Action::FirstFailure(_)
                 | member::Action::Waiting(_) => {}

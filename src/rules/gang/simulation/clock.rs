@@ -48,6 +48,7 @@ impl World {
             WorldEvent::ToAgent(agent, _) | WorldEvent::Dials(agent) => Some(*agent),
             WorldEvent::TrainerSteps { agent, .. }
             | WorldEvent::TrainerGone { agent, .. }
+            | WorldEvent::LastCommitEnds { agent, .. }
             | WorldEvent::TrainerEnds { agent, .. }
             | WorldEvent::FindsHang { agent, .. }
             | WorldEvent::ToLeader { agent, .. }
@@ -92,6 +93,7 @@ impl World {
             WorldEvent::Dials(agent) => self.dial(agent),
             WorldEvent::TrainerSteps { agent, run } => self.trainer_steps(agent, run),
             WorldEvent::TrainerGone { agent, run } => self.trainer_gone(agent, run),
+            WorldEvent::LastCommitEnds { agent, run } => self.end_last_commit(agent, run),
             WorldEvent::ToLeader { agent, claim, event } => {
                 if self.agents[agent].claim == claim {
                     self.leader(agent, event);

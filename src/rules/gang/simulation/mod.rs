@@ -41,6 +41,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
 use super::agreement::{Mode, offered};
+use super::beat::Departure;
 use super::budget::Limits;
 use super::claim::{Claim, JobState};
 use super::hang::TreeState;
@@ -92,6 +93,8 @@ struct Agent {
     link: Option<u64>,
     dials: bool,
     run: Option<Run>,
+    /// The trainer of this run has ended with 0, and its last files are being committed.
+    last_commit: Option<u64>,
     restored: Option<Choice>,
     left: Option<(Millis, Leave)>,
     offered: Vec<Step>,

@@ -10,6 +10,8 @@ pub(super) struct Plan {
     pub(super) timing: Timing,
     /// Whether there is a store for the claims.
     pub(super) store: bool,
+    /// Whether a last commit may fail.
+    pub(super) commits_may_fail: bool,
     /// Whether each leader has `from_scratch`.
     pub(super) from_scratch: bool,
     /// Whether the leader has the mode in its configuration; otherwise it detects it.
@@ -29,6 +31,7 @@ impl Plan {
             on_notice: OnNotice::Hold,
             timing: Timing::default(),
             store: true,
+            commits_may_fail: false,
             from_scratch: false,
             is_mode_set: true,
             step: 100,

@@ -34,7 +34,7 @@ impl World {
         }
         let when = self.now.max(self.store.away_until) + self.latency();
         let leader = self.agents[agent].incarnation;
-        let object = Claim { generation, leader, host: format!("host-{agent}"), job };
+        let object = Claim { generation, leader, host: format!("host-{agent}"), job_id: String::new(), job };
         self.at(when, WorldEvent::Put { agent, claim, object });
     }
 
@@ -83,6 +83,14 @@ impl World {
             let when = self.now + answer_delay;
             let request = self.agents[agent].claim;
             self.at(when, WorldEvent::ToLeader { agent, claim: request, event: leader::Event::ClaimedByOther(claim) });
+        }
+    }
+
+    /// The request of a member for the newest claim. A failed read is not retried.
+    pub(super) fn read_newest_claim(&mut self, agent: usize) {
+        if self.plan.store && self.store.away_until <= self.now {
+            let (claim, when) = (self.newest_claim(), self.now + self.latency());
+            self.at(when, WorldEvent::ToAgent(agent, Input::Member(member::Event::ClaimRead(claim))));
         }
     }
 

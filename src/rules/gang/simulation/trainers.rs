@@ -43,15 +43,45 @@ impl World {
             self.member(agent, member::Event::Committed(step));
         }
         if step >= self.plan.steps {
-            self.agents[agent].run = None;
-            self.member(agent, member::Event::Finished);
-            if self.agents[agent].member.state() == "ending" {
-                self.emptied(agent, 1);
-            }
-            return;
+            return self.succeed(agent);
         }
         let when = self.now + self.plan.step;
         self.at(when, WorldEvent::TrainerSteps { agent, run: id });
+    }
+
+    /// A trainer ends with 0, and its last commit begins.
+    pub(super) fn succeed(&mut self, agent: usize) {
+        let Some(run) = self.agents[agent].run.take() else { return };
+        self.milestone(|| format!("the trainer of agent {agent} ends with 0"));
+        self.agents[agent].last_commit = Some(run.id);
+        self.member(agent, member::Event::Succeeded);
+        let slow = self.random.below(5) == 0;
+        let when = self.now + self.random.between(1, if slow { 60 } else { 2 } * SECOND);
+        self.at(when, WorldEvent::LastCommitEnds { agent, run: run.id });
+    }
+
+    /// The last commit has ended. It may fail, and then the agent exits with 204.
+    pub(super) fn end_last_commit(&mut self, agent: usize, id: u64) {
+        if self.agents[agent].last_commit != Some(id) {
+            return;
+        }
+        self.agents[agent].last_commit = None;
+        match self.agents[agent].member.state() {
+            "committing" if self.plan.commits_may_fail && self.random.below(10) == 0 => self.fail_last_commit(agent),
+            "committing" => self.member(agent, member::Event::Finished),
+            _ => self.emptied(agent, 1),
+        }
+    }
+
+    fn fail_last_commit(&mut self, agent: usize) {
+        self.milestone(|| format!("the last commit of agent {agent} fails"));
+        self.deaths += 1;
+        let departure = Departure { code: 204, reason: "store".to_owned(), detail: "the store is full".to_owned() };
+        self.member(agent, member::Event::Leaves(departure));
+        let (seat, now) = (self.agents[agent].seat, self.now);
+        self.disturbed_until = self.disturbed_until.max(now + SECOND);
+        self.at(now + SECOND, WorldEvent::Dies(agent));
+        self.at(now + 10 * SECOND, WorldEvent::Replaces { seat });
     }
 
     /// Reports the activity of a trainer.
@@ -103,6 +133,7 @@ impl World {
     /// Stops a trainer. One that ignores signals takes the whole grace.
     pub(super) fn stop(&mut self, agent: usize, grace: Millis) {
         let takes = self.random.between(1, 2 * SECOND).min(grace);
+        let commits = self.agents[agent].last_commit.is_some();
         match &mut self.agents[agent].run {
             Some(run) if grace == 0 => {
                 let run = run.id;
@@ -114,6 +145,8 @@ impl World {
                 let when = self.now + takes;
                 self.at(when, WorldEvent::TrainerGone { agent, run });
             }
+            // The survey follows the last commit.
+            None if commits => {}
             None => self.emptied(agent, takes),
         }
     }
@@ -130,7 +163,8 @@ impl World {
         if !std::mem::take(&mut self.agents[agent].leaves_after_stop) {
             return self.survey(agent, after);
         }
-        self.member(agent, member::Event::Leaves);
+        let departure = Departure { code: 143, reason: "preempted".to_owned(), detail: "a notice".to_owned() };
+        self.member(agent, member::Event::Leaves(departure));
         let (seat, now) = (self.agents[agent].seat, self.now);
         self.milestone(|| format!("agent {agent} leaves after a notice"));
         // The platform restarts all replicas once they are gone.

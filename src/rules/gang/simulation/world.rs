@@ -133,6 +133,7 @@ impl World {
             link: None,
             dials: false,
             run: None,
+            last_commit: None,
             restored: None,
             left: None,
             offered: Vec::new(),
@@ -199,6 +200,7 @@ impl World {
                 }
                 member::Action::Send(message) => self.send(agent, true, Message::Up(message), None),
                 member::Action::Survey => self.survey(agent, 0),
+                member::Action::ReadClaim => self.read_newest_claim(agent),
                 member::Action::Restore(choice) => self.restore(agent, choice),
                 member::Action::Launch(generation) => self.launch(agent, generation),
                 member::Action::End(grace) => self.end(agent, grace.as_millis() as u64),
@@ -256,7 +258,7 @@ impl World {
         let (state, more) = (leader.state(), leader.record().charged.saturating_sub(charged));
         self.gave_up |= state == "given_up";
         // A single replica is done at once.
-        if self.finished.is_none() && (state == "ending" || state == "done" && state_was == "training") {
+        if self.finished.is_none() && (state == "ending" || state == "done" && state_was == "concluding") {
             self.finished = Some(agent);
         }
         if !merges_record {

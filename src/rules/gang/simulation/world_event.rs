@@ -39,6 +39,10 @@ pub(super) enum WorldEvent {
         agent: usize,
         run: u64,
     },
+    LastCommitEnds {
+        agent: usize,
+        run: u64,
+    },
     TrainerGone {
         agent: usize,
         run: u64,

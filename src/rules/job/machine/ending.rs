@@ -120,7 +120,7 @@ impl Machine {
 
     pub(super) fn exit(&mut self, reason: Reason, code: u8, detail: String) -> Vec<Action> {
         self.state = State::Done;
-        let left = self.report_leaving();
+        let left = self.report_leaving(reason, self.policy.remapped(code), &detail);
         let exit = Action::Exit(Box::new(Outcome {
             reason,
             exit_code: self.policy.remapped(code),

@@ -60,14 +60,12 @@ impl Machine {
             return self.publish_or_finish(now);
         }
         self.state = State::Flushing;
-        vec![
-            self.flush_limit(now),
-            Action::Flush {
-                deadline: self.notices.leave_by.map(|(_, gone)| gone),
-                leaving: self.stopping.stop.is_some() || self.stopping.interrupted.is_some(),
-                failed: self.stopping.stop.is_none() && !self.ended_well(),
-            },
-        ]
+        let flush = Action::Flush {
+            deadline: self.notices.leave_by.map(|(_, gone)| gone),
+            leaving: self.stopping.stop.is_some() || self.stopping.interrupted.is_some(),
+            failed: self.stopping.stop.is_none() && !self.ended_well(),
+        };
+        self.report_last_commit().into_iter().chain([self.flush_limit(now), flush]).collect()
     }
 
     /// The limit moves while bytes are transferred, but never beyond the announced end.

@@ -12,14 +12,13 @@
 use std::time::Duration;
 
 use super::parts::Cause;
-use super::{Machine, NEXT_SWEEP, STUCK, STUCK_AFTER, State};
+use super::{Machine, NEXT_SWEEP, STUCK_AFTER, State};
 use crate::gang::Generation;
 use crate::gang::member::{Action as Order, Event as MemberEvent, Leave};
 use crate::gang::message::{Choice, Class, Failure, Offer};
 use crate::job::budget;
 use crate::job::event::{Action, Timer, Uptime};
-use crate::job::verdict::Reason;
-use crate::process::exit::{self, End};
+use crate::process::exit::End;
 use crate::process::signal::Signal;
 
 /// The gang's influence on this attempt and on the job's end.
@@ -28,15 +27,19 @@ pub(super) struct Gang {
     /// The generation of the last start.
     generation: Option<Generation>,
     /// The gang ended the attempt, so the trainer's death is not a failure.
-    is_halting: bool,
+    pub(super) is_halting: bool,
     /// The job is over: the command is not started again.
-    is_ending: bool,
+    pub(super) is_ending: bool,
+    /// The job has finished: this replica exits with 0, whatever stops it from now on.
+    pub(super) is_job_finished: bool,
+    /// A stop was requested after the trainer's success: this replica exits with 0 after its last commit.
+    pub(super) is_leave_requested: bool,
     /// The reason and exit code to use when the tree is empty and the last commit has ended.
-    leave: Option<Leave>,
+    pub(super) leave: Option<Leave>,
     /// All replicas exit, because the machine of one replica goes away.
     is_parting: bool,
     /// The trainer's success was reported.
-    has_finished: bool,
+    pub(super) has_finished: bool,
     /// The number of surveys without an answer. Only the answer of the last one is current.
     pub(super) surveys: u32,
     /// A survey was requested while the training data were being fetched.
@@ -97,6 +100,7 @@ impl Machine {
             | Order::Dial
             | Order::Hangup
             | Order::Send(_)
+            | Order::ReadClaim
             | Order::FirstFailure(_)
             | Order::Waiting(_)
             | Order::Wake(_) => Vec::new(),
@@ -110,6 +114,7 @@ impl Machine {
 
     pub(super) fn survey(&mut self) -> Vec<Action> {
         self.state = State::Surveying;
+        self.gang.has_finished = false;
         self.gang.surveys += 1;
         vec![Action::Survey]
     }
@@ -144,7 +149,7 @@ impl Machine {
     }
 
     /// Stops the trainer for the gang. The trainer does not need to save.
-    fn halt(&mut self, now: Uptime, grace: Duration) -> Vec<Action> {
+    pub(super) fn halt(&mut self, now: Uptime, grace: Duration) -> Vec<Action> {
         self.gang.is_halting = true;
         // An evaluator or a reducer is not halted with the gang.
         self.gang.is_ending |= !self.is_in_gang();
@@ -180,7 +185,7 @@ impl Machine {
         self.abort(now, "the leader reports that the gang hangs".to_owned())
     }
 
-    fn gang_stop_grace(&self) -> Duration {
+    pub(super) fn gang_stop_grace(&self) -> Duration {
         self.policy.gang.map(|gang| gang.stop_grace).unwrap_or_default()
     }
 
@@ -196,27 +201,6 @@ impl Machine {
         vec![Action::KillTree, Action::Arm(Timer::Stuck, now + STUCK_AFTER), self.sweep(now + NEXT_SWEEP)]
     }
 
-    /// The chief has finished: the trainer gets this much time to end by itself.
-    fn end_in(&mut self, now: Uptime, grace: Duration) -> Vec<Action> {
-        self.gang.is_ending = true;
-        match self.state {
-            State::Running | State::Launching => vec![Action::Arm(Timer::Finish, now + grace)],
-            State::Waiting | State::Restoring | State::Gathering | State::Refreshing => self.flush(now),
-            State::Fetching
-            | State::Surveying
-            | State::Assembling
-            | State::Arming
-            | State::Draining
-            | State::Flushing
-            | State::Done => Vec::new(),
-        }
-    }
-
-    /// The time to end by itself is over.
-    pub(super) fn on_finish_over(&mut self, now: Uptime) -> Vec<Action> {
-        if self.gang.is_ending { self.halt(now, self.gang_stop_grace()) } else { Vec::new() }
-    }
-
     /// Another replica's machine goes away: the trainer saves as for its own notice, and starts again with the others.
     fn save_and_hold(&mut self, now: Uptime, lead: Duration) -> Vec<Action> {
         if self.stopping.stop.is_some() || !matches!(self.state, State::Running | State::Launching) {
@@ -229,85 +213,6 @@ impl Machine {
         }
         actions.extend(self.commit_soon(true));
         actions
-    }
-
-    fn leave_gang(&mut self, now: Uptime, leave: Leave) -> Vec<Action> {
-        let has_finished = self.gang.has_finished;
-        self.gang.leave = Some(leave);
-        self.gang.is_ending = true;
-        match self.state {
-            State::Assembling if has_finished => self.finish(),
-            State::Fetching
-            | State::Surveying
-            | State::Assembling
-            | State::Arming
-            | State::Restoring
-            | State::Gathering
-            | State::Refreshing
-            | State::Waiting => self.flush(now),
-            State::Running | State::Launching => self.halt(now, self.gang_stop_grace()),
-            State::Draining | State::Flushing | State::Done => Vec::new(),
-        }
-    }
-
-    /// Called when this process would exit: in a gang it continues until the gang orders the exit. `None`: it exits.
-    pub(super) fn continue_with_gang(&mut self) -> Option<Vec<Action>> {
-        if self.policy.gang.is_none() || self.stopping.stop.is_some() {
-            return None;
-        }
-        if self.stopping.kill_from.is_some() {
-            // The remaining processes cannot be ended, and no attempt may start while they run.
-            let is_halted = self.gang.is_halting && self.attempt.ended.is_none();
-            return is_halted.then(|| self.exit(Reason::Peer, exit::PEER, format!("halted with the gang; {STUCK}")));
-        }
-        if let Some(leave) = self.gang.leave.clone() {
-            return Some(self.exit_with_gang(leave));
-        }
-        if self.gang.is_ending {
-            // It waits for an empty tree, and then leaves.
-            self.gang.has_finished = true;
-            self.state = State::Assembling;
-            return Some(vec![Action::ReportToGang(MemberEvent::TreeEmpty(Offer::default()))]);
-        }
-        if !self.is_in_gang() {
-            return None;
-        }
-        if self.gang.is_halting {
-            return Some(self.survey());
-        }
-        if self.ended_well() && !self.gang.has_finished {
-            self.gang.has_finished = true;
-            self.state = State::Assembling;
-            return Some(vec![Action::ReportToGang(MemberEvent::Finished)]);
-        }
-        None
-    }
-
-    fn exit_with_gang(&mut self, leave: Leave) -> Vec<Action> {
-        let ended = match self.attempt.ended {
-            Some((end, _)) => format!("{} ended with {end}{}", self.subject(), self.later_failures()),
-            None => "the command does not run".to_owned(),
-        };
-        match leave {
-            Leave::Finished if matches!(self.attempt.ended, Some((End::Code(0), _))) => self.finish_unstopped(0),
-            Leave::Finished => self.exit(Reason::Finished, 0, format!("the chief has finished; {ended}")),
-            Leave::GaveUp { why, no_common_step: true, .. } => self.exit(Reason::Store, exit::STORE, why),
-            Leave::GaveUp { why, first, .. } => {
-                let own = self.policy.gang.map(|gang| gang.seat);
-                let is_first = first.as_ref().is_some_and(|first| Some(first.seat) == own);
-                let failed = self.attempt.ended.filter(|(end, _)| *end != End::Code(0) && !self.gang.is_halting);
-                if let Some((end, _)) = failed.filter(|_| is_first) {
-                    self.restarts.no_restart_reason = why;
-                    return self.finish_unstopped(end.code());
-                }
-                let cause = first.map(|first| {
-                    let (seat, host, detail) = (first.seat, first.host, first.failure.detail);
-                    format!("; the first failure was {seat} on {host}: {detail}")
-                });
-                let detail = format!("the gang gave up: {why}{}; {ended}", cause.unwrap_or_default());
-                self.exit(Reason::Peer, exit::PEER, detail)
-            }
-        }
     }
 
     /// The report to the gang of a main child's end that is this replica's failure.
@@ -357,13 +262,5 @@ impl Machine {
             Cause::Fenced { detail, .. } => return Some(self.failure_report(Class::Lost, None, detail.clone())),
         };
         Some(Action::ReportToGang(event))
-    }
-
-    /// The last report, when the tree is empty.
-    pub(super) fn report_leaving(&self) -> Option<Action> {
-        self.policy
-            .gang
-            .filter(|_| self.stopping.kill_from.is_none())
-            .map(|_| Action::ReportToGang(MemberEvent::Leaves))
     }
 }

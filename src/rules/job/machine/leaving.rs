@@ -85,6 +85,9 @@ impl Machine {
 
     fn leave(&mut self, now: Uptime, source: String) -> Vec<Action> {
         let Some((end, gone)) = self.notices.leave_by else { return Vec::new() };
+        if let Some(actions) = self.leave_after_success() {
+            return actions;
+        }
         let mut actions = Vec::new();
         self.notices.acted_on.get_or_insert_with(|| source.clone());
         if !std::mem::take(&mut self.notices.distant).is_empty() {

@@ -64,7 +64,7 @@ impl Machine {
                 return self.set_deadline(now, now + self.policy.stop_grace).into_iter().collect();
             }
         }
-        let report = self.report_failure();
+        let report = self.report_failure().or_else(|| self.report_success());
         report.into_iter().chain(self.drain(now)).collect()
     }
 

@@ -24,6 +24,7 @@ use starting::NotStarted;
 mod ending;
 mod flushing;
 mod gang;
+mod gang_end;
 mod hanging;
 mod leaving;
 mod main_children;

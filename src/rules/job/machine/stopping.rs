@@ -23,6 +23,11 @@ impl Machine {
             return self.checkpoint_on(signal);
         }
         let asks = self.policy.asks_to_leave(as_signal);
+        if (is_stop || asks)
+            && let Some(actions) = self.leave_after_success()
+        {
+            return actions;
+        }
         if matches!(self.state, State::Running | State::Launching) && !is_stop {
             self.attempt.clues.passed_on(as_signal, sender);
         }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::cluster::seat::Seat;
 use crate::cluster::spec::Role;
+use crate::gang::beat::Departure;
 use crate::gang::member::{Action as Order, Event as MemberEvent, Leave};
 use crate::gang::message::{Choice, Class, Failure, FirstFailure, Offer};
 use crate::job::{Flushed, InGang};
@@ -134,7 +135,7 @@ fn a_signal_to_one_replica_is_reported_to_the_gang_as_a_notice_and_ends_the_repl
     assert_eq!(report(&actions), Some(&MemberEvent::Noticed(Policy::default().stop_grace)));
     assert_eq!(machine.step(secs(5.1), Event::Gang(Order::Stop(GRACE))), [], "its own deadline holds");
     let end = feed(&mut machine, 6.0, [ended(0), Event::TreeEmpty]);
-    assert_eq!(report(&end), Some(&MemberEvent::Leaves));
+    assert!(matches!(report(&end), Some(MemberEvent::Leaves(_))), "{end:?}");
     assert_eq!(outcome(end).exit_code, 143);
 }
 
@@ -175,7 +176,55 @@ fn an_evaluator_starts_and_ends_without_the_gang() {
     machine.step(secs(102.0), Event::Due(Timer::Backoff));
     machine.step(secs(102.0), Event::Spawned { pids: vec![8] });
     let end = feed(&mut machine, 103.0, [ended(0), Event::TreeEmpty]);
-    assert_eq!((report(&end), outcome(end.clone()).exit_code), (Some(&MemberEvent::Leaves), 0));
+    let left = Action::ReportToGang(MemberEvent::Leaves(Departure {
+        code: 0,
+        reason: "finished".to_owned(),
+        detail: "the command finished with exit code 0".to_owned(),
+    }));
+    assert!(end.contains(&left), "{end:?}");
+    assert_eq!(outcome(end).exit_code, 0);
+}
+
+#[test]
+fn the_success_is_reported_before_the_last_commit_and_a_stop_after_it_does_not_change_the_code() {
+    let kept = || Policy { store: true, checkpoints: true, ..policy(Role::Worker) };
+    let succeeded = || {
+        let mut machine = in_generation(kept(), 4);
+        let end = machine.step(secs(5.0), ended(0));
+        assert_eq!(report(&end), Some(&MemberEvent::Succeeded));
+        let empty = machine.step(secs(5.1), Event::TreeEmpty);
+        assert_eq!((report(&empty), machine.state()), (Some(&MemberEvent::Committing), &State::Flushing));
+        machine
+    };
+    let done = || Event::Flushed(Flushed::Done { step: Some(4) });
+    let notice = Event::Preempted { id: "a".into(), source: "a".into(), lead: secs(30.0) };
+    for stop in [term(), notice] {
+        // During the commit.
+        let mut machine = succeeded();
+        machine.step(secs(5.2), stop.clone());
+        let end = machine.step(secs(6.0), done());
+        assert_eq!(report(&end), Some(&MemberEvent::Finished), "{end:?}");
+        let end = outcome(end);
+        assert_eq!((end.reason, end.exit_code), (Reason::Finished, 0));
+        // While it waits for the others.
+        let mut machine = succeeded();
+        machine.step(secs(6.0), done());
+        let end = outcome(machine.step(secs(7.0), stop.clone()));
+        assert_eq!((end.reason, end.exit_code), (Reason::Finished, 0));
+        // The job has finished, and the trainer still runs.
+        let mut machine = in_generation(kept(), 4);
+        machine.step(secs(5.0), Event::Gang(Order::End(secs(60.0))));
+        machine.step(secs(6.0), stop);
+        let end = outcome(feed(&mut machine, 7.0, [ended(143), Event::TreeEmpty, done()]));
+        assert_eq!((end.reason, end.exit_code), (Reason::Finished, 0));
+    }
+    // Its generation was halted, so it has to train again.
+    let mut machine = succeeded();
+    machine.step(secs(6.0), done());
+    machine.step(secs(6.1), Event::Gang(Order::Survey));
+    machine.step(secs(6.2), Event::Surveyed(Offer::default()));
+    feed(&mut machine, 7.0, [term()]);
+    assert_eq!(outcome(machine.step(secs(7.1), done())).exit_code, 143);
 }
 
 #[test]
