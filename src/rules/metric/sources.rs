@@ -52,6 +52,8 @@ pub struct Events {
     pub files: usize,
     /// Some of the tags of this run's scalars, selected or not.
     tags: BTreeSet<String>,
+    /// The number of this run's scalars.
+    scalars: u64,
 }
 
 impl Events {
@@ -62,6 +64,7 @@ impl Events {
 
     /// Records a scalar in an event file of this directory (relative, empty for the top).
     pub fn note(&mut self, directory: &str, tag: &str) {
+        self.scalars += 1;
         if self.tags.len() <= TAGS {
             let name = if directory.is_empty() { tag.to_owned() } else { format!("{directory}/{tag}") };
             self.tags.insert(shown(&name));
@@ -83,6 +86,23 @@ impl Sources {
         let events = self.events.as_ref().filter(|events| events.tags.is_empty()).map(Events::summary);
         let places: Vec<String> = file.into_iter().chain(events).collect();
         (!places.is_empty()).then(|| places.join("; "))
+    }
+
+    /// Warnings about files that had metrics at the end of the attempt `before`, and no more since then.
+    pub fn without_new_metrics(&self, before: &Sources) -> Vec<String> {
+        let file = |sources: &Sources| sources.file.as_ref().map(|file| (file.shown.clone(), file.counts.understood));
+        let events = |sources: &Sources| sources.events.as_ref().map(|events| (events.shown.clone(), events.scalars));
+        let now = [file(self), events(self)];
+        let unchanged = now.into_iter().zip([file(before), events(before)]).filter(|(now, before)| now == before);
+        let with_metrics = unchanged.filter_map(|(now, _)| now).filter(|(_, count)| *count > 0);
+        let warning = |(shown, _): (String, u64)| {
+            format!(
+                "{shown} has metrics of an earlier attempt, but none of the attempt that has ended, so those are missing in \
+                 the reports if that attempt wrote to another place, such as version_1 after version_0; let each attempt \
+                 write to the same place"
+            )
+        };
+        with_metrics.map(warning).collect()
     }
 }
 
@@ -161,6 +181,17 @@ mod tests {
         assert!(file(true, 7, 0).summary().starts_with("none of 7 lines of log had a metric in a supported form"));
         assert_eq!(file(true, 7, 3).summary(), "3 of 7 lines of log had a metric");
         assert_eq!((file(true, 7, 1).without_metrics(), file(true, 7, 0).without_metrics().is_some()), (None, true));
+    }
+
+    #[test]
+    fn a_file_whose_metrics_stopped_with_an_attempt_is_named() {
+        let warnings = |now: &Sources, before: &Sources| now.without_new_metrics(before).len();
+        assert_eq!(warnings(&file(true, 7, 3), &file(true, 7, 3)), 1);
+        assert_eq!(warnings(&file(true, 9, 4), &file(true, 7, 3)), 0, "there are more");
+        assert_eq!(warnings(&file(true, 9, 0), &file(true, 7, 0)), 0, "there were none");
+        assert_eq!(warnings(&file(true, 7, 3), &Sources::default()), 0, "the first attempt");
+        assert_eq!(warnings(&events(1, 2), &events(1, 2)), 1);
+        assert_eq!(warnings(&events(1, 3), &events(1, 2)), 0);
     }
 
     #[test]

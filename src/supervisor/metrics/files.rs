@@ -4,7 +4,7 @@
 //! Measurements that one poll finds in event files are reported in the order of their steps, across files; a file of
 //! records keeps its own order. Deliberately absent: data from before the run, which belongs to another run.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -103,6 +103,10 @@ struct FileReader {
     events: Option<Events>,
     records: Option<RecordFile>,
     sink: Sink,
+    /// The sources at the end of the previous attempt.
+    before: Sources,
+    /// The warnings about files without metrics of an attempt.
+    warned: BTreeSet<String>,
     logged: LoggedComplaints,
 }
 
@@ -163,7 +167,8 @@ impl FileReader {
             lines: Lines::default(),
             exists: false,
         });
-        FileReader { events, records, sink, logged: LoggedComplaints::default() }
+        let (before, warned, logged) = Default::default();
+        FileReader { events, records, sink, before, warned, logged }
     }
 
     /// Reads at most `rounds` rounds; returns whether there is more.
@@ -177,18 +182,29 @@ impl FileReader {
         is_more
     }
 
-    /// Treats an unfinished last line as complete.
+    /// An attempt has ended: treats an unfinished last line as complete.
     fn finish(&mut self) {
         if let Some(records) = &mut self.records {
             records.finish(&self.sink);
         }
         self.note();
+        let now = self.sources();
+        for warning in now.without_new_metrics(&self.before) {
+            if self.warned.insert(warning.clone()) {
+                tracing::warn!("{warning}");
+            }
+        }
+        self.before = now;
+    }
+
+    fn sources(&self) -> Sources {
+        let events = self.events.as_ref().map(|events| events.seen.clone());
+        Sources { output: None, events, file: self.records.as_ref().map(RecordFile::seen) }
     }
 
     fn note(&self) {
-        let events = self.events.as_ref().map(|events| events.seen.clone());
-        let file = self.records.as_ref().map(RecordFile::seen);
-        self.sink.note(|sources| *sources = Sources { events, file, ..std::mem::take(sources) });
+        let now = self.sources();
+        self.sink.note(|sources| *sources = Sources { output: sources.output, ..now });
     }
 }
 
@@ -204,6 +220,7 @@ impl RecordFile {
                 Seen::Bytes(bytes) => lines.feed(bytes, |line| found.extend(read(reader, line))),
                 Seen::End => {
                     lines.finish(|line| found.extend(read(reader, line)));
+                    found.extend(logged_remarks(reader.finish()));
                     reader.start_again();
                 }
             });
@@ -224,10 +241,8 @@ impl RecordFile {
 
     fn finish(&mut self, sink: &Sink) {
         let (lines, reader, mut found) = (&mut self.lines, &mut self.reader, Vec::new());
-        lines.finish(|line| {
-            // The next attempt may complete an unfinished object, so its errors are not logged.
-            found.extend(if line.starts_with(b"{") { reader.read(line).0 } else { read(reader, line) });
-        });
+        lines.finish(|line| found.extend(read(reader, line)));
+        found.extend(logged_remarks(reader.finish()));
         sink.take(found.into_iter().map(|found| (None, found)));
     }
 
@@ -239,7 +254,10 @@ impl RecordFile {
 
 /// The measurements of a line. Logs a warning for each part that cannot be read.
 fn read(reader: &mut Reader, line: &[u8]) -> Vec<Found> {
-    let (found, remarks) = reader.read(line);
+    logged_remarks(reader.read(line))
+}
+
+fn logged_remarks((found, remarks): (Vec<Found>, Vec<String>)) -> Vec<Found> {
     remarks.iter().for_each(|remark| tracing::warn!("{remark}"));
     found
 }

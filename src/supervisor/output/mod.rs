@@ -13,8 +13,8 @@ pub(super) mod writer;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::edge::fs::metrics_file::MetricsFile;
@@ -24,7 +24,7 @@ use crate::edge::io::stdio;
 use crate::rules::metric::files::names::Choice;
 use crate::rules::metric::ledger::Ledger;
 use crate::rules::metric::output::pattern::Pattern;
-use crate::rules::metric::output::scrape::{Hit, Scraper};
+use crate::rules::metric::output::scrape::{Hit, LastStep, Scraper};
 use crate::rules::metric::output::searched::Searched;
 use crate::rules::metric::sources::Output;
 use crate::supervisor::metrics::files::{Files, Follower};
@@ -113,7 +113,7 @@ impl Collectors {
         let reporter = Some(Reporter::start(metrics.file, metrics.trial, ledger, history.clone())?);
         let Metrics { patterns, files, step, searched, .. } = metrics;
         // Its pattern is first, so that the step of a line is found before the metrics.
-        let step = step.filter(|_| !patterns.is_empty()).and_then(|name| Pattern::step(&name).ok());
+        let step = step.filter(|_| !patterns.is_empty()).and_then(|name| Pattern::step(&name, true).ok());
         let (patterns, follower) = (step.into_iter().chain(patterns).collect(), None);
         Ok(Some(Collectors { patterns, searched, files, follower, reporter, passed_on }))
     }
@@ -129,20 +129,27 @@ impl Collectors {
             return Ok(ChildEnds::default());
         }
         let (stdout, stderr) = stdio::outputs();
-        let out = self.pump(stdout, output_threads)?;
+        let step = Arc::default();
+        let out = self.pump(stdout, &step, output_threads)?;
         // One pipe if both lead to the same place: two would not keep the order.
         let err = match pipe::is_same_file(stdout, stderr) {
             true => out.try_clone()?,
-            false => self.pump(stderr, output_threads)?,
+            false => self.pump(stderr, &step, output_threads)?,
         };
         Ok(ChildEnds { stdout: Some(out), stderr: Some(err) })
     }
 
-    fn pump(&self, to: BorrowedFd<'static>, output_threads: &mut OutputThreads) -> io::Result<OwnedFd> {
+    fn pump(
+        &self,
+        to: BorrowedFd<'static>,
+        step: &Arc<Mutex<LastStep>>,
+        output_threads: &mut OutputThreads,
+    ) -> io::Result<OwnedFd> {
         let (from, child_end) = pipe::pair()?;
-        let patterns = Arc::clone(&self.patterns);
+        let (patterns, step) = (Arc::clone(&self.patterns), Arc::clone(step));
         let (sink, passed_on) = (self.reporter.as_ref().map(Reporter::sink), self.passed_on());
-        output_threads.start(to, move |over, writer| Flow { from, writer, over, patterns, sink, passed_on }.run())?;
+        output_threads
+            .start(to, move |over, writer| Flow { from, writer, over, patterns, step, sink, passed_on }.run())?;
         Ok(child_end)
     }
 
@@ -189,6 +196,8 @@ struct Flow {
     writer: OutputWriter,
     over: EventFd,
     patterns: Arc<[Pattern]>,
+    /// Shared with the other stream.
+    step: Arc<Mutex<LastStep>>,
     sink: Option<Sink>,
     passed_on: Arc<AtomicU64>,
 }
@@ -232,14 +241,26 @@ impl Flow {
     }
 
     fn report(&self, scraper: &mut Scraper, hits: &mut Vec<Hit>) {
-        while let Some(complaint) = scraper.complaint() {
-            tracing::warn!("{complaint}");
+        if let Some(sink) = &self.sink {
+            pass_to(sink, &self.patterns, &self.step, scraper, hits);
         }
-        if !hits.is_empty()
-            && let Some(sink) = &self.sink
-        {
-            sink.take(hits.drain(..).map(|(which, found)| (self.patterns[which].tag(), found)));
-        }
+    }
+}
+
+/// Passes what a scraper found to the sink, with the last step of the process.
+pub(in crate::supervisor) fn pass_to(
+    sink: &Sink,
+    patterns: &[Pattern],
+    step: &Mutex<LastStep>,
+    scraper: &mut Scraper,
+    hits: &mut Vec<Hit>,
+) {
+    while let Some(complaint) = scraper.complaint() {
+        tracing::warn!("{complaint}");
+    }
+    if !hits.is_empty() {
+        step.lock().unwrap_or_else(PoisonError::into_inner).add(patterns, hits);
+        sink.take(hits.drain(..).map(|(which, found)| (patterns[which].tag(), found)));
     }
 }
 
@@ -291,7 +312,7 @@ mod tests {
         // The thread borrows its stream for ever; here it is a pipe that is never closed.
         let to: &'static OwnedFd = Box::leak(Box::new(to));
         let mut output_threads = OutputThreads::default();
-        let child_end = File::from(collectors.pump(to.as_fd(), &mut output_threads).expect("a pump"));
+        let child_end = File::from(collectors.pump(to.as_fd(), &Arc::default(), &mut output_threads).expect("a pump"));
         Fixture { collectors, output_threads, child_end, reader, _dir: dir }
     }
 

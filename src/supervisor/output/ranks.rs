@@ -6,20 +6,20 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use crate::edge::io::eventfd::{self, EventFd};
 use crate::edge::io::pipe::{self, Reader};
 use crate::edge::io::stdio;
 use crate::rules::metric::output::pattern::Pattern;
-use crate::rules::metric::output::scrape::Scraper;
+use crate::rules::metric::output::scrape::{LastStep, Scraper};
 use crate::rules::metric::output::searched::Searched;
 use crate::rules::text::lines::Lines;
 use crate::supervisor::metrics::reporter::Sink;
 use crate::supervisor::output::drain::OutputThreads;
 use crate::supervisor::output::writer::OutputWriter;
-use crate::supervisor::output::{ChildEnds, note};
+use crate::supervisor::output::{ChildEnds, note, pass_to};
 
 /// The size of one read of a rank, before the next rank is read.
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -58,10 +58,11 @@ impl Ranks {
         let (stdout, stderr) = stdio::outputs();
         // One pipe per rank if both streams lead to the same place: two would not keep the order.
         let both = pipe::is_same_file(stdout, stderr);
-        let out = self.merge(stdout, search, output_threads)?;
+        let steps: Arc<[Mutex<LastStep>]> = self.names.iter().map(|_| Mutex::default()).collect();
+        let out = self.merge(stdout, search, &steps, output_threads)?;
         let err = match both {
             true => out.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?,
-            false => self.merge(stderr, search, output_threads)?,
+            false => self.merge(stderr, search, &steps, output_threads)?,
         };
         let ends = out.into_iter().zip(err);
         Ok(ends.map(|(out, err)| ChildEnds { stdout: Some(out), stderr: Some(err) }).collect())
@@ -72,13 +73,14 @@ impl Ranks {
         &self,
         to: BorrowedFd<'static>,
         search: &Search,
+        steps: &Arc<[Mutex<LastStep>]>,
         output_threads: &mut OutputThreads,
     ) -> io::Result<Vec<OwnedFd>> {
         let pairs = self.names.iter().map(|_| pipe::pair()).collect::<io::Result<Vec<_>>>()?;
         let (readers, ends): (Vec<Reader>, Vec<OwnedFd>) = pairs.into_iter().unzip();
-        let (lines, search) = (Lines::of(self.names.iter().cloned()), search.clone());
+        let (lines, search, steps) = (Lines::of(self.names.iter().cloned()), search.clone(), Arc::clone(steps));
         output_threads.start(to, move |over, writer| {
-            Merge { readers: readers.into_iter().map(Some).collect(), lines, writer, search }.run(&over);
+            Merge { readers: readers.into_iter().map(Some).collect(), lines, writer, search, steps }.run(&over);
         })?;
         Ok(ends)
     }
@@ -91,6 +93,8 @@ struct Merge {
     lines: Lines,
     writer: OutputWriter,
     search: Search,
+    /// By local rank, shared with the other stream.
+    steps: Arc<[Mutex<LastStep>]>,
 }
 
 impl Merge {
@@ -128,7 +132,7 @@ impl Merge {
                 }
                 let is_read = self.pass_on(&mut out);
                 if let Some(scraper) = scraper {
-                    self.look(scraper, &buffer[..read], count);
+                    self.look(which, scraper, &buffer[..read], count);
                 }
                 if !is_read {
                     // The pipes close with the readers: the ranks get EPIPE, as without trainit.
@@ -164,19 +168,14 @@ impl Merge {
     }
 
     /// Searches the output of a rank; empty bytes mean its end.
-    fn look(&mut self, scraper: &mut Scraper, bytes: &[u8], count: u32) {
+    fn look(&mut self, which: usize, scraper: &mut Scraper, bytes: &[u8], count: u32) {
         let Search { patterns, sink: Some(sink), .. } = &self.search else { return };
         let mut hits = Vec::new();
         match bytes.is_empty() {
             true => scraper.finish(patterns, &mut hits),
             false => scraper.feed(patterns, bytes, &mut hits),
         }
-        while let Some(complaint) = scraper.complaint() {
-            tracing::warn!("{complaint}");
-        }
-        if !hits.is_empty() {
-            sink.take(hits.drain(..).map(|(which, found)| (patterns[which].tag(), found)));
-        }
+        pass_to(sink, patterns, &self.steps[which], scraper, &mut hits);
         if bytes.is_empty() {
             note(sink, scraper.lines(), Some((self.search.searched, count)));
         }

@@ -14,43 +14,43 @@ use crate::support::{Finished, Running, Trainit, eventually};
 const TENSORBOARDX: &[u8] = include_bytes!("../../golden/tensorboard/tensorboardX.tfevents");
 const TENSORS: &[u8] = include_bytes!("../../golden/tensorboard/tensors.tfevents");
 
-struct Place {
+pub(super) struct Place {
     dir: TempDir,
 }
 
 impl Place {
-    fn new() -> Place {
+    pub(super) fn new() -> Place {
         Place { dir: tempfile::tempdir().unwrap() }
     }
 
-    fn at(&self, name: &str) -> PathBuf {
+    pub(super) fn at(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
     /// A shell script as the trainer, in this folder.
-    fn trainer(&self, args: &[&str], script: &str) -> Trainit {
+    pub(super) fn trainer(&self, args: &[&str], script: &str) -> Trainit {
         let run = Trainit::new(["run"]).args(args).args(["--", "sh", "-c", script]).dir(self.dir.path());
         run.env("CLOUD_ML_HP_METRIC_FILE", self.at("metrics")).env("TRAINIT_LOG_FORMAT", "json")
     }
 
     /// A trainer that waits for a signal file; the test writes the files for it.
-    fn waiting(&self, args: &[&str]) -> Running {
+    pub(super) fn waiting(&self, args: &[&str]) -> Running {
         let running = self.trainer(args, "echo started; while [ ! -e over ]; do sleep 0.01; done").start();
         running.after_line("started");
         running
     }
 
-    fn finish(&self, running: Running) -> Finished {
+    pub(super) fn finish(&self, running: Running) -> Finished {
         fs::write(self.at("over"), "").unwrap();
         running.finish().expect_code(0)
     }
 
-    fn golden(&self, name: &str, bytes: &[u8]) {
+    pub(super) fn golden(&self, name: &str, bytes: &[u8]) {
         fs::write(self.at(name), bytes).unwrap();
     }
 
     /// The value and step of each report of this tag.
-    fn reports(&self, tag: &str) -> Vec<(String, String)> {
+    pub(super) fn reports(&self, tag: &str) -> Vec<(String, String)> {
         // The file is created just before its first line.
         if fs::metadata(self.at("metrics")).is_ok_and(|file| file.len() == 0) || !self.at("metrics").exists() {
             return Vec::new();
@@ -61,22 +61,22 @@ impl Place {
     }
 
     /// Waits until a tag was reported this number of times.
-    fn after_reports(&self, tag: &str, count: usize) {
+    pub(super) fn after_reports(&self, tag: &str, count: usize) {
         eventually("the metric is reported while the trainer runs", || self.reports(tag).len() >= count);
     }
 }
 
-fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
+pub(super) fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
     expected.iter().map(|(value, step)| ((*value).to_owned(), (*step).to_owned())).collect()
 }
 
-fn append(path: &Path, bytes: impl AsRef<[u8]>) {
+pub(super) fn append(path: &Path, bytes: impl AsRef<[u8]>) {
     let mut file = fs::OpenOptions::new().append(true).create(true).open(path).unwrap();
     file.write_all(bytes.as_ref()).unwrap();
 }
 
 #[track_caller]
-fn warns(done: &Finished, text: &str, times: usize) {
+pub(super) fn warns(done: &Finished, text: &str, times: usize) {
     let all = done.err();
     let count = all.lines().filter(|line| line.contains("\"WARNING\"") && line.contains(text)).count();
     assert_eq!(count, times, "{text}: {all}");
@@ -191,85 +191,6 @@ fn metrics_from_before_the_run_are_not_reported() {
 }
 
 #[test]
-fn a_file_of_records_is_followed_when_it_appears_grows_is_emptied_or_is_renamed() {
-    let place = Place::new();
-    let running = place.waiting(&["--metric-file", "out/log.jsonl"]);
-    let log = place.at("out/log.jsonl");
-    fs::create_dir(place.at("out")).unwrap();
-    append(&log, "{\"loss\": 0.5, \"step\": 1}\n{\"loss\": 0.25, ");
-    place.after_reports("loss", 1);
-    append(&log, "\"step\": 2}\n");
-    place.after_reports("loss", 2);
-    fs::write(&log, "step=3 loss=0.125\n").unwrap();
-    place.after_reports("loss", 3);
-    fs::rename(&log, place.at("out/log.jsonl.1")).unwrap();
-    append(&place.at("out/log.jsonl.1"), "step=4 loss=0.0625\n");
-    append(&log, "step=5 loss=1e-5\nnothing\n{\"loss\": \n{broken}\n");
-    place.after_reports("loss", 5);
-    append(&log, "{\"tag\": \"loss\", \"value\": \"2\", \"step\": 6}");
-    let done = place.finish(running);
-    let expected = [("0.5", "1"), ("0.25", "2"), ("0.125", "3"), ("0.0625", "4"), ("1e-05", "5"), ("2.0", "6")];
-    assert_eq!(place.reports("loss"), pairs(&expected), "{}", done.err());
-    warns(&done, "a line of out/log.jsonl is skipped", 1);
-    assert_eq!(done.verdict()["metrics"]["loss"], 2.0);
-}
-
-#[test]
-fn unreadable_records_are_reported_once_for_each_reason() {
-    let place = Place::new();
-    let running = place.waiting(&["--metric-file", "log"]);
-    let bad = [&b"\xff acc=9\nloss=1,234.5 step=2\nstep=1,000 loss=9\n"[..], &vec![b'x'; 2 << 20], b"\n"].concat();
-    append(
-        &place.at("log"),
-        [&b"\xef\xbb\xbf{\"loss\": 0.5, \"step\": 1e0}\n"[..], &bad, &bad, b"loss=0.25 step=3.0\n"].concat(),
-    );
-    place.after_reports("loss", 2);
-    let done = place.finish(running);
-    assert_eq!(place.reports("loss"), pairs(&[("0.5", "1"), ("0.25", "3")]), "{}", done.err());
-    for what in [
-        "a line in another encoding is in log",
-        "a value in a line of log is",
-        "skipped: its step",
-        "a long line of log is",
-    ] {
-        warns(&done, what, 1);
-    }
-}
-
-#[test]
-fn the_header_of_a_table_may_be_older_than_the_run_or_repeated() {
-    let place = Place::new();
-    place.golden("old.csv", b"epoch,val_acc\n1,0.5\n");
-    let script = "printf '2,0.75\\nepoch,loss,val_acc\\n3,\"0.25\",\\n4,,0.875\\n' >>old.csv";
-    let args = ["--metric-file", "old.csv", "--metric-step", "epoch"];
-    let done = place.trainer(&args, script).output().expect_code(0);
-    assert_eq!(place.reports("val_acc"), pairs(&[("0.75", "2"), ("0.875", "4")]), "{}", done.err());
-    assert_eq!(place.reports("loss"), pairs(&[("0.25", "3")]));
-    assert_eq!(done.err().matches("WARNING").count(), 0, "{}", done.err());
-}
-
-#[test]
-fn a_table_rewritten_with_one_more_column_reports_no_row_twice() {
-    let place = Place::new();
-    let running = place.waiting(&["--metric-file", "metrics.csv"]);
-    fs::write(place.at("metrics.csv"), "step,loss\n1,0.5\n2,0.25\n").unwrap();
-    place.after_reports("loss", 2);
-    fs::write(place.at("metrics.csv"), "acc,step,loss\n,1,0.5\n,2,0.25\n0.75,3,0.125\n").unwrap();
-    place.after_reports("acc", 1);
-    let done = place.finish(running);
-    assert_eq!(place.reports("loss"), pairs(&[("0.5", "1"), ("0.25", "2"), ("0.125", "3")]), "{}", done.err());
-}
-
-#[test]
-fn a_progress_bar_is_read_the_same_in_a_file_as_in_the_output() {
-    let place = Place::new();
-    let bar = "printf '50%%|# | 5/10 [00:01<00:01, 5.0it/s, step=5, loss=0.5]\\r99%%|##| 9/10 [00:02<00:00, step=9, loss=nan]' >log";
-    let done = place.trainer(&["--metric-file", "log"], bar).output().expect_code(0);
-    assert_eq!(place.reports("loss"), pairs(&[("0.5", "5"), ("nan", "9")]), "{}", done.err());
-    warns(&done, "the metric \\\"loss\\\": the value is nan", 1);
-}
-
-#[test]
 fn the_last_warning_describes_the_content_of_the_files() {
     let place = Place::new();
     place.golden("events", TENSORBOARDX);
@@ -283,16 +204,6 @@ fn the_last_warning_describes_the_content_of_the_files() {
     warns(&done, "the event files in logs have run/accuracy, run/train/loss", 1);
     let done = said(&["--metric", "loss=loss=(\\S+)", "--metric-file", "gone.csv"], "echo loss=0.5");
     warns(&done, "a file had no metric: gone.csv never existed; other sources had loss", 1);
-}
-
-#[test]
-fn the_files_are_followed_through_the_attempts_of_a_run() {
-    let place = Place::new();
-    let script = "printf \"loss=0.$TRAINIT_ATTEMPT\" >>log; [ $TRAINIT_ATTEMPT = 3 ]";
-    let run = place.trainer(&["--metric-file", "log"], script);
-    let run = run.env("TRAINIT_MAX_RESTARTS", "2").env("TRAINIT_RESTART_BACKOFF", "1ms..1ms");
-    run.output().expect_code(0);
-    assert_eq!(place.reports("loss"), pairs(&[("0.1", "1"), ("0.2", "2"), ("0.3", "3")]));
 }
 
 #[test]

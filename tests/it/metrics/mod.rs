@@ -4,6 +4,7 @@ pub mod file;
 mod file_places;
 mod followed;
 mod patterns;
+mod records;
 pub mod report_metric;
 mod report_metric_stdin;
 mod scraped;

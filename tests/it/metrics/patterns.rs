@@ -138,3 +138,20 @@ fn the_step_follows_the_given_name() {
     let found: Vec<_> = lines(&file).iter().map(|l| l["global_step"].clone()).collect();
     assert_eq!(found, ["3", "4", "7"], "the name of the step is no metric");
 }
+
+#[test]
+fn both_streams_of_a_process_have_one_last_step() {
+    let (_dir, file) = folder();
+    let steps = |args: &[&str]| -> Vec<String> {
+        let _ = fs::remove_file(&file);
+        // The order of the two streams is unknown, so the loss is repeated.
+        let script = "echo step 7 >&2; for i in 1 2 3 4 5 6 7 8 9; do echo loss: 0.5; sleep 0.1; done";
+        let run = Trainit::new(["run", "--metric", LOSS, "--metric-step", "step"])
+            .args(args)
+            .args(["--", "sh", "-c", script]);
+        run.env("CLOUD_ML_HP_METRIC_FILE", &file).output().expect_code(0);
+        lines(&file).iter().map(|line| line["global_step"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(steps(&[])[8], "7");
+    assert_eq!(steps(&["--nproc", "2", "--metric-rank", "all"])[16..], ["7", "7"]);
+}

@@ -1,15 +1,16 @@
 //! Reads a file of comma-separated values with a header, as a CSV logger writes it: one line of names, then a row of
 //! numbers for each step. An example: `epoch,step,train_loss` and then `0,10,0.5`.
 //!
-//! A line of two or more names, none of them a number, is a header if the next line is a row: with the same number of
-//! fields, and with a number among them. A later line of names that shares a name with the header is a new header,
+//! A line of two or more names, none of them a number, is a header if the next two lines are rows: with the same number
+//! of fields, with a number among them, and without names of their own (`loss=0.5`). The first row is held until the
+//! second confirms it, or the file ends. A later line of names that shares a name with the header is a new header,
 //! because a restart writes it again. Commas, semicolons and tabs are separators. A field may be in `"`. Deliberately
 //! absent: fields that contain line ends.
 
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use crate::metric::files::pairs::pairs;
+use crate::metric::files::pairs::has_pair;
 use crate::metric::foreign_text::value::value;
 
 /// Longer text is a sentence, not a name.
@@ -26,6 +27,8 @@ const MOST_ROWS: usize = 100_000;
 pub(in crate::metric) struct Csv {
     /// The previous line, which may be a header.
     candidate: Option<Header>,
+    /// The first row under the candidate.
+    held: Option<Row>,
     header: Option<Header>,
     /// The rows that were reported, as hashes, in order.
     reported: Vec<u64>,
@@ -33,15 +36,19 @@ pub(in crate::metric) struct Csv {
     repeated: Option<usize>,
 }
 
+/// The fields with values, by name.
+pub(in crate::metric) type Row = Vec<(String, String)>;
+
 /// The type of a line.
 #[derive(Debug, PartialEq)]
-pub(in crate::metric) enum Line<'a> {
+pub(in crate::metric) enum Line {
     /// Names.
     Header,
-    /// The fields with values, by name.
-    Row(Vec<(String, Cow<'a, str>)>),
-    /// A row that was reported before the file was rewritten.
-    Known,
+    /// Perhaps the first row of a table.
+    Held,
+    /// The line is a row, and confirms the held one, which comes first. Rows that were reported before the file was
+    /// rewritten are absent.
+    Rows(Vec<Row>),
     /// The number of fields differs from the number of names.
     Ragged {
         /// The number of fields.
@@ -64,7 +71,7 @@ struct Header {
 
 impl Csv {
     /// Reads the next line.
-    pub(in crate::metric) fn read<'a>(&mut self, line: &'a str) -> Line<'a> {
+    pub(in crate::metric) fn read(&mut self, line: &str) -> Line {
         let new = Header::of(line);
         if let Some(header) = &self.header
             && new.as_ref().is_some_and(|new| new.shares_with(header))
@@ -72,15 +79,28 @@ impl Csv {
             self.header = new;
             return Line::Header;
         }
+        let held = self.held.take();
+        // A header that is repeated confirms the row between, too.
+        if let (Some(row), Some(candidate)) = (&held, &self.candidate)
+            && new.as_ref().is_some_and(|new| new.shares_with(candidate))
+        {
+            let is_known = self.is_repeated(row);
+            self.header = new;
+            return Line::Rows(held.into_iter().filter(|_| !is_known).collect());
+        }
         if let Some(header) = self.header.as_ref().or(self.candidate.as_ref()) {
             let fields = fields(line, header.separator);
-            if fields.len() == header.names.len() {
-                if self.header.is_some() || fields.iter().any(|field| value(field).is_some()) {
-                    let row = header.row(fields);
-                    self.header = self.header.take().or(self.candidate.take());
-                    return if self.is_repeated(&row) { Line::Known } else { Line::Row(row) };
+            let is_row = fields.len() == header.names.len() && !fields.iter().any(|field| has_pair(field));
+            if is_row && (self.header.is_some() || fields.iter().any(|field| value(field).is_some())) {
+                let row = header.row(fields);
+                if self.header.is_none() && held.is_none() {
+                    self.held = Some(row);
+                    return Line::Held;
                 }
-            } else if self.header.is_some() && fields.len() > 1 {
+                self.header = self.header.take().or(self.candidate.take());
+                return Line::Rows(held.into_iter().chain([row]).filter(|row| !self.is_repeated(row)).collect());
+            }
+            if !is_row && fields.len() != header.names.len() && self.header.is_some() && fields.len() > 1 {
                 return Line::Ragged { fields: fields.len(), names: header.names.len() };
             }
         }
@@ -88,16 +108,23 @@ impl Csv {
         if self.candidate.as_ref().is_some_and(Header::is_of_names) { Line::Names } else { Line::Other }
     }
 
+    /// The file has ended, perhaps only for now: the row that is held, which is the only one of its table.
+    pub(in crate::metric) fn finish(&mut self) -> Option<Row> {
+        let row = self.held.take()?;
+        self.header = self.candidate.take();
+        (!self.is_repeated(&row)).then_some(row)
+    }
+
     /// The file is rewritten, perhaps with the same rows.
     pub(in crate::metric) fn start_again(&mut self) {
-        (self.candidate, self.header) = (None, None);
+        (self.candidate, self.held, self.header) = (None, None, None);
         self.repeated = Some(0);
     }
 
     /// Whether this row repeats the row at the same position before the file was rewritten. New columns are ignored.
-    fn is_repeated(&mut self, row: &[(String, Cow<'_, str>)]) -> bool {
+    fn is_repeated(&mut self, row: &[(String, String)]) -> bool {
         let mut hasher = DefaultHasher::new();
-        let mut sorted: Vec<_> = row.iter().map(|(name, text)| (name.as_str(), text.as_ref())).collect();
+        let mut sorted: Vec<_> = row.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
         sorted.sort_unstable();
         sorted.hash(&mut hasher);
         let row = hasher.finish();
@@ -136,7 +163,7 @@ impl Header {
 
     /// Whether most names have no value: `metrics/mAP_0.5:0.95` among other names is a name, too.
     fn is_of_names(&self) -> bool {
-        let with_values = self.names.iter().filter(|name| !pairs(name).is_empty()).count();
+        let with_values = self.names.iter().filter(|name| has_pair(name)).count();
         with_values * 2 < self.names.len()
     }
 
@@ -144,9 +171,10 @@ impl Header {
         self.names.iter().any(|name| !name.is_empty() && other.names.contains(name))
     }
 
-    fn row<'a>(&self, fields: Vec<Cow<'a, str>>) -> Vec<(String, Cow<'a, str>)> {
+    fn row(&self, fields: Vec<Cow<'_, str>>) -> Row {
         let pairs = self.names.iter().cloned().zip(fields);
-        pairs.filter(|(name, field)| !name.is_empty() && !EMPTY_VALUES.contains(&field.as_ref())).collect()
+        let with_values = pairs.filter(|(name, field)| !name.is_empty() && !EMPTY_VALUES.contains(&field.as_ref()));
+        with_values.map(|(name, field)| (name, field.into_owned())).collect()
     }
 }
 
@@ -199,17 +227,21 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The type of each line, in short form.
+    /// The type of each line, in short form; the end of the file is one more if it completes a row.
     fn read(csv: &mut Csv, text: &str) -> Vec<String> {
-        let short = |line: Line<'_>| match line {
+        let row = |row: Row| row.iter().map(|(name, text)| format!("{name}={text}")).collect::<Vec<_>>().join(" ");
+        let short = |line: Line| match line {
             Line::Header => "header".to_owned(),
-            Line::Known => "known".to_owned(),
+            Line::Held => "held".to_owned(),
             Line::Names => "names".to_owned(),
             Line::Other => "other".to_owned(),
             Line::Ragged { fields, names } => format!("{fields} of {names}"),
-            Line::Row(row) => row.iter().map(|(name, text)| format!("{name}={text}")).collect::<Vec<_>>().join(" "),
+            Line::Rows(rows) if rows.is_empty() => "known".to_owned(),
+            Line::Rows(rows) => rows.into_iter().map(row).collect::<Vec<_>>().join(" | "),
         };
-        text.lines().map(|line| short(csv.read(line))).collect()
+        let mut read: Vec<String> = text.lines().map(|line| short(csv.read(line))).collect();
+        read.extend(csv.finish().map(row));
+        read
     }
 
     #[track_caller]
@@ -219,30 +251,36 @@ mod tests {
 
     #[test]
     fn a_header_gives_the_fields_of_each_row_their_names() {
-        reads("epoch,step,loss\n0,10,0.5\n1,20,\n", &["names", "epoch=0 step=10 loss=0.5", "epoch=1 step=20"]);
-        reads("epoch,loss\n0,1\n1,NA\n2,nan", &["names", "epoch=0 loss=1", "epoch=1", "epoch=2 loss=nan"]);
-        reads("\u{feff}epoch;loss\n0;0.5", &["names", "epoch=0 loss=0.5"]);
-        reads("epoch\ttrain loss\n0\tnan", &["names", "epoch=0 train loss=nan"]);
-        reads("  epoch,   metrics/precision(B)\n   1,     0.25", &["names", "epoch=1 metrics/precision(B)=0.25"]);
+        reads("epoch,step,loss\n0,10,0.5\n1,20,\n", &["names", "held", "epoch=0 step=10 loss=0.5 | epoch=1 step=20"]);
+        reads("epoch,loss\n0,1\n1,NA\n2,nan", &["names", "held", "epoch=0 loss=1 | epoch=1", "epoch=2 loss=nan"]);
+        reads("\u{feff}epoch;loss\n0;0.5", &["names", "held", "epoch=0 loss=0.5"]);
+        reads("epoch\ttrain loss\n0\tnan", &["names", "held", "epoch=0 train loss=nan"]);
+        reads(
+            "  epoch,   metrics/precision(B)\n   1,     0.25",
+            &["names", "held", "epoch=1 metrics/precision(B)=0.25"],
+        );
         let yolo =
             "   epoch,      train/box_loss,     metrics/mAP_0.5, metrics/mAP_0.5:0.95\n       0,   0.1,   0.2,   0.3";
         let row = "epoch=0 train/box_loss=0.1 metrics/mAP_0.5=0.2 metrics/mAP_0.5:0.95=0.3";
-        reads(yolo, &["names", row]);
-        reads(",loss\n0,0.5", &["names", "loss=0.5"]);
-        reads("# epoch,loss\n1,0.5", &["names", "epoch=1 loss=0.5"]);
+        reads(yolo, &["names", "held", row]);
+        reads(",loss\n0,0.5", &["names", "held", "loss=0.5"]);
+        reads("# epoch,loss\n1,0.5", &["names", "held", "epoch=1 loss=0.5"]);
     }
 
     #[test]
     fn fields_may_be_in_quotes() {
-        reads("\"epoch\", \"a \"\"b\"\", c\"\n\"1\",\"0.5\"", &["names", "epoch=1 a \"b\", c=0.5"]);
-        reads("a,b\n1,\"open", &["names", "a=1 b=open"]);
+        reads("\"epoch\", \"a \"\"b\"\", c\"\n\"1\",\"0.5\"", &["names", "held", "epoch=1 a \"b\", c=0.5"]);
+        reads("a,b\n1,\"open", &["names", "held", "a=1 b=open"]);
     }
 
     #[test]
     fn a_repeated_header_may_have_other_names() {
-        reads("epoch,loss\n0,0.5\nepoch,loss\n0,0.25", &["names", "epoch=0 loss=0.5", "header", "epoch=0 loss=0.25"]);
-        reads("epoch,loss\n0,1\nepoch,acc,loss\n1,2,3", &["names", "epoch=0 loss=1", "header", "epoch=1 acc=2 loss=3"]);
-        reads("epoch,phase\n0,train\nbest,last", &["names", "epoch=0 phase=train", "epoch=best phase=last"]);
+        reads("epoch,loss\n0,0.5\nepoch,loss\n0,0.25", &["names", "held", "epoch=0 loss=0.5", "epoch=0 loss=0.25"]);
+        reads(
+            "epoch,loss\n0,1\n1,1\nepoch,acc,loss\n1,2,3",
+            &["names", "held", "epoch=0 loss=1 | epoch=1 loss=1", "header", "epoch=1 acc=2 loss=3"],
+        );
+        reads("step,x\n0,a\n1,b\nc,d", &["names", "held", "step=0 x=a | step=1 x=b", "step=c x=d"]);
     }
 
     #[test]
@@ -253,11 +291,13 @@ mod tests {
         reads("train:0.5,test:0.25\nround, train:0.5, test:0.25", &["other"; 2]);
         reads("a,a\n1,2", &["other"; 2]);
         reads("epoch\n1", &["other"; 2]);
+        reads("Loading model, tokenizer\nloss=0.5, 12.3s\nloss=0.4, 12.1s", &["names", "other", "other"]);
+        reads("Loading data, please wait\n3, 12.5s\nloss=0.5\n4, 11s", &["names", "held", "other", "other"]);
     }
 
     #[test]
     fn a_row_of_another_length_is_reported() {
-        reads("a,b,c\n1,2,3\n1,2\nepoch done\n", &["names", "a=1 b=2 c=3", "2 of 3", "other"]);
+        reads("a,b\n1,2\n1,2\n1,2,3\nepoch done\n", &["names", "held", "a=1 b=2 | a=1 b=2", "3 of 2", "other"]);
     }
 
     #[test]
@@ -266,9 +306,12 @@ mod tests {
         read(&mut csv, "step,loss\n1,0.5\n2,0.25");
         csv.start_again();
         let repeated = read(&mut csv, "step,acc,loss\n1,,0.5\n2,,0.25\n3,0.9,0.125\n1,,0.5");
-        assert_eq!(repeated, ["names", "known", "known", "step=3 acc=0.9 loss=0.125", "step=1 loss=0.5"]);
+        assert_eq!(repeated, ["names", "held", "known", "step=3 acc=0.9 loss=0.125", "step=1 loss=0.5"]);
         csv.start_again();
-        assert_eq!(read(&mut csv, "step,loss\n1,0.75\n2,0.25"), ["names", "step=1 loss=0.75", "step=2 loss=0.25"]);
+        assert_eq!(
+            read(&mut csv, "step,loss\n1,0.75\n2,0.25"),
+            ["names", "held", "step=1 loss=0.75 | step=2 loss=0.25"]
+        );
     }
 
     proptest! {
@@ -276,8 +319,8 @@ mod tests {
         fn no_text_makes_it_panic(lines in prop::collection::vec("[a-c0-9,;\t\" #.]{0,12}", 0..8)) {
             let mut csv = Csv::default();
             for line in &lines {
-                if let Line::Row(row) = csv.read(line) {
-                    prop_assert!(row.iter().all(|(name, text)| !name.is_empty() && !text.is_empty()));
+                if let Line::Rows(rows) = csv.read(line) {
+                    prop_assert!(rows.iter().flatten().all(|(name, text)| !name.is_empty() && !text.is_empty()));
                 }
             }
         }

@@ -23,12 +23,22 @@ pub fn value(text: &str) -> Option<f64> {
     is_alone.then(|| parse_float(number)).flatten()
 }
 
-/// The step of a text, as decimal text; a fraction is truncated. As [`value`], but `3/10` is 3.
+/// The step in a field that the user named, as decimal text; a fraction is truncated. As [`value`], but `3/10` is 3.
 pub fn step(text: &str) -> Option<String> {
+    step_number(text).and_then(parse_any_step)
+}
+
+/// The step of a text, which is a whole number in any notation: `10`, `1e1`, `10.0`, `10/100`.
+pub fn whole_step(text: &str) -> Option<String> {
+    let number = step_number(text)?;
+    let is_whole = parse_float(number).is_some_and(|number| number.fract() == 0.0);
+    is_whole.then(|| parse_any_step(number)).flatten()
+}
+
+fn step_number(text: &str) -> Option<&str> {
     let (number, rest) = number_in(text)?;
     let goes_on = |rest: &str| rest.starts_with([',', '.', '_']) || rest.starts_with(char::is_alphanumeric);
-    let is_step = is_unit(rest) || !goes_on(rest);
-    is_step.then(|| parse_any_step(number)).flatten()
+    (is_unit(rest) || !goes_on(rest)).then_some(number)
 }
 
 /// A name without surrounding brackets, quotes and punctuation.
@@ -206,6 +216,16 @@ mod tests {
         }
         for text in ["", "soon", "nan", "1,000", "1.2k", "10abc4", "1.2.3"] {
             assert_eq!(step(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_fraction_is_not_a_whole_step() {
+        for text in ["10", "10/100", "1e1", "10.0", "'10'"] {
+            assert_eq!(whole_step(text).as_deref(), Some("10"), "{text}");
+        }
+        for text in ["0.25", "10.9", "1e-1", "nan", "inf", "1,000"] {
+            assert_eq!(whole_step(text), None, "{text}");
         }
     }
 

@@ -1,10 +1,13 @@
-//! Reads measurements in a file that a trainer writes: JSON objects, a table with a header ([`crate::metric::files::csv`]), or text
-//! with names and values ([`crate::metric::files::pairs`]). Examples: `{"loss": 0.3, "acc": "0.9", "step": 10}`, `{"tag": "loss",
-//! "value": 0.3, "step": 10}`, `step=10 loss=0.3, acc = 0.9`, `Epoch 3/10 - loss: 0.3`.
+//! Reads measurements in a file that a trainer writes: JSON objects, on one line or several ([`crate::metric::files::document`]), a
+//! table with a header ([`crate::metric::files::csv`]), or text with names and values ([`crate::metric::files::pairs`]). Examples:
+//! `{"loss": 0.3, "acc": "0.9", "step": 10}`, `{"tag": "loss", "value": 0.3, "step": 10}`, `step=10 loss=0.3, acc = 0.9`,
+//! `Epoch 3/10 - loss: 0.3`.
 //!
-//! A number after one of the names of steps is the step of the whole line. A line without a step gets the step of the
-//! last line that had one. Deliberately absent: nested objects and lists, which are not measurements, and names that
+//! A whole number after one of the names of steps is the step of the whole line. A line without a step gets the step of
+//! the last line that had one. Deliberately absent: nested objects and lists, which are not measurements, and names that
 //! are not metrics (`timestamp`, `trial`).
+
+mod lines;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,18 +15,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::value::RawValue;
 
 use crate::metric::files::csv::{self, Csv};
-use crate::metric::files::pairs::{Pair, pairs};
+use crate::metric::files::document::{Document, State};
+use crate::metric::files::pairs::{Pair, has_pair, pairs};
 use crate::metric::foreign_text::text::{clean, is_end, is_plain};
-use crate::metric::foreign_text::value::{step, value};
+use crate::metric::foreign_text::value::{step, value, whole_step};
 use crate::metric::output::pattern::{Found, Pattern};
 use crate::metric::report::batch::{scalar, with_constants_quoted};
 use crate::metric::report::line::shown;
+
+pub use lines::{Counts, Lines};
 
 /// Longer lines are skipped.
 pub const LONGEST_LINE_BYTES: usize = 1 << 20;
 
 /// The names of the step if the user gives none; the first one in a line counts.
-pub const STEPS: [&str; 3] = ["step", "global_step", "_step"];
+pub const STEPS: [&str; 3] = ["global_step", "step", "_step"];
+
+/// A record with a number called `value` may have the metric's name in one of these; the first one counts.
+const NAMES: [&str; 4] = ["tag", "name", "metric", "key"];
 
 /// Names that are not metrics, in the lines of the metrics file and in other logs.
 const NOT_METRICS: [&str; 5] = ["timestamp", "trial", "checkpoint_path", "_timestamp", "_runtime"];
@@ -35,47 +44,6 @@ const MOST_REMARKS: usize = 20;
 /// Longer names are not remembered.
 const LONGEST_NAME_BYTES: usize = 1 << 10;
 
-/// Cuts a file into lines. The bytes come in pieces of any size.
-#[derive(Debug, Default)]
-pub struct Lines {
-    /// The incomplete last line. A line that is too long is kept only up to a little more than the limit.
-    incomplete: Vec<u8>,
-}
-
-impl Lines {
-    /// Adds the next bytes, and reports each complete line without its end.
-    pub fn feed(&mut self, mut bytes: &[u8], mut report: impl FnMut(&[u8])) {
-        while let Some(end) = bytes.iter().position(|b| is_end(*b)) {
-            self.append(&bytes[..end]);
-            bytes = &bytes[end + 1..];
-            self.finish(&mut report);
-        }
-        self.append(bytes);
-    }
-
-    /// The last line has ended.
-    pub fn finish(&mut self, mut report: impl FnMut(&[u8])) {
-        if !self.incomplete.is_empty() {
-            report(&self.incomplete);
-        }
-        self.incomplete.clear();
-    }
-
-    fn append(&mut self, bytes: &[u8]) {
-        let room = LONGEST_LINE_BYTES + 1 - self.incomplete.len();
-        self.incomplete.extend_from_slice(&bytes[..bytes.len().min(room)]);
-    }
-}
-
-/// The number of lines that could be read.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Lines that are not blank.
-    pub lines: u64,
-    /// Lines with a measurement.
-    pub understood: u64,
-}
-
 /// Reads the lines of one file.
 #[derive(Debug)]
 pub struct Reader {
@@ -84,51 +52,77 @@ pub struct Reader {
     /// The names of steps, and patterns for them in text.
     steps: Vec<String>,
     finders: Vec<Pattern>,
+    /// The user gave the name of the step, so a fraction in a field of this name is truncated.
+    is_step_chosen: bool,
     /// Tags that were selected.
     selected: Vec<String>,
     csv: Csv,
+    /// An object of which not all lines were read.
+    document: Option<Document>,
     /// The last step of a line.
     step: Option<String>,
-    /// Names that had a number before.
-    numbers: BTreeSet<String>,
+    /// Names that had a number before, each with the word before its first one in text.
+    numbers: BTreeMap<String, String>,
     /// The kinds of remarks that were made.
-    measurements: BTreeSet<String>,
+    remarked: BTreeSet<String>,
     counts: Counts,
 }
 
-/// A name and its value in a line.
+/// A name and its value in a record.
+#[derive(Debug)]
 struct Entry<'a> {
     name: Cow<'a, str>,
     value: Cow<'a, str>,
-    is_assigned: bool,
+    number: Option<f64>,
+    /// The value is text, even if it looks like a number.
+    is_text: bool,
+    /// The pair of a line of text.
+    pair: Option<Pair<'a>>,
 }
 
 impl<'a> Entry<'a> {
-    fn new(name: impl Into<Cow<'a, str>>, value: impl Into<Cow<'a, str>>) -> Entry<'a> {
-        Entry { name: name.into(), value: value.into(), is_assigned: false }
+    fn field(name: impl Into<Cow<'a, str>>, text: impl Into<Cow<'a, str>>) -> Entry<'a> {
+        let value = text.into();
+        let number = self::value(&value);
+        Entry { name: name.into(), value, number, is_text: number.is_none(), pair: None }
     }
+
+    fn pair(pair: Pair<'a>) -> Entry<'a> {
+        let (name, value, number) = (pair.name.into(), pair.text.into(), pair.number);
+        Entry { name, value, number, is_text: pair.is_assigned && number.is_none(), pair: Some(pair) }
+    }
+}
+
+/// The measurements and the remarks of a call.
+#[derive(Debug, Default)]
+struct Output {
+    found: Vec<Found>,
+    remarks: Vec<String>,
 }
 
 impl Reader {
     /// A reader for a file whose name in remarks is `shown`. `step` is the name of the step; without it, the names are
     /// [`STEPS`]. The tags of `selected` are expected.
     pub fn new(shown: String, step: Option<&str>, selected: Vec<String>) -> Reader {
+        let is_step_chosen = step.is_some();
         let steps: Vec<String> = step.map_or(STEPS.map(str::to_owned).to_vec(), |name| vec![name.to_owned()]);
-        let finders = steps.iter().filter_map(|name| Pattern::step(name).ok()).collect();
+        let finders = steps.iter().filter_map(|name| Pattern::step(name, is_step_chosen).ok()).collect();
         Reader {
             shown,
             steps,
             finders,
+            is_step_chosen,
             selected,
             csv: Csv::default(),
+            document: None,
             step: None,
-            numbers: BTreeSet::new(),
-            measurements: BTreeSet::new(),
+            numbers: BTreeMap::new(),
+            remarked: BTreeSet::new(),
             counts: Counts::default(),
         }
     }
 
-    /// The number of lines that could be read so far.
+    /// The number of lines that could be read so far. An object counts as one line.
     pub fn counts(&self) -> Counts {
         self.counts
     }
@@ -143,171 +137,256 @@ impl Reader {
     /// Another file follows, or the same file was rewritten.
     pub fn start_again(&mut self) {
         self.step = None;
+        self.document = None;
         self.csv.start_again();
     }
 
     /// All measurements of a line, and remarks about what cannot be read, one for each kind.
     pub fn read(&mut self, line: &[u8]) -> (Vec<Found>, Vec<String>) {
-        let (mut found, mut remarks) = (Vec::new(), Vec::new());
+        let mut out = Output::default();
         if line.len() > LONGEST_LINE_BYTES {
             let why = "it has more than 1 MiB; let the trainer write its metrics on lines of their own";
-            self.remark("long", &mut remarks, |shown| format!("a long line of {shown} is skipped: {why}"));
+            self.remark("long", &mut out, |shown| format!("a long line of {shown} is skipped: {why}"));
             self.counts.lines += 1;
         } else if is_plain(line) {
-            self.read_plain(line, &mut found, &mut remarks);
+            self.read_plain(line, &mut out);
         } else {
             if std::str::from_utf8(line).is_err() {
                 let what = "each invalid UTF-8 byte is read as ?; let the trainer write the file in UTF-8";
                 let of = "a line in another encoding";
-                self.remark("encoding", &mut remarks, |shown| format!("{of} is in {shown}: {what}"));
+                self.remark("encoding", &mut out, |shown| format!("{of} is in {shown}: {what}"));
             }
             let mut plain = Vec::new();
             clean(line, &mut plain);
-            plain.split(|b| is_end(*b)).for_each(|line| self.read_plain(line, &mut found, &mut remarks));
+            plain.split(|b| is_end(*b)).for_each(|line| self.read_plain(line, &mut out));
         }
-        (found, remarks)
+        (out.found, out.remarks)
     }
 
-    fn read_plain(&mut self, line: &[u8], found: &mut Vec<Found>, remarks: &mut Vec<String>) {
+    /// The file has ended, perhaps only for now: reads what waits for more lines.
+    pub fn finish(&mut self) -> (Vec<Found>, Vec<String>) {
+        let mut out = Output::default();
+        if let Some(row) = self.csv.finish() {
+            self.measure(None, fields(row), &mut out);
+        }
+        match self.document.take() {
+            // An attempt that was killed leaves an incomplete line.
+            Some(document) if document.lines() == 1 => self.counts.lines += 1,
+            Some(document) => self.read_document(document, &mut out),
+            None => {}
+        }
+        (out.found, out.remarks)
+    }
+
+    fn read_plain(&mut self, line: &[u8], out: &mut Output) {
         // Some programs begin a file with a byte order mark.
-        let line = std::str::from_utf8(line).unwrap_or_default().trim_start_matches('\u{feff}').trim();
-        if line.is_empty() {
+        let line = std::str::from_utf8(line).unwrap_or_default().trim_start_matches('\u{feff}');
+        if line.trim().is_empty() {
             return;
         }
-        self.counts.lines += 1;
-        let before = found.len();
-        match self.entries(line, remarks) {
-            Ok((entries, is_text)) => {
-                if let Err(why) = self.measure(is_text.then_some(line), entries, found, remarks) {
-                    self.remark("line", remarks, |shown| format!("a line of {shown} is skipped: {why}"));
+        if let Some(mut document) = self.document.take() {
+            match document.add(line) {
+                State::Open => {
+                    self.document = Some(document);
+                    return;
                 }
+                State::Closed => return self.read_document(document, out),
+                State::Foreign => self.read_document(document, out),
             }
-            Err(why) => self.remark("line", remarks, |shown| format!("a line of {shown} is skipped: {why}")),
         }
-        self.counts.understood += u64::from(found.len() > before);
+        let line = line.trim();
+        match Document::begin(line) {
+            Some((document, State::Open)) => self.document = Some(document),
+            Some((document, _)) => self.read_document(document, out),
+            None => self.read_line(line, out),
+        }
     }
 
-    /// The entries of a line by name, and whether the line is text. Errors: the mistake in the line as a whole.
-    fn entries<'a>(&mut self, line: &'a str, remarks: &mut Vec<String>) -> Result<(Vec<Entry<'a>>, bool), String> {
-        // `{'loss': 0.5}` is a dict in Python's form. An incomplete one must not be read as complete.
-        let is_pythons = line.starts_with("{'") && line.ends_with('}');
-        if line.starts_with('{') && !is_pythons {
-            let quoted = with_constants_quoted(line);
+    /// Reads an object that has ended.
+    fn read_document(&mut self, document: Document, out: &mut Output) {
+        let lines = document.lines();
+        let read = document.into_text().map_err(str::to_owned).and_then(|text| {
+            // `{'loss': 0.5}` is a dict in Python's form.
+            if text.trim_start_matches('{').trim_start().starts_with('\'') {
+                self.read_pairs(&text, out);
+                return Ok(());
+            }
+            let quoted = with_constants_quoted(&text);
             let object: BTreeMap<Cow<'_, str>, &RawValue> =
-                serde_json::from_str(&quoted).map_err(|error| format!("not a JSON object: {error}"))?;
-            let texts =
-                object.into_iter().filter_map(|(name, raw)| Some((name.into_owned(), scalar(raw.get())?.into_owned())));
-            return Ok((texts.map(|(name, text)| Entry::new(name, text)).collect(), false));
+                serde_json::from_str(&quoted).map_err(|error| error.to_string())?;
+            let entry = |(name, raw): (Cow<'_, str>, &RawValue)| {
+                let text = scalar(raw.get())?.into_owned();
+                Some(Entry { is_text: raw.get().starts_with('"'), ..Entry::field(name.into_owned(), text) })
+            };
+            self.measure(None, object.into_iter().filter_map(entry).collect(), out);
+            Ok(())
+        });
+        if let Err(why) = read {
+            self.counts.lines += 1;
+            self.remark("object", out, |shown| match lines {
+                1 => format!("a line of {shown} is skipped, because it is not a JSON object: {why}"),
+                lines => format!(
+                    "an object of {lines} lines in {shown} is skipped, and no part of it is reported, because it is not a \
+                     JSON object: {why}; let the trainer write each object on one line"
+                ),
+            });
         }
+    }
+
+    fn read_line(&mut self, line: &str, out: &mut Output) {
         match self.csv.read(line) {
-            csv::Line::Row(row) => {
-                return Ok((row.into_iter().map(|(name, text)| Entry::new(name, text)).collect(), false));
+            csv::Line::Rows(rows) => rows.into_iter().for_each(|row| self.measure(None, fields(row), out)),
+            csv::Line::Header | csv::Line::Names => self.counts.lines += 1,
+            csv::Line::Held => {}
+            csv::Line::Ragged { fields, names } if !has_pair(line) => {
+                self.counts.lines += 1;
+                self.remark("row", out, |shown| {
+                    format!(
+                        "a line of {shown} is skipped: it has {fields} fields, but the header has {names} names; write one \
+                         header for all rows"
+                    )
+                });
             }
-            csv::Line::Header | csv::Line::Known => return Ok((Vec::new(), false)),
-            csv::Line::Names => return Ok((Vec::new(), true)),
-            csv::Line::Ragged { fields, names } if pairs(line).is_empty() => {
-                return Err(format!(
-                    "it has {fields} fields, but the header has {names} names; write one header for all rows"
-                ));
-            }
-            csv::Line::Ragged { .. } | csv::Line::Other => {}
+            csv::Line::Ragged { .. } | csv::Line::Other => self.read_pairs(line, out),
         }
-        let all = pairs(line);
-        let differs = |pair: &Pair<'_>| all.iter().any(|other| other.name == pair.name && other.value != pair.value);
+    }
+
+    /// Reads the names and numbers of a text.
+    fn read_pairs(&mut self, text: &str, out: &mut Output) {
+        let all = pairs(text);
+        let differs = |pair: &Pair<'_>| {
+            all.iter().any(|other| other.name == pair.name && other.number.is_some() && other.text != pair.text)
+        };
         let (twice, once): (Vec<Pair<'_>>, Vec<Pair<'_>>) = all.iter().partition(|pair| differs(pair));
-        if let Some(pair) = twice.first() {
+        if let Some(pair) = twice.iter().find(|pair| pair.number.is_some()) {
             let (name, why) = (shown(pair.name), "it is unknown which one is meant");
             let way_out = "give each its own name, or select one with --metric";
-            self.remark(pair.name, remarks, |shown| {
+            self.remark(pair.name, out, |shown| {
                 format!(
                     "{name:?} is twice in a line of {shown} with different values, and is omitted: {why}; {way_out}"
                 )
             });
         }
         let mut seen = BTreeSet::new();
-        let once = once.into_iter().filter(|pair| seen.insert(pair.name));
-        let entry = |pair: Pair<'a>| Entry { is_assigned: pair.is_assigned, ..Entry::new(pair.name, pair.value) };
-        Ok((once.map(entry).collect(), true))
+        let entries = once.into_iter().filter(|pair| seen.insert(pair.name)).map(Entry::pair).collect();
+        self.measure(Some(text), entries, out);
     }
 
-    /// Errors: the mistake in the line as a whole.
-    fn measure(
-        &mut self,
-        text: Option<&str>,
-        mut entries: Vec<Entry<'_>>,
-        found: &mut Vec<Found>,
-        remarks: &mut Vec<String>,
-    ) -> Result<(), String> {
-        if let (Some(tag), Some(value)) = (text_of(&entries, "tag"), text_of(&entries, "value")) {
-            let (tag, value) = (tag.to_owned(), value.to_owned());
-            entries.retain(|entry| self.is_step(&entry.name));
-            entries.push(Entry::new(tag, value));
+    /// Takes the measurements of a record. `text`: the whole record, if it is text.
+    fn measure(&mut self, text: Option<&str>, mut entries: Vec<Entry<'_>>, out: &mut Output) {
+        self.counts.lines += 1;
+        if let Some(name) = name_member(&entries) {
+            entries.retain(|entry| self.is_step(&entry.name) || entry.name.eq_ignore_ascii_case("value"));
+            let value = entries.iter_mut().find(|entry| entry.name.eq_ignore_ascii_case("value"));
+            value.into_iter().for_each(|entry| entry.name = name.clone().into());
         }
-        let given = self.steps.iter().find_map(|name| text_of(&entries, name));
-        // In text a step may follow its name without a sign. The first one is the step of the line.
-        let in_text = text.and_then(|text| self.finders.iter().find_map(|finder| finder.step_in(text.as_bytes())));
-        let line_step = match (in_text, given) {
-            (None, Some(given)) => step(given),
-            (in_text, _) => in_text,
+        let given =
+            self.steps.iter().find_map(|name| entries.iter().find(|entry| entry.name.eq_ignore_ascii_case(name)));
+        let line_step = match (text, given) {
+            // In text a step may follow its name without a sign. The first one is the step of the line.
+            (Some(text), _) => self.finders.iter().find_map(|finder| finder.step_in(text.as_bytes())),
+            (None, Some(field)) if self.is_step_chosen => step(&field.value),
+            (None, given) => given.and_then(|field| whole_step(&field.value)),
         };
-        if let (None, Some(given)) = (&line_step, given.filter(|given| begins_as_number(given))) {
-            let (given, way_out) = (shown(given), "let the trainer write it without commas");
-            return Err(format!("its step {given:?} is not a number; {way_out}"));
+        if let (None, Some(given)) = (&line_step, given.filter(|given| given.number.is_none()))
+            && begins_as_number(&given.value)
+            && given.value.contains(',')
+        {
+            let (given, way_out) = (shown(&given.value), "let the trainer write it without commas");
+            return self.remark("step", out, |shown| {
+                format!("a line of {shown} is skipped: its step {given:?} is not a number; {way_out}")
+            });
         }
         self.step = line_step.or(self.step.take());
-        for Entry { name, value: text, is_assigned } in entries {
-            if name.is_empty() || self.is_step(&name) || is_one_of(&NOT_METRICS, &name) {
+        let before = out.found.len();
+        for entry in entries {
+            if entry.name.is_empty() || self.is_step(&entry.name) || is_one_of(&NOT_METRICS, &entry.name) {
                 continue;
             }
-            let Some(value) = value(&text) else {
-                self.no_number(&name, &text, is_assigned, remarks);
+            let Some(value) = entry.number else {
+                self.no_number(&entry, out);
                 continue;
             };
-            if self.numbers.len() < MOST_NAMES
-                && name.len() <= LONGEST_NAME_BYTES
-                && !self.numbers.contains(name.as_ref())
-            {
-                self.numbers.insert(name.clone().into_owned());
-            }
-            found.push(Found { tag: Some(name.into_owned()), value, step: self.step.clone(), time: None });
+            self.note(&entry, out);
+            out.found.push(Found { tag: Some(entry.name.into_owned()), value, step: self.step.clone(), time: None });
         }
-        Ok(())
+        self.counts.understood += u64::from(out.found.len() > before);
     }
 
     fn is_step(&self, name: &str) -> bool {
         is_one_of(&STEPS, name) || self.steps.iter().any(|step| step.eq_ignore_ascii_case(name))
     }
 
+    /// Remembers a name that had a number. A remark says if it seems to be the name of two metrics: `train loss: 0.5` and
+    /// `val loss: 0.4` are both `loss`.
+    fn note(&mut self, entry: &Entry<'_>, out: &mut Output) {
+        let label = entry.pair.map_or("", |pair| pair.label);
+        let Some(first) = self.numbers.get(entry.name.as_ref()) else {
+            if self.numbers.len() < MOST_NAMES && entry.name.len() <= LONGEST_NAME_BYTES {
+                self.numbers.insert(entry.name.clone().into_owned(), label.to_owned());
+            }
+            return;
+        };
+        if entry.pair.is_none() || first == label {
+            return;
+        }
+        let called = |label: &str| shown(format!("{label} {}", entry.name).trim());
+        let (one, other, name) = (called(first), called(label), shown(&entry.name));
+        self.remark(&format!("two {name}"), out, |shown| {
+            format!(
+                "{one:?} and {other:?} of {shown} have one name, {name:?}, so their values are mixed if these are two metrics; \
+                 give each its own name, or select one with --metric"
+            )
+        });
+    }
+
     /// A remark for text after a name that should be a number.
-    fn no_number(&mut self, name: &str, text: &str, is_assigned: bool, remarks: &mut Vec<String>) {
-        let is_metric = self.numbers.contains(name) || self.selected.iter().any(|selected| selected == name);
-        let is_list = text.contains(',') && text.bytes().all(|b| b.is_ascii_digit() || b"+-.,eE_".contains(&b));
-        let kind = match is_metric || is_list {
+    fn no_number(&mut self, entry: &Entry<'_>, out: &mut Output) {
+        let (name, text) = (entry.name.as_ref(), entry.value.as_ref());
+        let is_metric = self.numbers.contains_key(name) || self.selected.iter().any(|selected| selected == name);
+        let is_almost = match entry.pair {
+            Some(_) => begins_as_number(text) && !is_time(text),
+            None => text.contains([',', '/']) && text.bytes().all(|b| b.is_ascii_digit() || b"+-.,/eE_".contains(&b)),
+        };
+        let kind = match is_metric || is_almost {
             true => name,
-            false if is_assigned => "=",
+            false if entry.pair.is_some_and(|pair| pair.is_assigned) => "=",
             false => return,
         };
         let (pair, way_out) = (format!("{}={}", shown(name), shown(text)), "let the trainer write it as a number");
-        self.remark(kind, remarks, |shown| {
+        self.remark(kind, out, |shown| {
             format!(
                 "a value in a line of {shown} is skipped, and so are similar ones: {pair} is not a number; {way_out}"
             )
         });
     }
 
-    fn remark(&mut self, kind: &str, remarks: &mut Vec<String>, text: impl FnOnce(&str) -> String) {
-        if self.measurements.len() < MOST_REMARKS && self.measurements.insert(shown(kind)) {
-            remarks.push(text(&self.shown));
+    fn remark(&mut self, kind: &str, out: &mut Output, text: impl FnOnce(&str) -> String) {
+        if self.remarked.len() < MOST_REMARKS && self.remarked.insert(shown(kind)) {
+            out.remarks.push(text(&self.shown));
         }
     }
 }
 
-fn is_one_of(names: &[&str], name: &str) -> bool {
-    names.iter().any(|other| other.eq_ignore_ascii_case(name))
+fn fields(row: csv::Row) -> Vec<Entry<'static>> {
+    row.into_iter().map(|(name, text)| Entry::field(name, text)).collect()
 }
 
-fn text_of<'a>(entries: &'a [Entry<'_>], name: &str) -> Option<&'a str> {
-    entries.iter().find(|entry| entry.name.eq_ignore_ascii_case(name)).map(|entry| entry.value.as_ref())
+/// The text of the member that names the metric of a record with a number called `value`.
+fn name_member(entries: &[Entry<'_>]) -> Option<String> {
+    let member = |name: &str| entries.iter().find(|entry| entry.name.eq_ignore_ascii_case(name));
+    member("value").filter(|value| value.number.is_some())?;
+    let name = NAMES.iter().find_map(|name| member(name).filter(|entry| entry.is_text && !entry.value.is_empty()));
+    name.map(|entry| entry.value.clone().into_owned())
+}
+
+/// Whether the text is a time, a duration or a date: `12:30`, `2024-01-01`.
+fn is_time(text: &str) -> bool {
+    text.trim_start_matches(|c: char| c.is_ascii_digit()).starts_with([':', '-'])
+}
+
+fn is_one_of(names: &[&str], name: &str) -> bool {
+    names.iter().any(|other| other.eq_ignore_ascii_case(name))
 }
 
 fn begins_as_number(text: &str) -> bool {

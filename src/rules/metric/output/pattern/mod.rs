@@ -27,7 +27,11 @@ enum Name {
     Fixed(String),
     Group(usize),
     /// Not a metric: the match is the step of the line.
-    Step(String),
+    Step {
+        name: String,
+        /// The user gave the name, so a fraction in a field of this name is truncated.
+        is_chosen: bool,
+    },
 }
 
 /// The content of a match.
@@ -125,13 +129,16 @@ impl Pattern {
         Ok(pattern.with_value(value))
     }
 
-    /// Not a metric, but the step of each line: the first number after a name, as in `step=100`, `Epoch 3/10` or
-    /// `[iter: 20]`. Case does not matter. Errors: a name that a line cannot contain.
-    pub fn step(name: &str) -> Result<Pattern, String> {
+    /// Not a metric, but the step of each line: the first whole number after a name, as in `step=100`, `Epoch 3/10` or
+    /// `[iter: 20]`. Case does not matter. If the user chose the name, a fraction after the name in quotes, as in
+    /// `'epoch': 1.5`, is truncated. Errors: a name that a line cannot contain.
+    pub fn step(name: &str, is_chosen: bool) -> Result<Pattern, String> {
         let escaped = regex::escape(name);
         let number = r"[+-]?[0-9][0-9_,.]*(?:[eE][+-]?[0-9]+)?";
-        let text = format!(r#"(?i)(?:^|[^\w/.-]){escaped}["'\])]*[ \t]*[=:#]?[ \t]*["'\[(]*[ \t]*(?<step>{number})"#);
-        Pattern::compile(Name::Step(name.to_owned()), &text)
+        let text = format!(
+            r#"(?i)(?:^|[^\w/.-]){escaped}(?<key>["'])?["'\])]*[ \t]*[=:#]?[ \t]*["'\[(]*[ \t]*(?<step>{number})"#
+        );
+        Pattern::compile(Name::Step { name: name.to_owned(), is_chosen }, &text)
     }
 
     fn compile(name: Name, text: &str) -> Result<Pattern, String> {
@@ -168,25 +175,30 @@ impl Pattern {
     pub fn tag(&self) -> Option<&str> {
         match &self.name {
             Name::Fixed(tag) => Some(tag),
-            Name::Group(_) | Name::Step(_) => None,
+            Name::Group(_) | Name::Step { .. } => None,
         }
     }
 
     /// The name before the step of a line; `None` for a metric.
     pub fn step_name(&self) -> Option<&str> {
         match &self.name {
-            Name::Step(name) => Some(name),
+            Name::Step { name, .. } => Some(name),
             Name::Fixed(_) | Name::Group(_) => None,
         }
     }
 
     /// The step of a line, if this pattern finds steps.
     pub(in crate::metric) fn step_in(&self, line: &[u8]) -> Option<String> {
-        // A percentage is the position of a progress bar.
-        let is_percentage = |step: &regex::bytes::Match<'_>| line[step.end()..].starts_with(b"%");
-        let mut all = self.regex.captures_iter(line).filter_map(|found| found.name("step"));
-        let step = all.find(|step| !is_percentage(step))?;
-        value::step(std::str::from_utf8(step.as_bytes()).ok()?)
+        let Name::Step { is_chosen, .. } = self.name else { return None };
+        self.regex.captures_iter(line).find_map(|found| {
+            let place = found.name("step")?;
+            let text = std::str::from_utf8(place.as_bytes()).ok()?.trim_end_matches([',', '.', '_']);
+            if !is_whole_token(line, place.start(), place.start() + text.len()) {
+                return None;
+            }
+            let is_field = is_chosen && found.name("key").is_some();
+            if is_field { value::step(text) } else { value::whole_step(text) }
+        })
     }
 
     /// A pattern for a block of whole lines: there is no match on any single line before its match.
@@ -258,7 +270,7 @@ impl Pattern {
                 let (start, end) = groups.get(group)?;
                 Some(value::name(std::str::from_utf8(&line[start..end]).ok()?)).filter(|name| !name.is_empty())
             }
-            Name::Step(_) => None,
+            Name::Step { .. } => None,
         }
     }
 
@@ -280,6 +292,20 @@ impl Pattern {
         let tag = self.tag_of(line, groups)?;
         (begins_within || ends_within).then(|| NoNumber::Part { tag: tag.to_owned(), text: shown(taken) })
     }
+}
+
+/// Whether a number is not a part of a longer token: a percentage (the position of a progress bar), a duration (`5s`,
+/// `0:00:12`), a file (`100.pt`), the second part of `step-100`.
+fn is_whole_token(line: &[u8], start: usize, end: usize) -> bool {
+    let is_word = |b: Option<&u8>| b.is_some_and(|b| b.is_ascii_alphanumeric() || *b == b'_' || !b.is_ascii());
+    let after = &line[end..];
+    let goes_on = match after.first() {
+        Some(b':' | b'-' | b'+' | b'.') => is_word(after.get(1)),
+        Some(b'%') => true,
+        next => is_word(next),
+    };
+    let is_hyphen = line[start] == b'-' && is_word(line[..start].last());
+    !goes_on && !is_hyphen
 }
 
 /// The word that begins at a position; empty if there is none.

@@ -40,17 +40,37 @@ pub struct Scraper {
     refused: Vec<NoNumber>,
     /// The number of complaints that were returned.
     returned: usize,
-    /// The last step that a pattern found.
-    step: Option<String>,
     lines: u64,
 }
 
 /// A measurement, and the index of its pattern in the list.
 pub type Hit = (usize, Found);
 
+/// The last step in the output of a process. Its streams share it, because a trainer may write its steps to one and its
+/// metrics to the other.
+#[derive(Debug, Default)]
+pub struct LastStep(Option<String>);
+
+impl LastStep {
+    /// Adds the last step to measurements without one, and removes the steps from them.
+    pub fn add(&mut self, patterns: &[Pattern], hits: &mut Vec<Hit>) {
+        let Some(name) = patterns.first().and_then(Pattern::step_name) else { return };
+        hits.retain_mut(|(which, found)| {
+            if *which == 0 {
+                self.0 = found.step.take();
+                return false;
+            }
+            if found.step.is_none() {
+                found.step.clone_from(&self.0);
+            }
+            found.tag.as_deref().is_none_or(|tag| !tag.eq_ignore_ascii_case(name))
+        });
+    }
+}
+
 impl Scraper {
     /// Adds the next bytes. Returns each measurement of each complete line, in the order of the lines, then of the
-    /// patterns.
+    /// patterns. [`LastStep`] gives them their steps.
     pub fn feed(&mut self, patterns: &[Pattern], chunk: &[u8], hits: &mut Vec<Hit>) {
         if self.lines < MOST_LINES {
             self.lines += chunk.iter().filter(|b| is_end(**b)).count() as u64;
@@ -121,20 +141,7 @@ impl Scraper {
             cut = if moved < MOST_MOVES { reach } else { end };
         }
         self.incomplete.drain(..cut);
-        self.add_steps(patterns, placed.into_iter(), hits);
-    }
-
-    /// Adds the last step to measurements without one, and keeps the steps out of the result.
-    fn add_steps(&mut self, patterns: &[Pattern], found: impl Iterator<Item = Hit>, hits: &mut Vec<Hit>) {
-        let Some(name) = patterns.first().and_then(Pattern::step_name) else { return hits.extend(found) };
-        for (which, mut found) in found {
-            if which == 0 {
-                self.step = found.step;
-            } else if found.tag.as_deref().is_none_or(|tag| !tag.eq_ignore_ascii_case(name)) {
-                found.step = found.step.or_else(|| self.step.clone());
-                hits.push((which, found));
-            }
-        }
+        hits.extend(placed);
     }
 
     /// The stream has ended: an incomplete line counts as a line.
@@ -177,7 +184,7 @@ impl Scraper {
             placed.sort_by_key(|(at, (which, _))| (*at, *which));
         }
         self.plain = plain;
-        self.add_steps(patterns, placed.into_iter().map(|(_, hit)| hit), hits);
+        hits.extend(placed.into_iter().map(|(_, hit)| hit));
     }
 }
 
@@ -196,10 +203,10 @@ fn search(pattern: &Pattern, search_block: &[u8], mut report: impl FnMut(usize, 
     };
     let mut at = 0;
     while let Some(block_pattern) = pattern.block_pattern() {
-        let Some(add_steps) = block_pattern.find_at(search_block, at) else { return };
-        let start = search_block[..add_steps.start()].iter().rposition(|b| is_end(*b)).map_or(0, |end| end + 1).max(at);
-        let end = end_of_line(search_block, add_steps.start());
-        if add_steps.end() > end {
+        let Some(place) = block_pattern.find_at(search_block, at) else { return };
+        let start = search_block[..place.start()].iter().rposition(|b| is_end(*b)).map_or(0, |end| end + 1).max(at);
+        let end = end_of_line(search_block, place.start());
+        if place.end() > end {
             // The match spans several lines, so each must be searched separately.
             break;
         }
