@@ -134,6 +134,37 @@ fn a_demand_unmet_only_because_of_a_broken_gpu_is_202_and_names_it() {
 }
 
 #[test]
+fn a_gpu_without_a_handle_is_broken_unless_it_belongs_to_another_container() {
+    for code in [2, 3, 15, 17, 999] {
+        let fake = FakeNvml::new(&[&format!("nvmlDeviceGetHandleByIndex_v2@0 return {code}")]);
+        let done = fake.trainit(&["run", "--require-gpus", "2", "--", "echo", "ran"]).output().expect_code(202);
+        let fault = format!("1 usable of 2, 1 broken: GPU 0: nvmlDeviceGetHandleByIndex_v2 failed with {code}");
+        assert!(done.err().contains(&fault), "{}", done.err());
+    }
+    let fake = FakeNvml::new(&["nvmlDeviceGetHandleByIndex_v2@0 return 4"]);
+    let run = |count| fake.trainit(&["run", "--require-gpus", count, "--", "echo", "ran"]).output();
+    run("1").expect_code(0);
+    assert!(run("2").expect_code(125).err().contains("2 needed, 1 found"));
+}
+
+#[test]
+fn each_process_of_nproc_gets_its_own_mig_instance() {
+    let fake = FakeNvml::new(&["gpus 1", "gpu0.mig 1"]);
+    let seen = |count: &str| -> Vec<String> {
+        let run = ["run", "--output-prefix", "none", "--nproc", count, "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"];
+        let done = fake.trainit(&run).env("CUDA_VISIBLE_DEVICES", "MIG-1,MIG-2").output().expect_code(0);
+        let mut seen: Vec<String> = done.out().lines().map(str::to_owned).collect();
+        seen.sort_unstable();
+        seen
+    };
+    assert_eq!(seen("2"), ["MIG-1", "MIG-2"]);
+    assert_eq!(seen("gpu"), ["MIG-1", "MIG-2"]);
+    assert_eq!(seen("3"), ["MIG-1,MIG-2"; 3], "there are too few");
+    let done = fake.trainit(&["run", "--require-gpus", "2", "--", "true"]).output().expect_code(125);
+    assert!(done.err().contains("is split into MIG instances"), "{}", done.err());
+}
+
+#[test]
 fn mig_instances_are_counted_as_for_nproc_and_their_memory_is_unknown() {
     let fake = FakeNvml::new(&["gpus 1", "gpu0.mig 1"]);
     let run = |flags: &[&str]| {

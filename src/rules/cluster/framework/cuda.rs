@@ -1,5 +1,5 @@
 //! CUDA: a process uses only the first MIG instance in `CUDA_VISIBLE_DEVICES` (NVIDIA's MIG user guide, "Device
-//! enumeration"). So each process of `--nproc gpu` with MIG gets only its own instance.
+//! enumeration"). So each process of `--nproc` gets only its own instance, if there are enough.
 //!
 //! Deliberately absent: whole GPUs. A process sees all of them, and takes the one of its local rank.
 

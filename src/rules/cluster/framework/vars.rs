@@ -2,7 +2,7 @@
 //! already.
 
 use crate::cluster::parse::address::Address;
-use crate::cluster::spec::{ClusterOptions, ClusterSpec, Explicit, Nproc, Process, Warning};
+use crate::cluster::spec::{ClusterOptions, ClusterSpec, Explicit, Process, Warning};
 use crate::process::env::Env;
 
 /// The GPUs or MIG instances that CUDA may use.
@@ -62,13 +62,14 @@ impl Context<'_> {
         self.process.is_some_and(|p| p.local_size != Some(1))
     }
 
-    /// The MIG instance for this process, if `--nproc gpu` starts one process for each listed instance.
+    /// The MIG instance for this process of `--nproc`, if there is one for each process.
     pub fn instance(&self) -> Option<&str> {
-        let is_for_one = self.options.nproc == Some(Nproc::Gpu) && self.spec.reading.process.is_none();
-        let process = self.process.filter(|_| is_for_one && self.shares_node())?;
-        let mut listed = self.env.given(VISIBLE)?.split(',').map(str::trim);
-        let are_instances = listed.clone().all(|entry| entry.starts_with("MIG-"));
-        listed.nth(usize::try_from(process.local_rank?).ok()?).filter(|_| are_instances)
+        let is_of_nproc = self.options.nproc.is_some() && self.spec.reading.process.is_none();
+        let process = self.process.filter(|_| is_of_nproc && self.shares_node())?;
+        let listed: Vec<&str> = self.env.given(VISIBLE)?.split(',').map(str::trim).collect();
+        let fits = process.local_size.is_some_and(|size| u64::from(size) <= listed.len() as u64);
+        let is_one_each = fits && listed.iter().all(|entry| entry.starts_with("MIG-"));
+        listed.get(usize::try_from(process.local_rank?).ok()?).copied().filter(|_| is_one_each)
     }
 
     /// The number of devices that the environment leaves to a process, if it says so. Entries after an invalid one do

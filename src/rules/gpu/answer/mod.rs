@@ -113,6 +113,8 @@ pub fn interpret(report: Report, nodes: Option<Findings>, site: &Site) -> Discov
         };
         gpu.index = index;
         (gpu.health, gpu.health_reason) = match failed {
+            // CUDA cannot use a GPU of which the driver gives no handle, whatever the reason.
+            Some((call, code)) if !findings.gpus.contains_key(&index) => (Health::Bad, Some(failure(call, *code))),
             Some((call, code)) => (lost(*code), Some(failure(call, *code))),
             None if sampled => health(&gpu),
             None => (Health::Unknown, problem.clone()),

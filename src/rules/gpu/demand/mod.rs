@@ -4,6 +4,7 @@
 //! another machine if they are broken or the driver fails. Deliberately absent: waiting.
 
 use super::{Discovery, Gpu, Health};
+use crate::text::safe_text::counted;
 
 /// The advice if there is no GPU.
 const NO_GPU: &str = "; give the container GPUs (docker run --gpus all; in Kubernetes nvidia.com/gpu in its limits, and the \
@@ -87,14 +88,21 @@ impl Demands {
         if usable < wanted {
             let listed = match (found.gpus.len(), broken.len()) {
                 (0, _) => "none was found".to_owned(),
+                (_, 0) if is_split => format!("CUDA_VISIBLE_DEVICES lists {}", counted(usable, "MIG instance")),
                 (all, 0) if all > usable => format!("{usable} usable of {all} (CUDA_VISIBLE_DEVICES)"),
                 (all, 0) => format!("{all} found: {}", names(&found.gpus)),
                 (all, bad) => format!("{usable} usable of {all}, {bad} broken: {}", fault_list(&broken)),
             };
             // Each fault is listed with its GPU.
             let problem = if broken.is_empty() { problem.as_str() } else { "" };
+            let split = found.gpus.iter().find(|gpu| gpu.mig == Some(true)).map(Gpu::label);
             let way_out = match (found.gpus.len(), broken.len()) {
                 (0, _) => NO_GPU,
+                (_, 0) if is_split => "; list more of them, or require fewer; nvidia-smi -L shows them",
+                (_, 0) if let Some(gpu) = &split => &format!(
+                    "; {gpu} is split into MIG instances, each of which counts if CUDA_VISIBLE_DEVICES lists it (MIG-...; \
+                     nvidia-smi -L shows them)"
+                ),
                 (all, 0) if all > usable && all >= wanted => "; add more of them to CUDA_VISIBLE_DEVICES",
                 (_, 0) => "; give the container more of them, or require fewer; trainit gpus lists the GPUs",
                 _ => "",

@@ -148,6 +148,17 @@ fn a_driver_that_fails_meets_no_demand_and_another_machine_may() {
 }
 
 #[test]
+fn the_refusal_says_that_a_gpu_is_split_into_mig_instances() {
+    let mut split = found(1);
+    split.gpus[0].mig = Some(true);
+    let unmet = |visible: Option<&str>| demands(Some(Number::AtLeast(4)), None, None).unmet(&split, visible);
+    let whole = unmet(None);
+    assert!(whole[0].contains("4 needed, 1 found") && whole[0].contains("is split into MIG instances"), "{whole:?}");
+    let listed = unmet(Some("MIG-1,MIG-2"));
+    assert!(listed[0].contains("4 needed, CUDA_VISIBLE_DEVICES lists 2 MIG instances"), "{listed:?}");
+}
+
+#[test]
 fn mig_instances_count_separately_and_their_memory_is_unknown() {
     let mut split = found(1);
     split.gpus[0].mig = Some(true);
