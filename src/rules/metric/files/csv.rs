@@ -3,7 +3,7 @@
 //!
 //! A line of two or more names, none of them a number, is a header if the next two lines are rows: with the same number
 //! of fields, with a number among them, and without names of their own (`loss=0.5`). The first row is held until the
-//! second confirms it, or the file ends. A later line of names that shares a name with the header is a new header,
+//! second confirms it, or the file ends and has no other line. A later line of names that shares a name with the header is a new header,
 //! because a restart writes it again. Commas, semicolons and tabs are separators. A field may be in `"`. Deliberately
 //! absent: fields that contain line ends.
 
@@ -27,6 +27,8 @@ const MOST_ROWS: usize = 100_000;
 pub(in crate::metric) struct Csv {
     /// The previous line, which may be a header.
     candidate: Option<Header>,
+    /// The lines read since the beginning of the file.
+    lines: u64,
     /// The first row under the candidate.
     held: Option<Row>,
     header: Option<Header>,
@@ -72,6 +74,7 @@ struct Header {
 impl Csv {
     /// Reads the next line.
     pub(in crate::metric) fn read(&mut self, line: &str) -> Line {
+        self.lines += 1;
         let new = Header::of(line);
         if let Some(header) = &self.header
             && new.as_ref().is_some_and(|new| new.shares_with(header))
@@ -110,6 +113,10 @@ impl Csv {
 
     /// The file has ended, perhaps only for now: the row that is held, which is the only one of its table.
     pub(in crate::metric) fn finish(&mut self) -> Option<Row> {
+        // Without a second row, only a file that has nothing else is a table.
+        if self.lines != 2 {
+            return None;
+        }
         let row = self.held.take()?;
         self.header = self.candidate.take();
         (!self.is_repeated(&row)).then_some(row)
@@ -117,7 +124,7 @@ impl Csv {
 
     /// The file is rewritten, perhaps with the same rows.
     pub(in crate::metric) fn start_again(&mut self) {
-        (self.candidate, self.held, self.header) = (None, None, None);
+        (self.candidate, self.held, self.header, self.lines) = (None, None, None, 0);
         self.repeated = Some(0);
     }
 
@@ -293,6 +300,7 @@ mod tests {
         reads("epoch\n1", &["other"; 2]);
         reads("Loading model, tokenizer\nloss=0.5, 12.3s\nloss=0.4, 12.1s", &["names", "other", "other"]);
         reads("Loading data, please wait\n3, 12.5s\nloss=0.5\n4, 11s", &["names", "held", "other", "other"]);
+        reads("loss=0.5\nLoading data, please wait\n3, 12.5", &["other", "names", "held"]);
     }
 
     #[test]

@@ -106,8 +106,8 @@ fn last_words(text: &str) -> (&str, &str) {
         && label.chars().all(|c| c.is_alphabetic() || c == '_' || c == '-')
         && !LEVELS.contains(&label);
     let label = if is_label { label.trim_matches(|c: char| !c.is_alphabetic()) } else { "" };
-    let word = if word.contains("://") { "" } else { without_logger(word) };
-    (label, word.trim_matches(|c: char| !c.is_alphanumeric() && c != '_'))
+    let word = word.trim_matches(|c: char| !c.is_alphanumeric() && c != '_');
+    (label, if word.contains("://") { "" } else { without_logger(word) })
 }
 
 /// Removes `LEVEL:logger:` from the front of a name.

@@ -69,6 +69,7 @@ fn a_token_that_is_almost_a_number_is_kept_for_a_warning() {
 fn a_level_and_a_logger_are_not_part_of_a_name() {
     finds("INFO:root:loss=0.0500", &["loss=0.0500"]);
     finds("WARNING:my.trainer:f1: 0.25", &["f1=0.25"]);
+    finds("[rank0]:INFO:my.trainer:f1=0.25", &["f1=0.25"]);
     finds("INFO:tensorflow:auc = 0.75, step = 100 (1.234 sec)", &["auc=0.75", "step=100"]);
     finds("DEBUG:a.b:validation:rmse=0.5 INFO:acc=0.5", &["validation:rmse=0.5", "acc=0.5"]);
     finds("validation:rmse=0.5 train:loss=0.25", &["validation:rmse=0.5", "train:loss=0.25"]);
