@@ -132,6 +132,8 @@ def _beat(n: Any) -> None:
         return
     try:
         text = "{}" if n is None else '{"step": %d}' % int(n)
+        if n is not None:
+            _report.tell(b'{"global_step": "%d", "timestamp": %r}\n' % (int(n), time.time()))
     except Exception as error:  # a foreign __int__ may raise anything
         _report.warn("the step %s is no whole number (%s), so the heartbeat has no step" % (repr(n)[:60], type(error).__name__))
         text = "{}"

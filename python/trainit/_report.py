@@ -1,5 +1,6 @@
 """Reports to the metrics file. Failures are warnings, because a metric must not end a training loop."""
 import os
+import socket
 import warnings
 from typing import Any, List, Optional, Set, Tuple
 
@@ -9,6 +10,8 @@ from ._first import is_first
 RESERVED = ("checkpoint_path", "global_step", "timestamp", "trial")
 # Limit of different warnings: a metric in every step must not fill the log.
 MOST_WARNINGS = 20
+# Limit of a message to the run, and of the seconds to wait for a run that does not read.
+LONGEST_MESSAGE, TELL_LIMIT = 64 << 10, 0.1
 
 _warned: Set[str] = set()
 
@@ -41,6 +44,23 @@ def is_asked() -> bool:
     return any(name in os.environ for name in names)
 
 
+def tell(lines: bytes) -> None:
+    """Sends a copy of lines to the run, for its status, page and verdict. The file counts, so a failure is silent."""
+    status = os.environ.get("TRAINIT_SOCKET")
+    if not status:
+        return
+    path = os.path.join(os.path.dirname(status), "reports")
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as run:
+            run.settimeout(TELL_LIMIT)
+            while lines:
+                end = lines.rfind(b"\n", 0, LONGEST_MESSAGE) + 1 or LONGEST_MESSAGE
+                run.sendto(lines[:end], path)
+                lines = lines[end:]
+    except OSError:
+        pass
+
+
 def write(reports: List[Tuple[str, Any, Any, str]], every_rank: bool) -> bool:
     """Writes reports (tag, value, step, checkpoint path) in one write. Returns whether all of them were written; a report
     that was not is a warning. Never raises."""
@@ -54,6 +74,7 @@ def write(reports: List[Tuple[str, Any, Any, str]], every_rank: bool) -> bool:
     path = metrics_path()
     try:
         _file(path, keep()).append(data)
+        tell(data)
     except OSError as error:
         warn("the metric is not in %s: %s; make that file writable, or name another with CLOUD_ML_HP_METRIC_FILE"
              % (path, error.strerror or error))

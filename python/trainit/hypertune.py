@@ -7,7 +7,7 @@ import os
 from typing import Any, Optional
 
 from . import _metrics_file
-from ._report import keep, metrics_path
+from ._report import keep, metrics_path, tell
 
 __all__ = ["HyperTune"]
 
@@ -38,4 +38,6 @@ class HyperTune:
         value = str(float(metric_value))
         step = str(int(global_step) if global_step else 0)
         tag = hyperparameter_metric_tag or _metrics_file.DEFAULT_TAG
-        self._file.append(_metrics_file.line(tag, value, step, checkpoint_path, self.trial_id))
+        line = _metrics_file.line(tag, value, step, checkpoint_path, self.trial_id)
+        self._file.append(line)
+        tell(line)

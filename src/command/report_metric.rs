@@ -3,11 +3,14 @@
 //! Shell scripts call it in loops, so it must start fast: no runtime, no logging framework.
 
 use std::io::{ErrorKind, Read};
+use std::path::Path;
 
 use crate::cli::Parsed;
 use crate::edge::clock;
 use crate::edge::fs::metrics_file::{Error, MetricsFile};
+use crate::edge::fs::run_dir::REPORTS;
 use crate::edge::io::stdio;
+use crate::edge::net::report_socket;
 use crate::edge::process::signals;
 use crate::rules::metric::foreign_text::number;
 use crate::rules::metric::report::batch::{self, LONGEST_LINE_BYTES};
@@ -138,6 +141,10 @@ impl<'a> Writer<'a> {
         let was_failing = std::mem::replace(&mut self.is_failing, written.is_err());
         match written {
             Ok(notes) => {
+                if let Some(run) = self.env.given("TRAINIT_SOCKET").and_then(|socket| Path::new(socket).parent()) {
+                    // The file counts. The copy is for the status and the verdict of the run.
+                    let _ = report_socket::send(&run.join(REPORTS), &lines);
+                }
                 let path = self.file.path.display().to_string();
                 notes.iter().for_each(|note| self.warn(format!("{path}: {note}")));
             }

@@ -198,7 +198,7 @@ impl Supervisor {
         let mut fds = vec![self.signals.as_raw_fd()];
         fds.extend(self.performer.background.fd());
         fds.extend(self.performer.gpus.fd());
-        fds.extend(self.performer.status.fd());
+        fds.extend(self.performer.status.fds());
         fds.extend(self.performer.gang.as_ref().map(GangMember::fd));
         fds.extend(self.performer.output_threads.fds(waits));
         fds.extend(held.map(|held| held.look.as_raw_fd()));

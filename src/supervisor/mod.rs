@@ -13,6 +13,7 @@ mod perform;
 pub mod simulate;
 mod status;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
@@ -87,8 +88,12 @@ pub struct Ended {
     pub outcome: Outcome,
     /// The job's highest memory use in bytes.
     pub peak_memory_bytes: Option<u64>,
-    /// The metrics.
+    /// The metrics that were found.
     pub metrics: Ledger,
+    /// The last values of the metrics that processes of the job reported themselves.
+    pub reported: BTreeMap<String, String>,
+    /// The step of the last attempt, and its steps a second.
+    pub pace: (Option<u64>, Option<f64>),
     /// The XIDs seen while GPUs were watched; `None` if none were watched.
     pub xids: Option<Vec<XidCount>>,
     /// Facts about the gang, if the job was part of one.
@@ -100,6 +105,9 @@ pub struct Ended {
     /// The run's directory, to be removed after the verdict.
     pub run_dir: Option<RunDir>,
 }
+
+/// The limit of batches of reports that are read after the end.
+const LAST_REPORTS: usize = 64;
 
 /// Runs the job to its end. Errors: signalfd(2) or a similar call failed before the command was started.
 pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
@@ -132,6 +140,9 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
     let outcome = supervisor.live();
     let view = supervisor.performer.report.is_some().then(|| supervisor.view());
     let mut performer = supervisor.performer;
+    // Other processes may send for ever.
+    let _ = (0..LAST_REPORTS).all(|_| performer.status.take_reports(&history));
+    performer.liveness.step();
     let gang = performer.gang.as_mut().map(GangMember::end);
     let peak_memory_bytes = performer.memory.peak();
     let xids = performer.gpus.state().map(|state| state.xids);
@@ -142,6 +153,7 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
         report.finish(RunView { verdict, ..view });
     }
     let goodput = history.totals(clock.now());
+    let (reported, pace) = (history.reported_values(), history.pace());
     let run_dir = performer.run_dir.take();
-    Ok(Ended { outcome, peak_memory_bytes, metrics, xids, gang, takes_others_along, goodput, run_dir })
+    Ok(Ended { outcome, peak_memory_bytes, metrics, reported, pace, xids, gang, takes_others_along, goodput, run_dir })
 }

@@ -60,9 +60,9 @@ fn recent_lines() -> MutexGuard<'static, Option<VecDeque<String>>> {
     RECENT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes the last line of a run, for any log level.
-pub fn last_line(level: Level, message: String, fields: Map<String, Value>, verdict: Value) {
-    let line = Line { message, fields, verdict: Some(verdict) };
+/// Writes the last line of a run, for any log level. Only a line of text has the summary: JSON has the verdict.
+pub fn last_line(level: Level, message: String, summary: String, fields: Map<String, Value>, verdict: Value) {
+    let line = Line { message, summary, fields, verdict: Some(verdict) };
     BACKLOG.put_last(line.whole(format(), level), DRAIN_LIMIT);
 }
 
@@ -114,6 +114,8 @@ impl<S: Subscriber> Layer<S> for Lines {
 #[derive(Default)]
 struct Line {
     message: String,
+    /// More for people.
+    summary: String,
     fields: Map<String, Value>,
     verdict: Option<Value>,
 }
@@ -163,6 +165,9 @@ impl Line {
             _ => "",
         };
         let mut text = format!("{clock} trainit: {word}{}", self.message);
+        if !self.summary.is_empty() {
+            let _ = write!(text, "; {}", self.summary);
+        }
         let shown: Vec<String> =
             self.fields.iter().map(|(name, value)| format!("{name}={}", value_text(value))).collect();
         if !shown.is_empty() {
@@ -212,7 +217,7 @@ mod tests {
 
     fn line() -> Line {
         let fields = [("code".to_owned(), Value::from("bad_address")), ("pid".to_owned(), Value::from(7))];
-        Line { message: "a\nb".into(), fields: fields.into_iter().collect(), verdict: None }
+        Line { message: "a\nb".into(), fields: fields.into_iter().collect(), ..Line::default() }
     }
 
     #[test]

@@ -16,17 +16,21 @@ use crate::edge::io::stdio;
 use crate::edge::process::signals;
 use crate::rules::gang::Summary;
 use crate::rules::gpu::ledger::XidCount;
-use crate::rules::job::goodput::Totals;
+use crate::rules::job::goodput::{Cause, Totals};
 use crate::rules::job::{Outcome, Reason};
 use crate::rules::process::exit;
 use crate::rules::process::exit::End;
-use crate::rules::status::metric;
+use crate::rules::status::{metric, span, three_digits};
+use crate::rules::text::safe_text::counted;
 
 /// Kubernetes reads it after the end of the container. The kubelet cuts larger ones.
 const TERMINATION_LOG: &str = "/dev/termination-log";
 const TERMINATION_LOG_BYTES: usize = 4096;
 /// A longer sentence is cut for the termination message.
 const SHORT_DETAIL_CHARS: usize = 1000;
+
+/// The metrics in the summary for people.
+const METRICS_IN_SUMMARY: usize = 3;
 
 /// Opening a FIFO without a reader must not block.
 const OVERWRITE: OFlag = OFlag::O_WRONLY.union(OFlag::O_TRUNC).union(OFlag::O_NONBLOCK);
@@ -39,6 +43,8 @@ const FILE_LIMIT: Duration = Duration::from_secs(2);
 pub struct Facts {
     /// The last value of each metric, as it was reported.
     pub metrics: BTreeMap<String, String>,
+    /// The step of the last attempt, and its steps a second.
+    pub pace: (Option<u64>, Option<f64>),
     /// The job's highest memory use.
     pub peak_memory_bytes: Option<u64>,
     /// The XIDs that the GPU watch saw, by GPU; `None` without a watch.
@@ -68,6 +74,7 @@ pub fn object(outcome: &Outcome, facts: &Facts) -> Value {
         "attempts": outcome.attempts,
         "resumed_step": outcome.resumed_step,
         "committed_step": outcome.committed_step,
+        "step": facts.pace.0,
         "metrics": metrics,
         "xids": facts.xids,
         "peak_memory_bytes": facts.peak_memory_bytes,
@@ -147,7 +154,25 @@ pub fn publish(outcome: &Outcome, facts: &Facts, file: Option<&Path>, code: Opti
     let code = code.or((level == Level::ERROR).then(|| outcome.reason.word()));
     fields.extend(code.map(|code| ("code".to_owned(), Value::from(code))));
     fields.extend(outcome.committed_step.map(|step| ("committed_step".to_owned(), Value::from(step))));
-    log::last_line(level, format!("{}: {}", outcome.reason.word(), outcome.detail), fields, verdict);
+    let message = format!("{}: {}", outcome.reason.word(), outcome.detail);
+    log::last_line(level, message, summary(outcome, facts), fields, verdict);
+}
+
+/// What a person wants to know, for a line of text: `2 attempts in 3m 20s, 93% training, step 120 (2.5 a second),
+/// committed step 100, loss 0.31`. Empty for a job that never started.
+fn summary(outcome: &Outcome, facts: &Facts) -> String {
+    let Some(goodput) = &facts.goodput else { return String::new() };
+    let share = goodput.of(Cause::Training).as_secs_f64() / goodput.sum().as_secs_f64().max(1e-3);
+    let mut parts = vec![
+        format!("{} in {}", counted(outcome.attempts as usize, "attempt"), span(facts.seconds)),
+        format!("{:.0}% training", 100.0 * share),
+    ];
+    let (step, per_second) = facts.pace;
+    let pace = per_second.map(|pace| format!(" ({} a second)", three_digits(pace))).unwrap_or_default();
+    parts.extend(step.map(|step| format!("step {step}{pace}")));
+    parts.extend(outcome.committed_step.map(|step| format!("committed step {step}")));
+    parts.extend(facts.metrics.iter().take(METRICS_IN_SUMMARY).map(|(tag, value)| format!("{tag} {value}")));
+    parts.join(", ")
 }
 
 /// Writes on another thread, because a hanging file system must not block. A FIFO without a reader is an immediate

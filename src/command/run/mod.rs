@@ -220,7 +220,8 @@ fn supervise(job: Job, work: Work, clock: Clock, settings: &RunSettings, tuner: 
         peak_memory_bytes: ended.peak_memory_bytes,
         seconds: ended.goodput.sum().as_secs_f64(),
         goodput: Some(ended.goodput),
-        metrics: ended.metrics.last_values(),
+        metrics: ended.reported.into_iter().chain(ended.metrics.last_values()).collect(),
+        pace: ended.pace,
         xids: ended.xids,
         gang: ended.gang,
     };

@@ -37,6 +37,8 @@ pub const HOSTFILE: &str = "hostfile";
 pub const KEPT: &str = "kept";
 /// The status socket: a connection receives the run's status.
 pub const SOCKET: &str = "socket";
+/// The socket to which processes of the job send copies of their reports. It is beside the status socket.
+pub const REPORTS: &str = "reports";
 
 /// The number of random names to try in one place.
 const TRIES: usize = 8;
@@ -259,7 +261,7 @@ fn clear_if_left(place: &OpenDir, name: &CStr, limit: Duration) -> io::Result<()
 /// heartbeat (the Python package's temporary heartbeat is called `.heartbeat.PID.THREAD`), or the rest of a removal.
 fn is_trainits(name: &CStr) -> bool {
     let name = name.to_str().unwrap_or_default();
-    [PREEMPTION, HEARTBEAT, HOSTFILE, KEPT, SOCKET].contains(&name.trim_start_matches('.'))
+    [PREEMPTION, HEARTBEAT, HOSTFILE, KEPT, SOCKET, REPORTS].contains(&name.trim_start_matches('.'))
         || [OPEN, BEGUN_HEARTBEAT, MOVED_UP].iter().any(|prefix| name.starts_with(prefix))
 }
 

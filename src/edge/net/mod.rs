@@ -1,4 +1,4 @@
-//! Sockets: HTTP, TCP and the status socket.
+//! Sockets: HTTP, TCP, and those of a run for its status and for reports.
 
 pub mod borrowed_port;
 pub mod free_port;
@@ -7,5 +7,6 @@ pub mod http;
 pub mod http_server;
 pub mod metadata_server;
 pub mod names;
+pub mod report_socket;
 pub mod status_socket;
 pub mod tcp_connect;

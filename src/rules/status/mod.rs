@@ -56,6 +56,10 @@ pub struct Facts {
     pub memory: Memory,
     /// The last value of each metric, as the trainer reported it.
     pub metrics: BTreeMap<String, String>,
+    /// The present step of the attempt.
+    pub step: Option<u64>,
+    /// Its steps a second.
+    pub steps_per_second: Option<f64>,
     /// The GPUs with their samples, oldest first; `None` if no GPU watch runs.
     pub gpus: Option<Gpus>,
     /// The gang, if the job is part of one.
@@ -112,6 +116,8 @@ struct Status<'a> {
     goodput: Totals,
     checkpoint: Option<Checkpoint<'a>>,
     leaving: Option<Leaving>,
+    step: Option<u64>,
+    steps_per_second: Option<f64>,
     metrics: Map<String, Value>,
     gpus: Option<Vec<GpuStatus<'a>>>,
     gpu_problem: Option<&'a str>,
@@ -200,6 +206,8 @@ pub fn answer(snapshot: &Snapshot, facts: &Facts) -> String {
         goodput: facts.goodput,
         checkpoint,
         leaving,
+        step: facts.step,
+        steps_per_second: facts.steps_per_second.map(|pace| (pace * 1000.0).round() / 1000.0),
         metrics: facts.metrics.iter().take(METRICS).map(|(tag, text)| (tag.clone(), metric(text))).collect(),
         gpus: gpus.map(|gpus| {
             let last = |all: &[Sample]| columns(now, &all[all.len().saturating_sub(SAMPLES)..]);
@@ -316,6 +324,9 @@ pub fn render(status: &Value) -> String {
         let behind = step("lag_steps").filter(|n| *n > 0).map(|n| format!(", {n} steps behind"));
         line("checkpoint", format!("{committed}{}{}{resumed}", lag.unwrap_or_default(), behind.unwrap_or_default()));
     }
+    if let Some(step) = status["step"].as_u64() {
+        line("step", step_line(step, status["steps_per_second"].as_f64()));
+    }
     if let Some(metrics) = status["metrics"].as_object().filter(|metrics| !metrics.is_empty()) {
         let pairs: Vec<String> =
             metrics.iter().map(|(tag, value)| format!("{} {}", printable(tag), text(value))).collect();
@@ -357,8 +368,20 @@ fn text(value: &Value) -> String {
     printable(&value.as_str().map_or_else(|| value.to_string(), str::to_owned))
 }
 
+/// `1200 (2.5 a second)`.
+fn step_line(step: u64, per_second: Option<f64>) -> String {
+    per_second.map_or(step.to_string(), |pace| format!("{step} ({} a second)", three_digits(pace)))
+}
+
+/// A positive number with about three digits: `0.0125`, `2.5`, `1200`.
+pub fn three_digits(number: f64) -> String {
+    let decimals = (2 - number.log10().floor().clamp(-6.0, 2.0) as i32) as usize;
+    let text = format!("{number:.decimals$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
 /// `3h 20m`: the two largest units.
-fn span(seconds: f64) -> String {
+pub fn span(seconds: f64) -> String {
     let seconds = if seconds.is_finite() { seconds.max(0.0) } else { 0.0 };
     if seconds < 60.0 {
         return format!("{seconds:.0}s");

@@ -45,6 +45,8 @@ fn facts() -> Facts {
         kept: None,
         memory: Memory::default(),
         metrics: [("loss".to_owned(), "0.31".to_owned()), ("bad".to_owned(), "nan".to_owned())].into(),
+        step: Some(560),
+        steps_per_second: Some(0.125),
         gpus: None,
         gang: None,
     }
@@ -67,14 +69,24 @@ fn a_running_job_reports_its_state_and_progress() {
         },
         "checkpoint": {"resumed_from": "/ck/step-400", "resumed_step": 400, "committed_step": 520, "committed_unit": "step-520", "lag_seconds": 35.0, "lag_steps": 40},
         "leaving": null, "metrics": {"bad": "nan", "loss": 0.31}, "gpus": null, "gpu_problem": null, "xids": null,
+        "step": 560, "steps_per_second": 0.125,
     });
     assert_eq!(status, expected);
     let lines = "running (attempt 2, up 1h 6m): python\n\
                  process     pid 7, 9 for 1h 5m, 0 of 3 restarts used (1 in all)\n\
                  checkpoint  step 520 committed, 35s ago, 40 steps behind, resumed from step 400\n\
+                 step        560 (0.125 a second)\n\
                  metrics     bad nan, loss 0.31\n";
     assert_eq!(render(&status), lines);
     assert_eq!(check(&status), (true, "healthy: running (attempt 2, up 1h 6m): python".to_owned()));
+}
+
+#[test]
+fn a_pace_has_three_digits() {
+    let text = |pace| three_digits(pace);
+    assert_eq!([text(0.0125), text(2.5), text(1234.4), text(10.0), text(0.0)], ["0.0125", "2.5", "1234", "10", "0"]);
+    let shown = render(&object(&snapshot(), &Facts { steps_per_second: None, ..facts() }));
+    assert!(shown.contains("step        560\n"), "{shown}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The history of a run, shared by the event loop, the threads that collect metrics and those that show it.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use crate::edge::clock::{self, Clock};
 use crate::rules::job::goodput::{Cause, Totals};
 use crate::rules::job::{Event, Machine, Uptime};
 use crate::rules::metric::ledger::Measured;
+use crate::rules::metric::report::reported::Reported;
 use crate::rules::status::history;
 
 /// The history. A clone is the same history.
@@ -28,6 +30,9 @@ impl History {
     pub(in crate::supervisor) fn note(&self, now: Uptime, event: &Event, machine: &Machine) {
         let mut history = self.lock();
         history.goodput.enter(now, Cause::of(machine));
+        if matches!(event, Event::Spawned { .. }) {
+            history.pace.begin();
+        }
         // There may be a flood of them, and they are not shown.
         if self.is_shown && !matches!(event, Event::Reaped { .. }) {
             history.timeline.note(now, event, &machine.snapshot());
@@ -48,7 +53,35 @@ impl History {
     pub(in crate::supervisor) fn step(&self, seconds_since_1970: f64, step: u64) {
         let wall = clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let age = Duration::try_from_secs_f64(wall - seconds_since_1970).unwrap_or_default();
-        self.lock().goodput.step(self.clock.now().saturating_sub(age), step);
+        let at = self.clock.now().saturating_sub(age);
+        let mut history = self.lock();
+        history.goodput.step(at, step);
+        history.pace.step(at, step);
+    }
+
+    /// A process of the job reported this itself.
+    pub(in crate::supervisor) fn reported(&self, report: Reported) {
+        if let Some(step) = report.step {
+            self.step(report.time, step);
+        }
+        for mut found in report.metrics {
+            let Some(tag) = found.tag.take() else { continue };
+            let (measured, _) = self.lock().reported.record(&tag, found);
+            if let Some(measured) = measured {
+                self.measured(&measured, report.time);
+            }
+        }
+    }
+
+    /// The last values of the metrics that processes of the job reported themselves.
+    pub(in crate::supervisor) fn reported_values(&self) -> BTreeMap<String, String> {
+        self.lock().reported.last_values()
+    }
+
+    /// The present step of the attempt, and its steps a second.
+    pub(in crate::supervisor) fn pace(&self) -> (Option<u64>, Option<f64>) {
+        let history = self.lock();
+        (history.pace.last(), history.pace.per_second())
     }
 
     /// When the heartbeat must be read.

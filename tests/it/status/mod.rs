@@ -2,5 +2,6 @@
 
 mod command;
 mod page;
+mod reported;
 mod run_page;
 mod runs;

@@ -46,7 +46,7 @@ fn say(at: SocketAddr, request: &[u8]) -> String {
 }
 
 /// The code and the text of a page.
-fn get(at: SocketAddr, path: &str) -> (u16, String) {
+pub(super) fn get(at: SocketAddr, path: &str) -> (u16, String) {
     let answer = say(at, format!("GET {path} HTTP/1.1\r\nHost: {at}\r\n\r\n").as_bytes());
     let (head, text) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {answer:?}"));
     let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or_else(|| panic!("{head}"));

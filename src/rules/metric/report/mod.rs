@@ -4,3 +4,4 @@ pub mod batch;
 pub mod contract;
 pub mod line;
 pub mod plan;
+pub mod reported;

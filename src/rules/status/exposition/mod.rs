@@ -53,6 +53,8 @@ pub fn text(snapshot: &Snapshot, facts: &Facts) -> String {
     let goodput = facts.goodput.millis();
     let cause = |(cause, millis): &(Cause, u64)| (vec![("cause", cause.word().to_owned())], *millis as f64 / 1000.0);
     page.all("goodput_seconds", GAUGE, "The time of the run by cause", goodput.iter().map(cause).collect());
+    page.maybe("step", GAUGE, "The present step of the trainer", facts.step.map(|step| step as f64));
+    page.maybe("steps_per_second", GAUGE, "Steps a second over the last minute", facts.steps_per_second);
     checkpoints(&mut page, snapshot, facts);
     let memory = &facts.memory;
     page.bytes("memory_bytes", "Memory the container uses", memory.current_bytes);

@@ -32,6 +32,8 @@ fn facts() -> Facts {
         },
         memory: Memory { current_bytes: Some(5), peak_bytes: Some(6), limit_bytes: None },
         metrics: metrics.map(|(tag, text)| (tag.to_owned(), text.to_owned())).into(),
+        step: Some(560),
+        steps_per_second: Some(2.5),
         ..Facts::default()
     }
 }
@@ -74,6 +76,8 @@ trainit_goodput_seconds{cause="repeated"} 0
 trainit_goodput_seconds{cause="training"} 3900
 trainit_goodput_seconds{cause="commit"} 0
 trainit_goodput_seconds{cause="stopped"} 0
+trainit_step 560
+trainit_steps_per_second 2.5
 trainit_checkpoint_resumed_step 400
 trainit_checkpoint_committed_step 520
 trainit_checkpoint_lag_seconds 35

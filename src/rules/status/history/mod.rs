@@ -1,12 +1,15 @@
 //! The history of a run in bounded memory: the account of its time, its timeline and the curves of its metrics.
 
 mod curves;
+mod pace;
 mod timeline;
 
 pub use curves::{Curve, Curves, MOST_CURVES, Point};
+pub use pace::Pace;
 pub use timeline::Timeline;
 
 use crate::job::goodput::Goodput;
+use crate::metric::ledger::Ledger;
 
 /// The history.
 #[derive(Debug, Clone, Default)]
@@ -17,4 +20,8 @@ pub struct History {
     pub timeline: Timeline,
     /// Metrics.
     pub curves: Curves,
+    /// The present step.
+    pub pace: Pace,
+    /// The metrics that processes of the job reported themselves.
+    pub reported: Ledger,
 }

@@ -11,7 +11,7 @@ use crate::job::Uptime;
 use crate::job::goodput::Cause;
 use crate::metric::foreign_text::number::repr;
 use crate::status::history::{Curve, History, Point};
-use crate::status::{Facts, lag, problem};
+use crate::status::{Facts, lag, problem, step_line};
 
 /// The rows of the table of a curve.
 const ROWS: usize = 12;
@@ -57,6 +57,7 @@ fn summary(page: &mut String, view: &RunView) {
     fact("Attempt", Some(snapshot.attempt.to_string()));
     let restarts = format!("{} of {}", snapshot.restarts_used, snapshot.restarts_allowed);
     fact("Restarts since progress", Some(restarts));
+    fact("Step", facts.step.map(|step| step_line(step, facts.steps_per_second)));
     fact("Resumed from", step(snapshot.resumed_step));
     if snapshot.has_store {
         fact("Committed", step(snapshot.committed_step).or_else(|| facts.tally.committed_unit.clone()));
