@@ -305,6 +305,7 @@ pub(in crate::command) fn mirror_config(
     let model = model_within(&settings, places);
     // Each glob was parsed before.
     let exclusions = Exclusions::new(&settings.exclude, &settings.include, model.as_deref()).unwrap_or_default();
+    let exclusions = exclusions.with_marker(settings.options.marker.clone());
     let restoring = Restoring {
         what: match settings.restore {
             Resuming::Latest => Restore::Latest,

@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::fcntl::readlinkat;
 use nix::sys::stat::FileStat;
@@ -17,8 +17,8 @@ const MAX_DEPTH: usize = 64;
 pub(super) const NOT_UTF8: &str = "its name is not UTF-8, which stores cannot keep; rename it";
 
 /// Everything under `root` except `.trainit`. A missing root is empty. A file that disappears during the walk is omitted. A
-/// file that cannot be read or copied is a [`Kind::NoContent`] or [`Kind::Uncopyable`] entry. Errors: the root itself cannot be
-/// read.
+/// file that cannot be read or copied is a [`Kind::NoContent`] or [`Kind::Uncopyable`] entry. An absolute link to a place under
+/// `root` is shown as the relative link to it. Errors: the root itself cannot be read.
 pub fn walk(root: &Path) -> io::Result<Listing> {
     let mut entries = Vec::new();
     match OpenDir::open(root) {
@@ -29,6 +29,14 @@ pub fn walk(root: &Path) -> io::Result<Listing> {
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
+    }
+    let homes: Vec<PathBuf> = [std::path::absolute(root), root.canonicalize()].into_iter().flatten().collect();
+    for entry in &mut entries {
+        if let Kind::Symlink(target) = &entry.kind
+            && let Some(inside) = homes.iter().find_map(|home| Path::new(target).strip_prefix(home).ok()?.to_str())
+        {
+            entry.kind = Kind::Symlink(format!("{}{inside}", "../".repeat(entry.path.matches('/').count())));
+        }
     }
     Ok(Listing::new(entries))
 }
@@ -110,12 +118,14 @@ mod tests {
         fs::create_dir_all(at(".trainit/tmp")).expect("mkdir");
         fs::write(at("d/a\nb c"), "123").expect("write");
         symlink("/etc", at("d/link")).expect("symlink");
+        symlink(at("d/empty"), at("d/inside")).expect("symlink");
         fs::write(dir.path().join(OsStr::from_bytes(b"x\xff")), "1").expect("write");
         fs::write(at("x\\xff"), "a name with the same printed form").expect("write");
         nix::unistd::mkfifo(&at("pipe"), nix::sys::stat::Mode::from_bits_truncate(0o600)).expect("mkfifo");
         let listing = walk(dir.path()).expect("walks");
         let paths: Vec<&str> = listing.entries().iter().map(|e| e.path.as_str()).collect();
-        assert_eq!(paths, ["d", "d/a\nb c", "d/empty", "d/link", "pipe", "x\\xff"]);
+        assert_eq!(paths, ["d", "d/a\nb c", "d/empty", "d/inside", "d/link", "pipe", "x\\xff"]);
+        assert_eq!(listing.get("d/inside").map(|e| e.kind.clone()), Some(Kind::Symlink("../d/empty".into())));
         assert_eq!(listing.file("d/a\nb c").map(|e| e.size), Some(3));
         assert_eq!(listing.get("d/link").map(|e| e.kind.clone()), Some(Kind::Symlink("/etc".into())));
         assert!(listing.get("pipe").is_some_and(|e| matches!(e.kind, Kind::NoContent(_))));

@@ -25,7 +25,12 @@ pub struct PartRecord {
     pub step: Option<u64>,
     /// What the framework loads; empty for the checkpoint directory.
     pub unit: Option<String>,
+    /// Every checkpoint of the root, `unit` included, each with the time that orders it, nanoseconds since 1970.
+    pub units: BTreeMap<String, i64>,
 }
+
+/// Size, modification time and inode of the files of a directory, by path.
+pub type Beside = BTreeMap<String, (u64, i64, u64)>;
 
 /// The last commit, as recorded in this directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,10 +71,16 @@ pub(super) struct Seen {
     pub(super) look: u64,
     /// The save that wrote it, counted in commits.
     pub(super) save: u64,
+    /// When a look first saw the path, and the number of that look. 0: the path is in the last commit, or at the start.
+    pub(super) born: (Duration, u64),
     /// Whether this path existed at the start.
     at_start: bool,
+    /// Whether it changed in the life before the start.
+    is_of_dead_life: bool,
     /// Whether it replaced an earlier version.
     pub(super) is_rewritten: bool,
+    /// How often looks found it changed or open, in units of [`GREW`].
+    heat: u32,
     is_text: bool,
     verdict: OnceCell<Result<(), String>>,
 }
@@ -86,44 +97,122 @@ pub struct History {
     pub(super) last: Option<Committed>,
     /// Whether there are no earlier looks, so that the order of files within a save is always checked.
     pub(super) is_pushed: bool,
+    /// The place of each complete unit among those of its root: the look and the time of its proof. It never changes
+    /// while the unit is not saved over.
+    placed: HashMap<String, (u64, i64)>,
+    /// When each path of the last commit was first missing.
+    gone: HashMap<String, Duration>,
 }
 
+/// The number of looks after which a problem is no longer waited for.
+pub(super) const LOOKS: u64 = 10;
+/// A look that found a file longer than before, as a log or a large file that is being written.
+const GREW: u32 = 1;
+/// A look that found a file rewritten, or open without a change.
+const REWRITTEN: u32 = 12;
+
 impl History {
-    /// The history at a start.
+    /// The history at a start. `before`: the files when a record of the directory was last written; what differs from it
+    /// was changed by the life that has ended.
     pub(super) fn begin(
         now: Duration,
         listing: &Listing,
         peek: &dyn Peek,
         last: Option<Committed>,
-        is_pushed: bool,
+        before: Option<&Beside>,
     ) -> History {
-        let mut history = History { last, is_pushed, look: 1, ..History::default() };
+        let mut history = History { last, look: 1, ..History::default() };
         for entry in listing.entries() {
             let look = u64::from(history.last.is_some() && history.is_fresh(entry));
-            let seen = Seen { look, at_start: true, ..Seen::of(entry, now, peek) };
+            let is_of_dead_life = before.is_some_and(|before| before.get(&entry.path) != Some(&entry.signature()));
+            let born = u64::from(history.last.as_ref().is_some_and(|last| !last.entries.contains_key(&entry.path)));
+            let seen = Seen { look, born: (now, born), at_start: true, is_of_dead_life, ..Seen::of(entry, now, peek) };
             history.seen.insert(entry.path.clone(), seen);
         }
+        let parts = history.last.iter().flat_map(|last| &last.parts);
+        history.placed = parts.flat_map(|part| &part.units).map(|(path, time)| (path.clone(), (0, *time))).collect();
         history
     }
 
-    /// Adds a walk. Returns the paths that no longer exist.
-    pub(super) fn update(&mut self, now: Duration, listing: &Listing, peek: &dyn Peek) -> Vec<String> {
+    /// Adds a walk. `open`: the paths that are open for writing.
+    pub(super) fn update(&mut self, now: Duration, listing: &Listing, peek: &dyn Peek, open: &BTreeSet<String>) {
         self.look += 1;
         let mut old = std::mem::take(&mut self.seen);
         for entry in listing.entries() {
             let seen = match old.remove(&entry.path) {
-                Some(same) if same.entry.same_bytes(entry) => same,
-                before => Seen {
-                    look: self.look,
-                    save: self.save,
-                    at_start: before.as_ref().is_some_and(|seen| seen.at_start),
-                    is_rewritten: before.is_some(),
-                    ..Seen::of(entry, now, peek)
-                },
+                Some(mut same) if same.entry.same_bytes(entry) => {
+                    same.heat = match open.contains(&entry.path) {
+                        true => same.heat + REWRITTEN,
+                        false => same.heat.saturating_sub(REWRITTEN),
+                    };
+                    same
+                }
+                before => {
+                    let more = before.as_ref().map_or(0, |b| if b.entry.size < entry.size { GREW } else { REWRITTEN });
+                    Seen {
+                        look: self.look,
+                        save: self.save,
+                        born: before.as_ref().map_or((now, self.look), |seen| seen.born),
+                        at_start: before.as_ref().is_some_and(|seen| seen.at_start),
+                        is_rewritten: before.is_some(),
+                        heat: before.map_or(0, |seen| seen.heat) + more,
+                        ..Seen::of(entry, now, peek)
+                    }
+                }
             };
-            self.seen.insert(entry.path.clone(), seen);
+            let most = REWRITTEN * LOOKS as u32;
+            self.seen.insert(entry.path.clone(), Seen { heat: seen.heat.min(most), ..seen });
         }
-        old.into_keys().collect()
+        let committed = self.last.iter().flat_map(|last| &last.parts).flat_map(|part| &part.files);
+        let missing = committed.filter(|path| !self.seen.contains_key(*path));
+        self.gone = missing.map(|path| (path.clone(), *self.gone.get(path).unwrap_or(&now))).collect();
+    }
+
+    /// How long a path of the last commit has been missing; `None`: it exists.
+    pub(super) fn gone_for(&self, now: Duration, path: &str) -> Option<Duration> {
+        self.gone.get(path).map(|since| now.saturating_sub(*since))
+    }
+
+    /// Whether the life that has just ended, or the present one, changed the entry.
+    pub(super) fn is_of_this_life(&self, entry: &Entry) -> bool {
+        self.seen(entry).is_some_and(|seen| seen.look > 1 || seen.is_of_dead_life)
+    }
+
+    /// Whether the file changes at nearly every look, or is always open, as a database or a log.
+    pub(super) fn is_hot(&self, entry: &Entry) -> bool {
+        self.seen(entry).is_some_and(|seen| seen.heat >= REWRITTEN * LOOKS as u32)
+    }
+
+    /// The number of looks since the entry changed.
+    pub(super) fn looks_since(&self, entry: &Entry) -> u64 {
+        self.seen(entry).map_or(0, |seen| self.look - seen.look)
+    }
+
+    /// Whether no file of the directory existed at the start or is in the last commit.
+    pub(super) fn is_new_directory(&self, listing: &Listing, directory: &str) -> bool {
+        let is_old = |entry: &Entry| {
+            let is_committed = self.last.as_ref().is_some_and(|last| last.entries.contains_key(&entry.path));
+            is_committed || !self.is_of_this_life(entry)
+        };
+        !directory.is_empty() && !listing.below(directory).iter().any(|e| e.kind != Kind::Directory && is_old(e))
+    }
+
+    /// The place of a unit with these files among those of its root. `proof`: the file that is written last. A file that is
+    /// added to a complete unit does not change its place.
+    pub(super) fn place(&self, unit: &str, files: &[&Entry], proof: Option<&Entry>) -> (u64, i64) {
+        let is_over = |look: u64| {
+            files.iter().filter_map(|entry| self.seen(entry)).any(|seen| seen.born.1 <= look && seen.look > look)
+        };
+        let newest = || files.iter().map(|entry| (self.look_of(entry), entry.mtime_ns)).max().unwrap_or_default();
+        match self.placed.get(unit) {
+            Some(placed) if !is_over(placed.0) => *placed,
+            _ => proof.map_or_else(newest, |proof| (self.look_of(proof), proof.mtime_ns)),
+        }
+    }
+
+    /// Keeps the places of the complete units, and forgets those of units that are gone.
+    pub(super) fn keep_places(&mut self, units: impl Iterator<Item = (String, (u64, i64))>) {
+        self.placed = units.collect();
     }
 
     pub(super) fn seen(&self, entry: &Entry) -> Option<&Seen> {
@@ -137,7 +226,12 @@ impl History {
 
     /// Whether a change of the entry delays its part.
     pub(super) fn delays(&self, entry: &Entry) -> bool {
-        entry.kind != Kind::Directory && !self.is_text(entry)
+        entry.kind != Kind::Directory && !self.is_text(entry) && !self.is_hot(entry)
+    }
+
+    /// Whether the file is known to change together with others in each save.
+    pub(super) fn is_together(&self, path: &str) -> bool {
+        self.last.as_ref().is_some_and(|last| last.timing.together.contains(&rest::series(path)))
     }
 
     /// The number of the look that last saw a change of the entry.
@@ -192,8 +286,11 @@ impl Seen {
             since: now,
             look: 0,
             save: 0,
+            born: (now, 0),
             at_start: false,
+            is_of_dead_life: false,
             is_rewritten: false,
+            heat: 0,
             is_text: entry.kind == Kind::File && rest::is_text(peek, entry),
             verdict: OnceCell::new(),
         }

@@ -65,6 +65,11 @@ impl Entry {
         name_of(&self.path)
     }
 
+    /// Size, modification time and inode.
+    pub fn signature(&self) -> (u64, i64, u64) {
+        (self.size, self.mtime_ns, self.inode)
+    }
+
     /// Why it can never be copied.
     pub fn refused(&self) -> Option<&'static str> {
         match self.kind {

@@ -1,14 +1,16 @@
 //! Whether each part is ready: the time since its last change, torn files, and what is proven after a death of the
 //! trainer.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::formats::engine::partition;
-use super::formats::layouts::{Also, pattern};
-use super::formats::readers::huggingface;
+use super::formats::layouts::{Proof, is_numbered};
+use super::formats::readers::{dcp, huggingface};
 use super::formats::rest;
-use super::formats::units::{Partition, Root, Scan, Unit, UnitState};
-use super::listing::{Entry, Kind, join};
+use super::formats::units::{Partition, Root, Unit, UnitState};
+use super::history::LOOKS;
+use super::listing::{Entry, Kind, around, end_of, join, name_of, parent_of};
 use super::saves::LONGEST_WAIT;
 use super::tracker::{Facts, Tracker, Trouble, Writer};
 
@@ -54,21 +56,28 @@ pub struct PartState {
 pub(super) struct Part<'a> {
     /// `None` for the rest.
     pub(super) root: Option<&'a Root<'a>>,
-    /// The newest complete unit, else the newest.
-    pub(super) unit: Option<&'a Unit<'a>>,
-    /// Its files and links.
+    /// The units that a commit takes, the newest first; if it takes none, the newest unit.
+    pub(super) units: Vec<&'a Unit<'a>>,
+    /// The files and links that a commit takes from the directory.
     pub(super) files: Vec<&'a Entry>,
-    /// Entries that belong to the part but not to its unit: older units and pointers.
-    pub(super) covered: Vec<&'a Entry>,
+    /// Entries that no commit takes, because newer ones are kept.
+    pub(super) older: Vec<&'a Entry>,
     pub(super) state: State,
     /// The path that keeps it from being ready.
     blocker: Option<String>,
     /// Whether files other than texts are new.
     pub(super) has_content: bool,
-    /// Whether its files equal those of the last commit, so that the next commit can use them.
-    is_intact: bool,
-    /// The time until it may be ready.
+    /// The time until it, or more of it, may be ready.
     pub(super) again: Option<Duration>,
+    /// A torn path that holds nothing back any more, and why it is torn.
+    pub(super) given_up: Option<(String, String)>,
+}
+
+/// Why something cannot be committed yet, the path, and the time until it may be.
+struct Held<'a> {
+    state: State,
+    path: &'a str,
+    again: Option<Duration>,
 }
 
 impl<'a> Part<'a> {
@@ -81,9 +90,9 @@ impl<'a> Part<'a> {
         self.root.is_none_or(Root::is_unprovable)
     }
 
-    /// Whether a commit takes its files from the directory.
-    pub(super) fn is_taken(&self) -> bool {
-        self.state == State::Ready || self.state == State::Committed && self.is_intact
+    /// The newest unit.
+    pub(super) fn unit(&self) -> Option<&'a Unit<'a>> {
+        self.units.first().copied()
     }
 
     /// What it waits for, if something is new.
@@ -95,7 +104,7 @@ impl<'a> Part<'a> {
             State::Torn(why) => ("torn", why),
             State::Unproven(why) => ("unproven", why),
         };
-        let path = self.blocker.clone().or_else(|| self.unit.map(|unit| unit.path.clone())).unwrap_or_default();
+        let path = self.blocker.clone().or_else(|| self.unit().map(|unit| unit.path.clone())).unwrap_or_default();
         Some((code, path, why.clone()))
     }
 
@@ -104,17 +113,17 @@ impl<'a> Part<'a> {
         PartState {
             root: self.root_dir().map(str::to_owned),
             layout: self.root.map(|root| root.layout.name),
-            unit: self.unit.map(|unit| unit.path.clone()),
-            step: self.unit.and_then(|unit| unit.step),
+            unit: self.unit().map(|unit| unit.path.clone()),
+            step: self.unit().and_then(|unit| unit.step),
             files: files.clone().count(),
             bytes: files.map(|file| file.size).sum(),
             state: self.state.clone(),
         }
     }
 
-    /// Marks the part as not ready, because of this path.
-    fn held(&mut self, state: State, path: &str) {
-        (self.state, self.blocker) = (state, Some(path.to_owned()));
+    /// Marks the part as not ready.
+    fn held(&mut self, held: Held) {
+        (self.state, self.blocker, self.again) = (held.state, Some(held.path.to_owned()), held.again);
     }
 }
 
@@ -132,7 +141,7 @@ impl Tracker {
             let files: Vec<&Entry> = part.files.iter().copied().filter(is_counted).collect();
             if let Some(entry) = files.first().filter(|_| !self.is_one_whole(facts, &files)) {
                 let why = "nothing proves that it is finished; a run commits it once it stops changing".to_owned();
-                part.held(State::Unproven(why), &entry.path);
+                part.held(Held { state: State::Unproven(why), path: &entry.path, again: None });
             }
         }
         parts.iter().map(Part::report).collect()
@@ -145,128 +154,305 @@ impl Tracker {
     }
 
     fn root_part<'a>(&self, facts: &Facts, root: &'a Root<'a>) -> Part<'a> {
-        let (newest, at) = (&root.units[0], root.units.iter().position(Unit::is_good).unwrap_or(0));
-        let unit = &root.units[at];
         let record = self.history.part(Some(&root.dir));
-        let files: Vec<&Entry> = unit.members.iter().chain(&root.pointers).copied().collect();
-        let is_fresh = |entry: &&Entry| entry.kind == Kind::File && self.history.is_fresh(entry);
-        let older = root.units[at..].iter().flat_map(|unit| &unit.members);
+        let is_fresh = |entry: &&Entry| entry.kind != Kind::Directory && self.history.is_fresh(entry);
+        let is_committed = |unit: &Unit| {
+            record.is_some_and(|record| record.units.contains_key(&unit.path)) && !unit.members.iter().any(is_fresh)
+        };
+        let (mut units, mut older, mut waits) = (Vec::new(), Vec::new(), None);
+        for (at, unit) in root.units.iter().enumerate() {
+            let is_kept = units.len() < facts.scan.options.kept_units();
+            let checked = match unit.state {
+                UnitState::Incomplete(_) => continue,
+                _ if !is_kept => Ok(()),
+                _ if is_committed(unit) => Ok(()),
+                _ => self.unit_ready(facts, root, at),
+            };
+            match checked {
+                Err(held) => drop(waits.get_or_insert(held)),
+                Ok(()) if is_kept => units.push(unit),
+                Ok(()) => older.push(unit),
+            }
+            // The pointer names the newest unit, so an older one is not committed without it.
+            if waits.is_some() && matches!(root.layout.proof, Proof::Pointed(_)) {
+                break;
+            }
+        }
+        let best = units.first().and_then(|newest| {
+            let (file, field) = root.layout.best?;
+            let name = huggingface::named(&facts.scan, &join(&newest.path, file), field)?;
+            older.iter().position(|unit| unit.key == name && self.is_whole(facts, unit))
+        });
+        units.extend(best.map(|at| older.remove(at)));
+        let pointers = self.pointers(facts, root, &units);
+        let files: Vec<&Entry> = units.iter().flat_map(|unit| &unit.members).copied().chain(pointers).collect();
+        let new = || files.iter().copied().filter(|entry| is_fresh(entry) && entry.kind == Kind::File);
         let mut part = Part {
             root: Some(root),
-            unit: Some(unit),
-            files: unit.members.clone(),
-            covered: older.chain(&root.pointers).copied().collect(),
+            has_content: new().any(|entry| !self.history.is_text(entry)),
+            older: older.iter().flat_map(|unit| &unit.members).copied().collect(),
             state: State::Committed,
             blocker: None,
-            has_content: files.iter().any(|entry| is_fresh(entry) && !self.history.is_text(entry)),
-            is_intact: unit.is_good() && record.is_some_and(|record| record.unit.as_deref() == Some(&unit.path)),
-            again: None,
+            again: waits.as_ref().and_then(|held| held.again),
+            given_up: None,
+            units,
+            files,
         };
-        if !unit.is_good() || record.is_some() && !files.iter().any(is_fresh) {
-            if let UnitState::Incomplete(why) = &newest.state
-                && (record.is_none() || newest.members.iter().any(is_fresh))
-            {
-                part.held(State::Incomplete(why.clone()), &newest.path);
-            }
-            return part;
+        let newest = &root.units[0];
+        if let Some(held) = self.siblings(facts, root, &part.units) {
+            part.held(held);
+        } else if part.units.iter().any(|unit| !is_committed(unit)) || part.files.iter().any(is_fresh) {
+            part.state = State::Ready;
+        } else if let Some(held) = waits {
+            part.held(held);
+        } else if let UnitState::Incomplete(why) = &newest.state
+            && (record.is_none() || newest.members.iter().any(is_fresh))
+        {
+            part.held(Held { state: State::Incomplete(why.clone()), path: &newest.path, again: None });
         }
-        let is_proven = unit.state == UnitState::Complete && !root.is_unprovable();
-        let is_ended = || unit.state == UnitState::Complete && self.is_one_whole(facts, &unit.members);
+        if part.units.is_empty() {
+            let good = root.units.iter().find(|unit| unit.is_good()).unwrap_or(newest);
+            (part.units, part.files) = (vec![good], good.members.clone());
+        }
+        part
+    }
+
+    /// Whether a complete unit can be committed now. It needs the time `--settle` without a change if its format, its
+    /// known end or a newer unit shows that it is finished, and a quiet period otherwise.
+    fn unit_ready<'a>(&self, facts: &Facts, root: &'a Root<'a>, at: usize) -> Result<(), Held<'a>> {
+        let unit = &root.units[at];
+        let is_proven = !root.is_unprovable() && !self.is_half_of_a_directory(facts, root);
+        let has_next = root.units[..at].iter().any(|newer| newer.series() == unit.series());
+        let is_shown = is_proven || self.is_one_whole(facts, &unit.leaves().collect::<Vec<_>>());
         let wait = match (&unit.state, facts.writer) {
             (_, Writer::Finished) => Duration::ZERO,
-            (UnitState::Complete, Writer::Killed) if is_proven || is_ended() => Duration::ZERO,
             (UnitState::Unproven(_), _) => LONGEST_WAIT.max(facts.settle),
-            _ if is_proven => facts.settle,
+            (_, Writer::Killed) if is_shown => Duration::ZERO,
+            _ if is_shown || has_next => facts.settle,
             _ => self.wait(facts),
         };
-        self.settle(facts, &mut part, &files, wait);
-        if let (UnitState::Unproven(why), State::Settling(_)) = (&unit.state, &part.state) {
-            part.held(State::Incomplete(why.clone()), &newest.path);
-        }
-        part
+        let is_pointed = matches!(root.layout.proof, Proof::Pointed(_));
+        let pointers = root.pointers.iter().filter(|_| is_pointed).copied();
+        self.settled(facts, unit.leaves().chain(pointers).filter(|entry| self.history.delays(entry)), wait).map_err(
+            |held| match &unit.state {
+                UnitState::Unproven(why) if matches!(held.state, State::Settling(_)) => {
+                    Held { state: State::Incomplete(why.clone()), ..held }
+                }
+                _ => held,
+            },
+        )
     }
 
+    fn is_whole(&self, facts: &Facts, unit: &Unit) -> bool {
+        unit.members.iter().all(|entry| self.history.whole(facts.scan.peek, entry).is_ok())
+    }
+
+    /// Whether the root is a new directory that is itself one checkpoint of a series, such as `checkpoint-100` with
+    /// `pytorch_model_fsdp_0` in it. Then a complete unit in it proves nothing about the rest of it.
+    fn is_half_of_a_directory(&self, facts: &Facts, root: &Root) -> bool {
+        is_numbered(name_of(&root.dir), true) && self.history.is_new_directory(facts.scan.listing, &root.dir)
+    }
+
+    /// Until a root has been committed, or has two units of one series, what lies beside its units may be of the same save:
+    /// it must be quiet, and no unit of another series may be incomplete.
+    fn siblings<'a>(&self, facts: &Facts<'a>, root: &'a Root<'a>, units: &[&Unit]) -> Option<Held<'a>> {
+        let series: BTreeSet<String> = units.iter().map(|unit| unit.series()).collect();
+        let is_shown = root.dir.is_empty() || series.len() < units.len() || units.is_empty();
+        if is_shown || self.history.part(Some(&root.dir)).is_some() {
+            return None;
+        }
+        let is_odd = |unit: &&Unit| matches!(unit.state, UnitState::Incomplete(_)) && !series.contains(&unit.series());
+        if let Some(odd) = root.units.iter().find(is_odd)
+            && let UnitState::Incomplete(why) = &odd.state
+        {
+            return Some(Held { state: State::Incomplete(why.clone()), path: &odd.path, again: None });
+        }
+        let is_inside = |entry: &Entry| units.iter().any(|unit| unit.members.iter().any(|m| m.path == entry.path));
+        let exclusions = &facts.scan.options.exclusions;
+        let beside = facts.scan.listing.below(&root.dir).iter();
+        let beside = beside.filter(|entry| !is_inside(entry) && exclusions.decide(&entry.path).is_none());
+        let beside = beside.filter(|entry| self.history.delays(entry));
+        self.settled(facts, beside, if facts.writer == Writer::Finished { Duration::ZERO } else { self.wait(facts) })
+            .err()
+    }
+
+    /// The pointers that a commit of these units takes: unchanged ones, and those that have settled and lead to a unit.
+    fn pointers<'a>(&self, facts: &Facts, root: &'a Root<'a>, units: &[&'a Unit<'a>]) -> Vec<&'a Entry> {
+        let is_there = |entry: &Entry| {
+            let Kind::Symlink(target) = &entry.kind else { return true };
+            let all = || units.iter().flat_map(|unit| &unit.members);
+            let end = end_of(&entry.path, target);
+            end.is_some_and(|end| all().any(|entry| around(&entry.path).any(|outer| outer == end)))
+        };
+        let is_settled = |entry: &Entry| {
+            facts.writer != Writer::Running || !self.history.is_fresh(entry) || self.still(facts, entry) >= facts.settle
+        };
+        let all = root.pointers.iter().copied();
+        all.filter(|entry| !units.is_empty() && is_there(entry) && is_settled(entry)).collect()
+    }
+
+    /// The rest. It is ready when all of it is quiet, or when the part of it is that was written before the newest
+    /// checkpoint of a series appeared. What is not ready keeps the version of the last commit.
     fn rest_part<'a>(&self, facts: &Facts, found: &'a Partition<'a>) -> Part<'a> {
         let scan = &facts.scan;
-        let is_whole = |entry: &&Entry| !self.is_torn_since_start(scan, entry);
-        let covered: Vec<&Entry> = found.rest.iter().copied().filter(is_whole).collect();
-        let files = rest::kept(scan.options.keep_saves, &self.history, &covered);
-        let (texts, save): (Vec<&Entry>, Vec<&Entry>) = files
-            .iter()
-            .copied()
-            .filter(|entry| self.history.is_fresh(entry))
-            .partition(|entry| self.history.is_text(entry));
-        let wait = if facts.writer == Writer::Finished { Duration::ZERO } else { self.wait(facts) };
-        let is_deleting = self.saves.is_deleting(facts.now, wait);
-        let (has_content, is_intact) = (!save.is_empty(), !is_deleting);
-        let state = if files.is_empty() { State::Empty } else { State::Committed };
-        let (blocker, again) = (None, None);
-        let mut part = Part { root: None, unit: None, files, covered, state, blocker, has_content, is_intact, again };
-        if part.files.is_empty() {
-            return part;
-        }
-        if let (Some(marker), true) = (&scan.options.marker, found.roots.is_empty()) {
-            part.state = State::Incomplete(format!("no directory holds {marker} yet"));
-            return part;
-        }
-        if save.is_empty() && !texts.iter().any(|text| self.still(facts, text) >= wait) {
-            return part;
-        }
-        if facts.writer == Writer::Killed && self.is_one_whole(facts, &save) {
-            part.state = State::Ready;
-        } else {
-            let files = part.files.clone();
-            self.settle(facts, &mut part, &files, wait);
-        }
-        if is_deleting && part.state == State::Ready {
-            (part.state, part.again) = (State::Settling("files are being deleted".to_owned()), Some(wait));
-        }
-        let torn = || save.iter().find_map(|entry| Some((entry, self.history.whole(scan.peek, entry).err()?)));
-        if part.state == State::Ready
-            && let Some((entry, why)) = torn()
+        let kept = rest::kept(scan.options.keep_saves, &self.history, &found.rest);
+        let is_fresh = |entry: &&Entry| self.history.is_fresh(entry);
+        let only_texts = !kept.iter().any(|entry| is_fresh(entry) && !self.history.is_text(entry));
+        let is_free = |entry: &Entry| self.history.is_hot(entry) || self.history.is_text(entry) && !only_texts;
+        let next = self.next_save(found);
+        let given_up = self.given_up(facts, &kept, next);
+        let is_left_out = |entry: &Entry| {
+            let is_given_up = || around(&entry.path).any(|path| given_up.contains_key(path));
+            is_fresh(&entry) && (self.is_unproven(entry) || self.is_torn_since_start(scan, entry) || is_given_up())
+        };
+        let all: Vec<&Entry> = kept.iter().copied().filter(|entry| !is_left_out(entry)).collect();
+        let save: Vec<&Entry> = all.iter().copied().filter(|entry| is_fresh(entry) && !is_free(entry)).collect();
+        let wait = match facts.writer {
+            Writer::Finished => Duration::ZERO,
+            Writer::Running if self.is_one_whole(facts, &save) => facts.settle,
+            Writer::Killed if self.is_one_whole(facts, &save) && !self.is_in_new_directory(facts, &save) => {
+                Duration::ZERO
+            }
+            _ => self.wait(facts),
+        };
+        let mut held = self.settled(facts, save.iter().copied(), wait).err();
+        let mut ready = if held.is_none() { save.clone() } else { Vec::new() };
+        if held.is_some()
+            && let Some(next) = next
         {
-            part.held(State::Torn(why), &entry.path);
+            let is_before = |entry: &&Entry| self.history.seen(entry).is_some_and(|seen| seen.since < next);
+            let before: Vec<&Entry> = save.iter().copied().filter(is_before).collect();
+            match self.settled(facts, before.iter().copied(), facts.settle) {
+                Ok(()) => ready = before,
+                Err(before) => held = Some(before),
+            }
+        }
+        if let Some((entry, why)) = ready.iter().find_map(|entry| Some((*entry, self.torn(facts, entry)?))) {
+            held = Some(Held { state: State::Torn(why), path: &entry.path, again: None });
+            ready.clear();
+        }
+        // A single file that is saved all the time has no quiet period.
+        let only_hot = found.roots.is_empty() && all.iter().all(|entry| is_free(entry));
+        let is_whole =
+            |entry: &&Entry| is_fresh(entry) && !self.history.is_text(entry) && self.is_one_whole(facts, &[entry]);
+        let has_content = !only_texts && !ready.is_empty() || only_hot && all.iter().any(is_whole);
+        let ready: BTreeSet<&str> = ready.iter().map(|entry| entry.path.as_str()).collect();
+        let is_taken = |entry: &Entry| {
+            !is_fresh(&entry)
+                || ready.contains(entry.path.as_str())
+                || is_free(entry) && self.torn(facts, entry).is_none()
+        };
+        let is_kept = |entry: &&&Entry| !kept.iter().any(|kept| kept.path == entry.path);
+        let mut part = Part {
+            root: None,
+            units: Vec::new(),
+            older: if kept.len() == found.rest.len() {
+                Vec::new()
+            } else {
+                found.rest.iter().filter(is_kept).copied().collect()
+            },
+            files: all.iter().copied().filter(|entry| is_taken(entry)).collect(),
+            state: if found.rest.is_empty() { State::Empty } else { State::Committed },
+            blocker: None,
+            has_content,
+            again: held.as_ref().and_then(|held| held.again),
+            given_up: given_up.into_iter().next().map(|(path, why)| (path.to_owned(), why)),
+        };
+        if let (Some(marker), true, false) = (&scan.options.marker, found.roots.is_empty(), found.rest.is_empty()) {
+            part.state = State::Incomplete(format!("no directory holds {marker} yet"));
+        } else if has_content || !ready.is_empty() {
+            part.state = State::Ready;
+        } else if let Some(held) = held {
+            part.held(held);
         }
         part
     }
 
-    /// Checks that the files of a part have not changed for the time `wait`, and that none is open for writing.
-    fn settle(&self, facts: &Facts, part: &mut Part, files: &[&Entry], wait: Duration) {
-        let counted = || files.iter().filter(|entry| self.history.delays(entry));
-        let is_open = |entry: &&&Entry| facts.writer == Writer::Running && facts.open.contains(&entry.path);
-        if let Some(entry) = counted().find(is_open) {
-            part.held(State::Settling(format!("{} is open for writing", entry.path)), &entry.path);
-            part.again = Some(facts.settle);
-            return;
+    /// When the newest checkpoint of a series in the rest appeared: what was written before is finished.
+    fn next_save(&self, found: &Partition) -> Option<Duration> {
+        let mut born: BTreeMap<(&str, String), BTreeMap<&str, Duration>> = BTreeMap::new();
+        for entry in &found.rest {
+            let Some(seen) = self.history.seen(entry) else { continue };
+            for path in around(&entry.path).filter(|path| is_numbered(name_of(path), *path != entry.path)) {
+                let group = born.entry((parent_of(path), rest::series(name_of(path)))).or_default();
+                let first = group.entry(path).or_insert(seen.born.0);
+                *first = (*first).min(seen.born.0);
+            }
         }
-        let youngest = counted().map(|entry| (self.still(facts, entry), &entry.path)).min();
-        let Some((still, path)) = youngest.filter(|(still, _)| *still < wait) else {
-            part.state = State::Ready;
-            return;
-        };
-        if facts.writer == Writer::Killed {
-            part.held(State::Unproven(format!("{path} changed just before the trainer died")), path);
-        } else {
-            part.held(State::Settling(format!("{path} changed a moment ago")), path);
-            part.again = Some(wait - still);
-        }
+        let next = born.into_values().filter_map(|group| {
+            let (first, last) = (group.values().min().copied()?, group.values().max().copied()?);
+            (first < last).then_some(last)
+        });
+        next.max()
     }
 
-    /// The units of a root that are committed together with this one.
-    pub(super) fn also<'a>(&self, scan: &Scan, root: &'a Root<'a>, unit: &Unit) -> Vec<&'a Unit<'a>> {
-        let others = || root.units.iter().filter(|other| other.path != unit.path);
-        let is_whole = |other: &&Unit| {
-            !matches!(other.state, UnitState::Incomplete(_))
-                && other.members.iter().all(|entry| self.history.whole(scan.peek, entry).is_ok())
+    /// Why the file is not whole. The shards of a distributed checkpoint are not whole without its metadata.
+    pub(super) fn torn(&self, facts: &Facts, entry: &Entry) -> Option<String> {
+        if let Err(why) = self.history.whole(facts.scan.peek, entry) {
+            return Some(why);
+        }
+        if self.history.is_fresh(entry) && entry.kind == Kind::File && dcp::is_shard(entry.name()) {
+            return dcp::whole(&facts.scan, parent_of(&entry.path)).err();
+        }
+        None
+    }
+
+    /// The torn files that hold nothing back any more, each with the reason: the trainer has ended, or they have not changed
+    /// for a long time, or a later save has begun. All of a new directory that is one checkpoint is left out with them.
+    fn given_up<'a>(&self, facts: &Facts, rest: &[&'a Entry], next: Option<Duration>) -> BTreeMap<&'a str, String> {
+        let is_over = |torn: &Entry| {
+            let is_before = |next| self.history.seen(torn).is_some_and(|seen| seen.since < next);
+            let is_long = self.history.looks_since(torn) >= LOOKS
+                || next.is_some_and(is_before) && self.still(facts, torn) >= facts.settle;
+            let is_written = facts.writer == Writer::Running && (facts.open.contains(&torn.path) || !is_long);
+            self.history.is_fresh(torn) && self.history.delays(torn) && !is_written
         };
-        let also = root.layout.also.iter().filter_map(|also| match also {
-            Also::Named { file, field } => {
-                let name = huggingface::named(scan, &join(&unit.path, file), field)?;
-                others().find(|other| other.key == name)
+        let torn = rest.iter().filter(|entry| facts.writer != Writer::Killed && is_over(entry));
+        let given_up = torn.filter_map(|entry| Some((*entry, self.torn(facts, entry)?)));
+        given_up.map(|(entry, why)| (self.new_checkpoint(facts, entry).unwrap_or(&entry.path), why)).collect()
+    }
+
+    /// The outermost new directory around the entry that is named as one checkpoint of a series.
+    pub(super) fn new_checkpoint<'e>(&self, facts: &Facts, entry: &'e Entry) -> Option<&'e str> {
+        let is_one =
+            |path: &&str| is_numbered(name_of(path), true) && self.history.is_new_directory(facts.scan.listing, path);
+        around(&entry.path).skip(1).filter(is_one).last()
+    }
+
+    fn is_in_new_directory(&self, facts: &Facts, files: &[&Entry]) -> bool {
+        files.iter().any(|entry| self.history.is_new_directory(facts.scan.listing, parent_of(&entry.path)))
+    }
+
+    /// Whether the file is of a save that a killed writer left half finished.
+    pub(super) fn is_unproven(&self, entry: &Entry) -> bool {
+        self.unproven.get(&entry.path) == Some(&entry.signature())
+    }
+
+    /// Checks that files have not changed for the time `wait`, and that none is open for writing.
+    fn settled<'a>(
+        &self,
+        facts: &Facts,
+        files: impl Iterator<Item = &'a Entry> + Clone,
+        wait: Duration,
+    ) -> Result<(), Held<'a>> {
+        let counted = || files.clone().filter(|entry| entry.kind != Kind::Directory && !self.history.is_hot(entry));
+        let is_open = |entry: &&Entry| facts.writer == Writer::Running && facts.open.contains(&entry.path);
+        if let Some(Entry { path, .. }) = counted().find(is_open) {
+            let state = State::Settling(format!("{path} is open for writing"));
+            return Err(Held { state, path, again: Some(facts.settle) });
+        }
+        let youngest = counted().map(|entry| (self.still(facts, entry), &entry.path)).min();
+        let Some((still, path)) = youngest.filter(|(still, _)| *still < wait) else { return Ok(()) };
+        Err(match facts.writer {
+            Writer::Killed => Held {
+                state: State::Unproven(format!("{path} changed just before the trainer died")),
+                path,
+                again: None,
+            },
+            _ => {
+                let state = State::Settling(format!("{path} changed a moment ago"));
+                Held { state, path, again: Some(wait - still) }
             }
-            Also::Newest(text) if pattern(text).is_match(&unit.key) => None,
-            Also::Newest(text) => others().find(|other| pattern(text).is_match(&other.key)),
-        });
-        also.filter(is_whole).collect()
+        })
     }
 }

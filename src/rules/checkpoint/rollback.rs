@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use super::formats::ends;
 use super::formats::engine::partition;
-use super::formats::units::{Root, UnitState};
-use super::listing::{Entry, Kind, name_of};
+use super::formats::units::{Partition, Root, UnitState};
+use super::history::Beside;
+use super::listing::{Entry, Kind, name_of, parent_of};
 use super::tracker::{Facts, Tracker, Writer};
 
 /// The files to move away before the next attempt, and their replacements.
@@ -20,15 +21,18 @@ pub struct Rollback {
     /// Pointers that are moved away, each with a text that names the last whole unit. The text is written if no commit
     /// has the pointer, because without its pointer a framework starts from scratch.
     pub pointers: Vec<(String, String)>,
+    /// Whole files that stay but are not committed before the trainer writes again, because the rest of their save may be
+    /// missing.
+    pub unproven: Beside,
 }
 
 impl Tracker {
-    /// Decides before the next attempt, also at a start. It moves away torn files, an incomplete newest unit, and unproven
-    /// files. After a clean end, or without any sign of a death ([`Writer::Running`]), it leaves unproven files in place.
+    /// Decides before the next attempt, also at a start. Only what changed in the life that has ended can be half a save, so
+    /// nothing else is moved.
     pub fn after_death(&mut self, facts: &Facts) -> Rollback {
         self.update(facts);
         let found = partition(&facts.scan, &self.history);
-        let mut torn: BTreeMap<String, String> = self.unproven_rest(facts, &found.rest);
+        let (mut torn, unproven) = self.unproven_rest(facts, &found);
         let rest = self.history.part(None).into_iter().flat_map(|part| &part.files);
         let mut put_back: BTreeSet<String> = rest.filter(|path| torn.contains_key(*path)).cloned().collect();
         let mut pointers = Vec::new();
@@ -38,7 +42,20 @@ impl Tracker {
                 pointers.extend(self.renamed(facts, root, &torn));
             }
         }
-        Rollback { to_torn: torn.into_iter().collect(), put_back: put_back.into_iter().collect(), pointers }
+        let earlier = facts.scan.listing.files().filter(|entry| self.is_unproven(entry));
+        let unproven = unproven.into_iter().chain(earlier).filter(|entry| !torn.contains_key(&entry.path));
+        let unproven = unproven.map(|entry| (entry.path.clone(), entry.signature()));
+        Rollback {
+            unproven: unproven.collect(),
+            to_torn: torn.into_iter().collect(),
+            put_back: put_back.into_iter().collect(),
+            pointers,
+        }
+    }
+
+    /// Whether the entry may be half of a save: the life that has ended changed it, and no commit has this version.
+    fn is_suspect(&self, entry: &Entry) -> bool {
+        entry.kind != Kind::Directory && self.history.is_fresh(entry) && self.history.is_of_this_life(entry)
     }
 
     /// Why the newest unit of a root counts as unproven.
@@ -47,11 +64,9 @@ impl Tracker {
         match &newest.state {
             UnitState::Incomplete(why) | UnitState::Unproven(why) => Some(why.clone()),
             UnitState::Complete if root.is_unprovable() && facts.writer == Writer::Killed => {
-                let is_late = |entry: &&&Entry| {
-                    let is_fresh = entry.kind != Kind::Directory && self.history.is_fresh(entry);
-                    is_fresh && self.unchanged_time(facts, entry) < self.wait(facts)
-                };
-                let late = newest.members.iter().find(is_late)?;
+                let is_late =
+                    |entry: &&Entry| self.is_suspect(entry) && self.unchanged_time(facts, entry) < self.wait(facts);
+                let late = newest.leaves().find(is_late)?;
                 let is_whole = self.is_one_whole(facts, &newest.members);
                 (!is_whole).then(|| format!("{} changed just before the trainer died", late.path))
             }
@@ -76,7 +91,7 @@ impl Tracker {
         };
         let pointers = root.pointers.iter().filter(|entry| !is_replaced || names_it(entry));
         let moved = newest.members.iter().chain(pointers);
-        let moved = moved.filter(|entry| entry.kind != Kind::Directory && self.history.is_fresh(entry));
+        let moved = moved.filter(|entry| self.is_suspect(entry));
         torn.extend(moved.map(|entry| (entry.path.clone(), why.to_owned())));
         let is_gone = |path: &str| facts.scan.listing.get(path).is_none() && !is_replaced;
         let committed = self.history.part(Some(&root.dir)).into_iter().flat_map(|record| &record.files);
@@ -107,30 +122,60 @@ impl Tracker {
         root.pointers.iter().filter(|entry| torn.contains_key(&entry.path)).filter_map(renamed).collect()
     }
 
-    /// The unproven files of the rest, each with the reason: files without a checkable end that changed just before the
-    /// death, and overwritten files without proof. Whole files under new names stay, and so do texts.
-    fn unproven_rest(&self, facts: &Facts, files: &[&Entry]) -> BTreeMap<String, String> {
-        let is_counted = |entry: &&Entry| entry.kind == Kind::File && !self.history.is_text(entry);
-        let fresh = files.iter().copied().filter(is_counted).filter(|entry| self.history.is_fresh(entry));
-        let fresh: Vec<&Entry> = fresh.collect();
+    /// The files of the rest to move away, each with the reason, and the whole files that stay and are not proven. A file is
+    /// moved if it is torn, if it has no checkable end and changed just before the death, if it was overwritten without
+    /// proof, or if it is in a new directory of a checkpoint that is not whole. A text goes with the files that changed with
+    /// it, and is moved only if the last commit has a version to put back.
+    fn unproven_rest<'a>(&self, facts: &Facts, found: &Partition<'a>) -> (BTreeMap<String, String>, Vec<&'a Entry>) {
+        let is_file =
+            |entry: &&Entry| entry.kind == Kind::File && self.is_suspect(entry) && !self.history.is_hot(entry);
+        let (texts, fresh): (Vec<&Entry>, Vec<&Entry>) =
+            found.rest.iter().copied().filter(is_file).partition(|entry| self.history.is_text(entry));
+        let (texts, fresh) = if fresh.is_empty() { (fresh, texts) } else { (texts, fresh) };
         let is_proven = self.is_one_whole(facts, &fresh);
-        let why = |entry: &Entry| {
-            let is_late = |limit: Duration| facts.writer == Writer::Killed && self.unchanged_time(facts, entry) < limit;
-            let is_over = self.last().is_some_and(|last| last.entries.contains_key(&entry.path));
-            match self.history.whole(facts.scan.peek, entry) {
-                Err(why) => Some(why),
-                Ok(()) if is_late(facts.settle) && !ends::shows_its_end(facts.scan.peek, entry) => Some(format!(
-                    "{} changed just before the trainer died, and files of its type have no end",
-                    entry.path
-                )),
-                Ok(()) if is_over && !is_proven && is_late(self.wait(facts)) => Some(format!(
-                    "{} was overwritten just before the trainer died, perhaps with other files",
-                    entry.path
-                )),
-                Ok(()) => None,
-            }
+        let is_late = |entry: &Entry, limit: Duration| {
+            facts.writer == Writer::Killed && self.unchanged_time(facts, entry) < limit
         };
-        fresh.iter().filter_map(|entry| Some((entry.path.clone(), why(entry)?))).collect()
+        let is_over = |entry: &Entry| self.last().is_some_and(|last| last.entries.contains_key(&entry.path));
+        let why = |entry: &Entry| match self.torn(facts, entry) {
+            Some(why) => Some(why),
+            None if is_late(entry, facts.settle) && !ends::shows_its_end(facts.scan.peek, entry) => {
+                Some(format!("{} changed just before the trainer died, and files of its type have no end", entry.path))
+            }
+            None if is_over(entry) && !is_proven && is_late(entry, self.wait(facts)) => {
+                Some(format!("{} was overwritten just before the trainer died, perhaps with other files", entry.path))
+            }
+            None => None,
+        };
+        let mut torn: BTreeMap<String, String> =
+            fresh.iter().filter_map(|entry| Some((entry.path.clone(), why(entry)?))).collect();
+        // Of a new directory that is a checkpoint of a series, all is moved or nothing.
+        let is_half = |root: &Root| root.units[0].leaves().all(|entry| self.is_suspect(entry));
+        let half = found.unproven.iter().filter(|root| is_half(root)).flat_map(|root| root.units[0].leaves());
+        let half = half.filter(|entry| is_late(entry, self.wait(facts)));
+        let half: BTreeSet<&str> = half
+            .chain(fresh.iter().copied().filter(|entry| torn.contains_key(&entry.path)))
+            .filter_map(|entry| self.new_checkpoint(facts, entry))
+            .collect();
+        for home in half {
+            let moved = facts.scan.listing.below(home).iter().filter(|entry| self.is_suspect(entry));
+            let why = || format!("{home} may be half a save");
+            moved.for_each(|entry| _ = torn.entry(entry.path.clone()).or_insert_with(why));
+        }
+        let first =
+            fresh.iter().filter(|entry| torn.contains_key(&entry.path)).map(|entry| self.history.look_of(entry)).min();
+        for text in texts.iter().filter(|text| is_over(text)) {
+            if first.is_some_and(|first| self.history.look_of(text) >= first) {
+                torn.insert(text.path.clone(), format!("{} changed with the save that was cut short", text.path));
+            }
+        }
+        let is_unproven = |entry: &&Entry| {
+            let is_new = self.history.is_new_directory(facts.scan.listing, parent_of(&entry.path));
+            let together = self.history.is_together(&entry.path) || self.saves.is_together(&entry.path);
+            is_late(entry, self.wait(facts)) && (fresh.len() > 1 || is_new || together)
+        };
+        let unproven = fresh.iter().copied().filter(is_unproven).collect();
+        (torn, unproven)
     }
 
     /// How long a file was unchanged before the death. At a start no look saw it change, so its time is compared with
@@ -142,7 +187,7 @@ impl Tracker {
         if self.has_run {
             return Duration::MAX;
         }
-        let fresh = facts.scan.listing.files().filter(|file| self.history.is_fresh(file));
+        let fresh = facts.scan.listing.files().filter(|file| self.is_suspect(file));
         let youngest = fresh.map(|file| file.mtime_ns).max().unwrap_or(0);
         Duration::from_nanos(youngest.saturating_sub(entry.mtime_ns).try_into().unwrap_or(0))
     }

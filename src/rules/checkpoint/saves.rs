@@ -1,6 +1,6 @@
 //! How long the rest must be unchanged before it is ready, learned from the pauses within earlier saves.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::formats::rest;
@@ -11,68 +11,99 @@ use super::listing::Entry;
 /// The longest time that a part must be unchanged.
 pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// The saves of the rest since the last commit.
+/// One change of a file, and the pause before it, at most.
+#[derive(Debug)]
+struct Change {
+    at: Duration,
+    path: String,
+    series: String,
+    pause: Duration,
+}
+
+/// The latest changes of the rest.
 #[derive(Debug, Default)]
 pub(super) struct Saves {
-    /// When a file last changed.
-    last: Option<Duration>,
-    /// The paths that changed in the current save.
-    paths: HashSet<String>,
-    /// The longest pause between two files of one save.
-    longest: Duration,
-    /// When a file of the rest was last deleted.
-    gone: Option<Duration>,
+    /// The look that saw the latest change, and the look before it.
+    last: Option<(Duration, Duration)>,
+    looked: Option<Duration>,
+    /// The changes of the present save, and perhaps of the one before.
+    changes: Vec<Change>,
+    /// How many of them the last commit has.
+    committed: usize,
+    /// What complete saves have shown.
+    learned: SaveTiming,
 }
 
 impl Saves {
-    /// Records deleted files, which count as changes of the rest.
-    pub(super) fn note_gone(&mut self, now: Duration, gone: &[String], history: &History) {
-        let rest = history.part(None);
-        if rest.is_some_and(|rest| gone.iter().any(|path| rest.files.binary_search(path).is_ok())) {
-            self.gone = Some(now);
-        }
-    }
-
-    pub(super) fn is_deleting(&self, now: Duration, wait: Duration) -> bool {
-        self.gone.is_some_and(|gone| now.saturating_sub(gone) < wait)
-    }
-
-    /// Records changed files. A file that changes again belongs to the next save, and so does a file that changes after
-    /// the wait.
+    /// Records changed files. A file that changes again begins the next save: what changed since its earlier change was
+    /// one save.
     pub(super) fn note_changes(&mut self, now: Duration, settle: Duration, found: &Partition, history: &History) {
         let units = found.roots.iter().filter(|root| root.is_unprovable()).flat_map(|root| &root.units);
         let all = found.rest.iter().chain(units.flat_map(|unit| &unit.members));
         let changed: Vec<&&Entry> = all.filter(|entry| history.is_new(entry) && history.delays(entry)).collect();
+        let looked = self.looked.replace(now).unwrap_or(now);
         if changed.is_empty() {
             return;
         }
-        let pause = self.last.map_or(Duration::ZERO, |last| now.saturating_sub(last));
-        if pause >= self.wait(settle, history) || changed.iter().any(|entry| self.paths.contains(&entry.path)) {
-            self.paths.clear();
-        } else {
-            self.longest = self.longest.max(pause);
+        let (last, before) = self.last.replace((now, looked)).unwrap_or((now, now));
+        if now.saturating_sub(last) >= LONGEST_WAIT {
+            (self.changes, self.committed) = (Vec::new(), 0);
         }
-        self.last = Some(now);
-        self.paths.extend(changed.iter().map(|entry| entry.path.clone()));
+        let mut pause = now.saturating_sub(before);
+        for entry in changed {
+            let series = rest::series(&entry.path);
+            let is_pause = now.saturating_sub(last) >= settle;
+            let is_again =
+                |change: &Change| change.path == entry.path || is_pause && change.series == series && change.at < now;
+            if let Some(at) = self.changes.iter().position(is_again) {
+                self.learned.add(&self.changes[at..]);
+                (self.changes, self.committed) = (Vec::new(), 0);
+            }
+            let pause = std::mem::take(&mut pause);
+            self.changes.push(Change { at: now, path: entry.path.clone(), series, pause });
+        }
     }
 
-    /// How long the rest must be unchanged before it is ready: three times `settle` before the first save, then at
-    /// least the longest pause between two files of an earlier save.
+    /// How long the rest must be unchanged before it is ready: three times `settle` before the first save, then longer
+    /// than the longest pause between two files of an earlier save.
     pub(super) fn wait(&self, settle: Duration, history: &History) -> Duration {
-        let pause = history.last.as_ref().and_then(|last| last.timing.longest_pause);
-        pause.map_or(settle * 3, |pause| pause.min(LONGEST_WAIT)).max(settle)
+        let committed = history.last.as_ref().and_then(|last| last.timing.longest_pause);
+        let pause = committed.max(self.learned.longest_pause);
+        match pause {
+            None => settle * 3,
+            Some(pause) if pause.is_zero() => settle,
+            Some(pause) => (pause + settle).min(LONGEST_WAIT.max(settle)),
+        }
+    }
+
+    /// Whether the file is known to change together with others in each save.
+    pub(super) fn is_together(&self, path: &str) -> bool {
+        self.learned.together.contains(&rest::series(path))
     }
 
     /// Adds the timing of the committed save of these files to `timing`.
     pub(super) fn add_timing(&self, timing: &mut SaveTiming, files: &[&Entry]) {
-        timing.longest_pause = timing.longest_pause.max(Some(self.longest.min(LONGEST_WAIT)));
-        let changed: Vec<&&Entry> = files.iter().filter(|entry| self.paths.contains(&entry.path)).collect();
-        if changed.len() > 1 {
-            timing.together.extend(changed.iter().map(|entry| rest::series(&entry.path)).collect::<BTreeSet<_>>());
-        }
+        let paths: BTreeSet<&str> = files.iter().map(|entry| entry.path.as_str()).collect();
+        let new = &self.changes[self.committed.min(self.changes.len())..];
+        let first = new.iter().position(|change| paths.contains(change.path.as_str())).unwrap_or(new.len());
+        timing.add(&new[first..]);
+        timing.longest_pause = timing.longest_pause.max(self.learned.longest_pause).max(Some(Duration::ZERO));
+        timing.together.extend(self.learned.together.iter().cloned());
     }
 
-    pub(super) fn end(&mut self) {
-        *self = Saves { gone: self.gone, ..Saves::default() };
+    pub(super) fn committed(&mut self) {
+        self.committed = self.changes.len();
+    }
+}
+
+impl SaveTiming {
+    /// Adds one save.
+    fn add(&mut self, save: &[Change]) {
+        let pauses = save.iter().skip(1).map(|change| change.pause.min(LONGEST_WAIT));
+        self.longest_pause = self.longest_pause.max(pauses.max());
+        let series: BTreeSet<&String> = save.iter().map(|change| &change.series).collect();
+        if save.len() > 1 {
+            self.together.extend(series.into_iter().cloned());
+        }
     }
 }

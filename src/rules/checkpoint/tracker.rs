@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::formats::ends;
 use super::formats::units::Scan;
-use super::formats::{ends, rest};
-use super::history::{Committed, History};
+use super::history::{Beside, Committed, History, LOOKS};
 use super::listing::{Entry, Listing, Peek};
 use super::saves::Saves;
 
@@ -43,6 +43,15 @@ pub struct Facts<'a> {
     pub settle: Duration,
 }
 
+/// What the record of a directory tells about the life before.
+#[derive(Debug, Clone, Default)]
+pub struct Earlier {
+    /// The files when the record was last written; `None`: there is no record, so nothing is known to be of that life.
+    pub before: Option<Beside>,
+    /// See [`Rollback::unproven`](super::Rollback::unproven).
+    pub unproven: Beside,
+}
+
 /// The knowledge from earlier looks.
 #[derive(Debug, Default)]
 pub struct Tracker {
@@ -52,26 +61,40 @@ pub struct Tracker {
     died: Option<Duration>,
     /// Whether a look was made while the writer ran.
     pub(super) has_run: bool,
-    /// When a committed part was first missing, by its root.
-    pub(super) vanished: BTreeMap<Option<String>, Duration>,
+    /// Whole files that a killed writer left of a save that nothing proves. They wait until the trainer writes again.
+    pub(super) unproven: Beside,
     pub(super) warnings: Warnings,
 }
 
 impl Tracker {
     /// At a start, or after a restore or a rollback. `last` is the newest commit, if this directory has made or
     /// restored it.
-    pub fn begin(now: Duration, listing: &Listing, peek: &dyn Peek, last: Option<Committed>) -> Tracker {
-        Tracker { history: History::begin(now, listing, peek, last, false), ..Tracker::default() }
+    pub fn begin(
+        now: Duration,
+        listing: &Listing,
+        peek: &dyn Peek,
+        last: Option<Committed>,
+        earlier: Earlier,
+    ) -> Tracker {
+        let history = History::begin(now, listing, peek, last, earlier.before.as_ref());
+        Tracker { history, unproven: earlier.unproven, ..Tracker::default() }
     }
 
     /// For a caller without earlier looks (`push`, `list`): the order of files within a save is always checked.
     pub fn pushed(now: Duration, listing: &Listing, peek: &dyn Peek) -> Tracker {
-        Tracker { history: History::begin(now, listing, peek, None, true), ..Tracker::default() }
+        let mut history = History::begin(now, listing, peek, None, None);
+        history.is_pushed = true;
+        Tracker { history, ..Tracker::default() }
     }
 
     /// The history, for [`partition`](super::partition).
     pub fn history(&self) -> &History {
         &self.history
+    }
+
+    /// The files that wait until the trainer writes again, for `.trainit/committed.json`.
+    pub fn unproven(&self) -> &Beside {
+        &self.unproven
     }
 
     /// The last commit, for `.trainit/committed.json`.
@@ -80,8 +103,7 @@ impl Tracker {
     }
 
     pub(super) fn update(&mut self, facts: &Facts) {
-        let gone = self.history.update(facts.now, facts.scan.listing, facts.scan.peek);
-        self.saves.note_gone(facts.now, &gone, &self.history);
+        self.history.update(facts.now, facts.scan.listing, facts.scan.peek, facts.open);
         match facts.writer {
             Writer::Killed => drop(self.died.get_or_insert(facts.now)),
             Writer::Running | Writer::Finished => self.died = None,
@@ -105,8 +127,7 @@ impl Tracker {
     /// Whether this is a single whole file, and no other file changed with it in earlier saves.
     pub(super) fn is_one_whole(&self, facts: &Facts, files: &[&Entry]) -> bool {
         let &[entry] = files else { return false };
-        let together = self.history.last.as_ref().map(|last| &last.timing.together);
-        let is_alone = together.is_none_or(|together| !together.contains(&rest::series(&entry.path)));
+        let is_alone = !self.history.is_together(&entry.path) && !self.saves.is_together(&entry.path);
         let peek = facts.scan.peek;
         is_alone && ends::shows_its_end(peek, entry) && self.history.whole(peek, entry).is_ok()
     }
@@ -119,24 +140,28 @@ impl Tracker {
     }
 }
 
-/// The number of looks with new uncommitted content before a warning.
-const LOOKS: u32 = 10;
-
 /// Why a part is not ready: the kind of problem, the path, and the text.
 pub(super) type Trouble = (&'static str, String, String);
 
 /// The path that each part waits for, and the number of looks.
 #[derive(Debug, Default)]
 pub(super) struct Warnings {
-    waits: BTreeMap<Option<String>, (String, u32)>,
+    waits: BTreeMap<Option<String>, (String, u64)>,
     warned: BTreeSet<String>,
 }
 
 impl Warnings {
     /// Takes what a look found for each part, by its root. Returns a due warning, once for each path: one line that says what
     /// waits and what to do.
-    pub(super) fn due(&mut self, parts: impl Iterator<Item = (Option<String>, Option<Trouble>)>) -> Option<String> {
-        let mut due = None;
+    pub(super) fn due(
+        &mut self,
+        parts: impl Iterator<Item = (Option<String>, Option<Trouble>)>,
+        given_up: Option<(String, String)>,
+    ) -> Option<String> {
+        let given_up = given_up.filter(|(path, _)| self.warned.insert(path.clone()));
+        let mut due = given_up.map(|(_, why)| {
+            format!("{why}, and it has not changed for long: it is not committed, and everything else is; remove it, or set --checkpoint-exclude with its name")
+        });
         for (root, trouble) in parts {
             let Some((code, path, why)) = trouble else {
                 self.waits.remove(&root);

@@ -97,6 +97,10 @@ pub(crate) struct History {
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) parts: Vec<PartState>,
+    /// A path that differs from what was committed.
+    pub(crate) uncommitted: Option<String>,
+    /// The newest checkpoint that the last commit left out.
+    pub(crate) older: Option<String>,
     /// New content that is not in the store: its step, and since when.
     pub(crate) waiting: Option<(Option<u64>, Duration)>,
     /// Paths that can never be committed and were already reported.
@@ -277,6 +281,7 @@ impl Mirror {
     pub(crate) async fn write_record(&self) {
         let record = Record {
             beside: self.watcher.beside(),
+            unproven: self.watcher.unproven(),
             attempt: self.attempt().or(self.last.as_ref().map(|last| &last.stamp.attempt)).cloned(),
             stamp: self.last.as_ref().map(|last| last.stamp.clone()),
             hash: self.last.as_ref().map(|last| last.hash.clone()),

@@ -2,24 +2,31 @@
 //!
 //! A directory is a root because it holds a telltale file of a format, never because of a number in a name.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::LazyLock;
 
 use regex::RegexSet;
 
 use super::exclude::Decision;
-use super::layouts::{Format, LAYOUTS, Layout, MARKER, NUMBERED, Step, expression, pattern};
-use super::units::{Case, Partition, Root, Scan, Unit, UnitState};
-use super::verdict::judge;
+use super::layouts::{Format, LAYOUTS, Layout, MARKER, NUMBERED, Proof, Step, expression, is_numbered, pattern};
+use super::units::{Case, Options, Partition, Root, Scan, Unit, UnitState};
+use super::verdict::{judge, shows_its_format};
 use super::{ends, rest};
 use crate::checkpoint::history::History;
 use crate::checkpoint::listing::{Entry, Kind, around, end_of, join, name_of, parent_of};
 
+/// The number of units of a root that a commit takes if `--keep-saves` does not say.
+const KEPT: u32 = 3;
+/// How many more complete units are judged, because the newest may have changed a moment ago.
+const MORE: usize = 8;
+
 /// Divides a walk into roots, the rest and the excluded paths. `history` must have been updated with this walk.
+///
+/// A directory is a root if a unit in it has the proof of the format, or if the last commit has a part of it. In another directory the
+/// files of a format are part of the rest. Units that have nothing in common with a complete one belong to the rest, too.
 pub fn partition<'a>(scan: &Scan<'a>, history: &History) -> Partition<'a> {
     let mut division = Division::of(scan);
-    let mut roots = Vec::new();
+    let (mut roots, mut unproven) = (Vec::new(), Vec::new());
     for ((_, dir), rows) in division.telltales() {
         let Some((row, keys)) = rows.into_iter().next() else { continue };
         if around(&dir).any(|path| division.claimed.contains(path)) {
@@ -27,13 +34,26 @@ pub fn partition<'a>(scan: &Scan<'a>, history: &History) -> Partition<'a> {
         }
         let layout = LAYOUTS.get(row).unwrap_or(&MARKER);
         let units = division.units(&dir, layout, &keys);
-        if !units.is_empty() {
-            let pointers = division.pointers(&dir, layout);
-            roots.push(judged(scan, history, Root { dir, layout, units, pointers }));
+        if units.is_empty() {
+            continue;
+        }
+        let pointers = division.pointers(&dir, layout);
+        let mut root = judged(scan, history, Root { dir, layout, units, pointers });
+        let is_known = history.part(Some(&root.dir)).is_some_and(|part| part.layout.as_deref() == Some(layout.name));
+        let shows_it = |at: usize| shows_its_format(&Case { scan, history, root: &root, at, newest: 0 });
+        if is_known || (0..root.units.len()).any(shows_it) || !scan.options.format.is_auto() {
+            if is_known {
+                division.release_odd_units(&mut root, history);
+            }
+            roots.push(root);
+        } else {
+            root.units.iter().for_each(|unit| division.release(&unit.members));
+            division.release(&root.pointers);
+            unproven.push(root);
         }
     }
     let asks_numbered = matches!(scan.options.format, Format::Auto | Format::Only("numbered"));
-    if asks_numbered && roots.is_empty() && scan.options.marker.is_none() {
+    if asks_numbered && roots.is_empty() && unproven.is_empty() && scan.options.marker.is_none() {
         roots.extend(division.numbered(history).map(|root| judged(scan, history, root)));
     }
     let mut rest: Vec<&Entry> = division.free.into_values().filter(|entry| entry.kind != Kind::Directory).collect();
@@ -41,21 +61,42 @@ pub fn partition<'a>(scan: &Scan<'a>, history: &History) -> Partition<'a> {
     if let Format::Only(name) = scan.options.format {
         excluded.extend(rest.drain(..).map(|entry| (entry.path.clone(), format!("--checkpoint-format {name}"))));
     }
-    Partition { roots, rest, excluded }
+    Partition { roots, unproven, rest, excluded }
 }
 
-/// Sorts the units, the newest first, and judges them until one is complete.
+/// Sorts the units, the newest first, and judges them until enough are complete.
 fn judged<'a>(scan: &Scan<'a>, history: &History, mut root: Root<'a>) -> Root<'a> {
-    root.units.sort_by_cached_key(|unit| Reverse(unit.age(history)));
+    for unit in &mut root.units {
+        let files: Vec<&Entry> = unit.leaves().collect();
+        let last: &[&'static str] = if let Proof::Last(files) = &root.layout.proof { files } else { &[] };
+        let is_last = |entry: &&&Entry| {
+            let path =
+                entry.path[if unit.is_directory { unit.path.len() } else { root.dir.len() }..].trim_start_matches('/');
+            last.iter().any(|text| pattern(text).is_match(path))
+        };
+        unit.place = history.place(&unit.path, &files, files.iter().find(is_last).copied());
+    }
+    root.units.sort_by(|a, b| b.age().cmp(&a.age()));
+    let (mut complete, mut newest) = (0, None);
     for at in 0..root.units.len() {
-        let state = judge(&Case { scan, history, root: &root, at, newest: at });
-        let is_last = state == UnitState::Complete;
+        let state = judge(&Case { scan, history, root: &root, at, newest: newest.unwrap_or(at) });
+        if state == UnitState::Complete {
+            complete += 1;
+            newest.get_or_insert(at);
+        }
         root.units[at].state = state;
-        if is_last {
+        if complete == scan.options.kept_units() + MORE {
             break;
         }
     }
     root
+}
+
+impl Options {
+    /// The number of units of a root that a commit takes.
+    pub(in crate::checkpoint) fn kept_units(&self) -> usize {
+        self.keep_saves.unwrap_or(KEPT).max(1) as usize
+    }
 }
 
 /// Directories with telltales, by depth and path. For each: the matching rows in the order of the table, and the names of
@@ -118,6 +159,21 @@ impl<'a, 's> Division<'a, 's> {
                 .collect();
         }
         self.free.remove(entry.path.as_str()).into_iter().collect()
+    }
+
+    /// Gives entries back to the rest. Roots inside them are not looked for.
+    fn release(&mut self, entries: &[&'a Entry]) {
+        self.free.extend(entries.iter().map(|entry| (entry.path.as_str(), *entry)));
+    }
+
+    /// Gives back the incomplete units whose names have nothing in common with a complete unit or one of the last commit.
+    fn release_odd_units(&mut self, root: &mut Root<'a>, history: &History) {
+        let committed = history.part(Some(&root.dir)).into_iter().flat_map(|part| part.units.keys());
+        let mut series: BTreeSet<String> = committed.map(|path| rest::series(name_of(path))).collect();
+        series.extend(root.units.iter().filter(|unit| unit.is_good()).map(Unit::series));
+        let is_odd = |unit: &mut Unit| unit.is_directory && !series.contains(&unit.series());
+        let odd: Vec<Unit> = root.units.extract_if(.., is_odd).collect();
+        odd.iter().for_each(|unit| self.release(&unit.members));
     }
 
     fn telltales(&self) -> Telltales {
@@ -184,6 +240,7 @@ impl<'a, 's> Division<'a, 's> {
                 members: Vec::new(),
                 is_directory,
                 state: UnitState::Older,
+                place: (0, 0),
             });
             unit.members.extend(members);
         }
@@ -212,9 +269,9 @@ impl<'a, 's> Division<'a, 's> {
     /// A single series of numbered entries in the checkpoint directory, if nothing else in it changes with the saves.
     fn numbered(&mut self, history: &History) -> Option<Root<'a>> {
         let series_of = |entry: &Entry| {
-            let text = NUMBERED.unit[usize::from(entry.kind == Kind::Directory)].trim_end_matches('/');
-            let is_one = !matches!(entry.kind, Kind::Symlink(_)) && pattern(text).is_match(&entry.path);
-            is_one.then(|| (entry.kind == Kind::Directory, rest::series(&entry.path)))
+            let is_one =
+                |is_directory| !matches!(entry.kind, Kind::Symlink(_)) && is_numbered(&entry.path, is_directory);
+            is_one(entry.kind == Kind::Directory).then(|| (entry.kind == Kind::Directory, rest::series(&entry.path)))
         };
         let tops: HashMap<&str, (bool, String)> =
             self.free.values().filter_map(|entry| Some((entry.path.as_str(), series_of(entry)?))).collect();
@@ -226,8 +283,9 @@ impl<'a, 's> Division<'a, 's> {
         let when = |entry: &&Entry| (history.look_of(entry), entry.mtime_ns);
         let first = inside.iter().map(when).min()?;
         let was_rest = |path: &String| rest::series(path.split('/').next().unwrap_or_default()) == *series;
-        let is_mixed = outside.iter().any(|entry| when(entry) > first)
-            || history.part(None).is_some_and(|part| part.files.iter().any(was_rest));
+        let is_mixed =
+            outside.iter().any(|entry| when(entry) > first && history.delays(entry) && entry.kind == Kind::File)
+                || history.part(None).is_some_and(|part| part.files.iter().any(was_rest));
         let is_one_series = tops.values().collect::<BTreeSet<_>>().len() == 1;
         if !is_one_series || is_mixed && self.scan.options.format.is_auto() {
             return None;

@@ -12,7 +12,18 @@ use crate::checkpoint::listing::{Entry, Kind, OWN, around, name_of};
 
 /// Excluded unless included by a flag: logs, caches, temporary files, and copies that loggers keep.
 const DEFAULTS: &[&str] = &[
-    ".*",
+    ".git",
+    ".cache",
+    ".ipynb_checkpoints",
+    ".nfs*",
+    ".Trash*",
+    ".DS_Store",
+    ".idea/",
+    ".vscode/",
+    ".*.sw?",
+    ".#*",
+    ".~*",
+    ".tmp*",
     "*.tmp",
     "*.part",
     "*.partial",
@@ -34,15 +45,12 @@ const DEFAULTS: &[&str] = &[
     "workertemp_*/",
     "*.tempstate*",
 ];
-/// Hidden names that are part of a checkpoint's format: PyTorch's distributed checkpoints, and Zarr.
-const FORMATS: &[&str] = &[".metadata", ".zarray", ".zattrs", ".zgroup", ".zmetadata"];
 /// The reported reasons for excluding the finished model and core dumps.
 const MODEL: &str = "--model-dir";
 const CORE_DUMP: &str = "core dump";
 
-/// The constant patterns, compiled at the first look, so that a run without checkpoints does not pay for them.
+/// The default patterns, compiled at the first look, so that a run without checkpoints does not pay for them.
 static DEFAULT_SET: LazyLock<Set> = LazyLock::new(|| Set::of(DEFAULTS).unwrap_or_default());
-static FORMAT_SET: LazyLock<Set> = LazyLock::new(|| Set::of(FORMATS).unwrap_or_default());
 
 /// The user's patterns, compiled.
 #[derive(Debug, Clone, Default)]
@@ -50,6 +58,7 @@ pub struct Exclusions {
     include: Set,
     exclude: Set,
     model: Option<String>,
+    marker: Option<String>,
 }
 
 /// The decision about a path. It also holds for everything below it, unless a pattern decides otherwise.
@@ -79,7 +88,13 @@ impl Exclusions {
     /// From the flags' globs and the path of the finished model below the checkpoint directory. Errors: the glob and what is
     /// wrong with it.
     pub fn new(exclude: &[String], include: &[String], model_dir: Option<&str>) -> Result<Exclusions, String> {
-        Ok(Exclusions { exclude: Set::of(exclude)?, include: Set::of(include)?, model: model_dir.map(str::to_owned) })
+        let model = model_dir.map(str::to_owned);
+        Ok(Exclusions { exclude: Set::of(exclude)?, include: Set::of(include)?, model, marker: None })
+    }
+
+    /// The same, but no default pattern excludes files with the name of `--marker`.
+    pub fn with_marker(self, marker: Option<String>) -> Exclusions {
+        Exclusions { marker, ..self }
     }
 
     /// The pattern that excludes this file, directly or through one of its parent directories.
@@ -105,8 +120,8 @@ impl Exclusions {
         if let Some(pattern) = forbidden {
             return Decision::Forbidden(pattern);
         }
-        let included = || [&*FORMAT_SET, &self.include].iter().any(|set| set.matching(path, is_directory).is_some());
-        if outer == Decision::Included || included() {
+        let is_marker = self.marker.as_deref() == Some(name_of(path));
+        if outer == Decision::Included || is_marker || self.include.matching(path, is_directory).is_some() {
             return Decision::Included;
         }
         let core = || (!is_directory && is_core_dump(name_of(path))).then_some(CORE_DUMP);
@@ -167,7 +182,9 @@ mod tests {
         for (exclude, include, path, pattern) in [
             ("", "", "wandb/run-1/files/model.pt", "wandb/"),
             ("", "", "wandb", ""),
-            ("", "", "a/.git/objects/aa", ".*"),
+            ("", "", "a/.git/objects/aa", ".git"),
+            ("", "", "a/.model.pt.swo", ".*.sw?"),
+            ("", "", "a/.complete", ""),
             ("", "", "step-5/.metadata", ""),
             ("", "", "step-5/model/.zarray", ""),
             ("", "", "a/model.pt.tmp", "*.tmp"),
@@ -199,6 +216,16 @@ mod tests {
             let all = Exclusions::new(&globs(exclude), &globs(include), Some("out/model")).expect("they are globs");
             assert_eq!(all.decide(path).unwrap_or_default(), pattern, "{path} {exclude} {include}");
         }
+    }
+
+    #[test]
+    fn no_default_pattern_excludes_the_marker_and_a_flag_does() {
+        let with = |exclude: &[String]| {
+            Exclusions::new(exclude, &[], None).expect("is a glob").with_marker(Some("DONE.lock".to_owned()))
+        };
+        assert_eq!(with(&[]).decide("step-1/DONE.lock"), None);
+        assert_eq!(with(&[]).decide("step-1/OTHER.lock"), Some("*.lock"));
+        assert_eq!(with(&["DONE*".to_owned()]).decide("step-1/DONE.lock"), Some("DONE*"));
     }
 
     #[test]

@@ -31,8 +31,8 @@ pub struct Layout {
     pub(in crate::checkpoint) pointers: &'static [&'static str],
     /// Temporary names in a root that are not checkpoints.
     pub(in crate::checkpoint) ignored: &'static [&'static str],
-    /// Other units that are committed with the newest one.
-    pub(in crate::checkpoint) also: &'static [Also],
+    /// The JSON file of a unit and its field that holds the path of the best unit.
+    pub(in crate::checkpoint) best: Option<(&'static str, &'static str)>,
     /// Whether each save writes the same names as the previous one.
     pub(in crate::checkpoint) again: bool,
     /// A directory whose files look like telltales but are not.
@@ -84,15 +84,6 @@ pub(in crate::checkpoint) enum Step {
     Json { file: &'static str, field: &'static str },
 }
 
-/// Which other unit is committed with the newest one.
-#[derive(Debug)]
-pub(in crate::checkpoint) enum Also {
-    /// The unit whose path is in this field of a JSON file of the newest unit.
-    Named { file: &'static str, field: &'static str },
-    /// The newest complete one whose name matches.
-    Newest(&'static str),
-}
-
 const ROW: Layout = Layout {
     name: "",
     telltale: &[],
@@ -103,7 +94,7 @@ const ROW: Layout = Layout {
     step: Step::Name(LAST_NUMBER),
     pointers: &[],
     ignored: &[],
-    also: &[],
+    best: None,
     again: false,
     never: None,
 };
@@ -178,7 +169,7 @@ pub static LAYOUTS: &[Layout] = &[
         ],
         proof: Proof::Last(&["trainer_state.json"]),
         pointers: &["latest", DLROVER],
-        also: &[Also::Named { file: "trainer_state.json", field: "best_model_checkpoint" }],
+        best: Some(("trainer_state.json", "best_model_checkpoint")),
         ..ROW
     },
     Layout {
@@ -254,7 +245,6 @@ pub static LAYOUTS: &[Layout] = &[
         unit: &["re:((?:[^/]*=[^/]*|last|last-v[0-9]+|hpc_ckpt_[0-9]+)\\.ckpt)"],
         step: Step::Name("*step=(<n>)*"),
         pointers: &["last*.ckpt"],
-        also: &[Also::Newest("last*.ckpt"), Also::Newest("*=*.ckpt")],
         ..ROW
     },
 ];
@@ -285,6 +275,12 @@ pub(in crate::checkpoint) static NUMBERED: Layout = Layout {
     again: true,
     ..ROW
 };
+
+/// Whether this is the name of one checkpoint of a series, such as `step_100` or `model_100.pt`.
+pub(in crate::checkpoint) fn is_numbered(name: &str, is_directory: bool) -> bool {
+    let text = NUMBERED.unit[usize::from(is_directory)].trim_end_matches('/');
+    pattern(text).is_match(name)
+}
 
 /// The name for everything that belongs to no format.
 const TREE: &str = "tree";

@@ -16,11 +16,10 @@ pub(in crate::checkpoint) fn is_text_name(name: &str) -> bool {
     TEXTS.contains(&extension_of(name).to_ascii_lowercase().as_str())
 }
 
-/// Whether the file is a text, which never delays a part. JSON counts as a text if it has one value on each line, or is
-/// too long to be read.
+/// Whether the file is a text, which never delays a part. JSON counts as a text if it has one value on each line.
 pub(in crate::checkpoint) fn is_text(peek: &dyn Peek, file: &Entry) -> bool {
     let is_json = || extension_of(file.name()).eq_ignore_ascii_case("json");
-    is_text_name(file.name()) || is_json() && (file.size > json::LIMIT || json::has_lines(peek, file))
+    is_text_name(file.name()) || is_json() && json::has_lines(peek, file)
 }
 
 /// The path with every number replaced by `#`.

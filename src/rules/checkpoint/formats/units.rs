@@ -4,6 +4,7 @@ use regex::Regex;
 
 use super::exclude::Exclusions;
 use super::layouts::{Format, Layout, Member, Proof, pattern};
+use super::rest;
 use crate::checkpoint::history::History;
 use crate::checkpoint::listing::{Entry, Kind, Listing, Peek, join, name_of};
 
@@ -73,6 +74,8 @@ pub struct Unit<'a> {
     pub is_directory: bool,
     /// Whether it is complete.
     pub state: UnitState,
+    /// Its place among the units of its root: the look that saw its proof, and the time of the proof.
+    pub(in crate::checkpoint) place: (u64, i64),
 }
 
 /// Whether a unit is complete, without regard to recent changes.
@@ -88,17 +91,25 @@ pub enum UnitState {
     Older,
 }
 
-impl Unit<'_> {
+impl<'a> Unit<'a> {
     /// Whether it may be committed after it has settled.
     pub(in crate::checkpoint) fn is_good(&self) -> bool {
         matches!(self.state, UnitState::Complete | UnitState::Unproven(_))
     }
 
-    /// The sort key by age: the last look that saw a change, the newest time of its files, its step, its name.
-    pub(in crate::checkpoint) fn age(&self, history: &History) -> (u64, i64, Option<u64>, String) {
-        let files = self.members.iter().filter(|entry| entry.kind != Kind::Directory);
-        let (look, time) = files.map(|entry| (history.look_of(entry), entry.mtime_ns)).max().unwrap_or_default();
-        (look, time, self.step, self.path.clone())
+    /// The sort key by age: its place, its step, its name.
+    pub(in crate::checkpoint) fn age(&self) -> (u64, i64, Option<u64>, &str) {
+        (self.place.0, self.place.1, self.step, &self.path)
+    }
+
+    /// Its name with `#` for each number.
+    pub(in crate::checkpoint) fn series(&self) -> String {
+        rest::series(&self.key)
+    }
+
+    /// Its files and links.
+    pub(in crate::checkpoint) fn leaves(&self) -> impl Iterator<Item = &'a Entry> + Clone {
+        self.members.iter().copied().filter(|entry| entry.kind != Kind::Directory)
     }
 }
 
@@ -127,6 +138,8 @@ impl Root<'_> {
 pub struct Partition<'a> {
     /// Outer directories first.
     pub roots: Vec<Root<'a>>,
+    /// Directories with the files of a format but without a unit that it proves. Their files belong to the rest.
+    pub unproven: Vec<Root<'a>>,
     /// The files and links that belong to no root, by path.
     pub rest: Vec<&'a Entry>,
     /// Paths that are never committed, each with the pattern or the reason. Paths below them are not listed.

@@ -21,6 +21,14 @@ pub(in crate::checkpoint) fn judge(case: &Case) -> UnitState {
     }
 }
 
+/// Whether the file that proves a save of this format is there, or, if the name is the proof, what the format needs.
+pub(in crate::checkpoint) fn shows_its_format(case: &Case) -> bool {
+    match case.root.layout.proof {
+        Proof::Last(_) | Proof::Pointed(_) => proof(case).is_ok(),
+        Proof::Itself | Proof::Nothing => members(case).is_ok(),
+    }
+}
+
 fn proven(case: &Case) -> Check {
     if case.files().next().is_none() {
         return Err(format!("{} holds no file", case.unit().path));
@@ -146,11 +154,12 @@ fn order(case: &Case, proof: Option<&Entry>) -> Check {
     }
 }
 
-/// If a unit is overwritten, all its files and the proof must be of the new save.
+/// If a unit is overwritten, the proof and all its files that change with each save must be of the new save.
 fn one_save(case: &Case, proof: Option<&Entry>) -> Check {
     let is = |differs: bool| move |entry: &&Entry| case.history.differs(entry) == Some(differs);
-    let files = || case.files().map(|(entry, _)| entry).filter(|entry| !is_note(case.history, entry));
-    match (files().find(is(true)), files().chain(proof).find(is(false))) {
+    let files = || case.files().map(|(entry, _)| entry).filter(|entry| !case.history.is_text(entry));
+    let compared = files().filter(|entry| case.history.is_together(&entry.path)).chain(proof);
+    match (files().find(is(true)), compared.into_iter().find(is(false))) {
         (Some(new), Some(old)) => Err(format!("{} is of another save than {}", old.path, new.path)),
         _ => Ok(()),
     }
@@ -159,10 +168,14 @@ fn one_save(case: &Case, proof: Option<&Entry>) -> Check {
 /// No file of the last commit of the same name may be missing; otherwise the unit is being deleted.
 fn nothing_gone(case: &Case) -> Check {
     let last = case.history.part(Some(&case.root.dir));
-    let Some(last) = last.filter(|part| part.unit.as_deref() == Some(&case.unit().path)) else { return Ok(()) };
+    let Some(last) = last.filter(|part| part.units.contains_key(&case.unit().path)) else { return Ok(()) };
     let is_of_it = |path: &&String| {
-        let is_inside = !case.unit().is_directory || is_below(path, &case.unit().path);
         let relative = path.strip_prefix(case.base()).unwrap_or(path).trim_start_matches('/');
+        let mut keys = case.root.layout.unit.iter().filter_map(|text| pattern(text).captures(relative)?.get(1));
+        let is_inside = match case.unit().is_directory {
+            true => is_below(path, &case.unit().path),
+            false => keys.any(|key| key.as_str() == case.unit().key),
+        };
         let is_counted = case.scan.options.world_size.is_some() && case.is_per_rank(relative);
         let is_pointer = case.root.layout.pointers.iter().any(|text| pattern(text).is_match(name_of(path)));
         is_inside && !is_counted && !is_pointer && !rest::is_text_name(name_of(path))

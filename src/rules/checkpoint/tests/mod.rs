@@ -52,6 +52,9 @@ pub(super) struct Dir {
     /// The results of the last look and the last rollback.
     parts: Vec<PartState>,
     back: Rollback,
+    /// What the record of the directory says.
+    recorded: Beside,
+    unproven: Beside,
 }
 
 impl Peek for BTreeMap<String, File> {
@@ -71,12 +74,20 @@ impl Dir {
             now: Duration::from_secs(1000),
             skew_ns: 0,
             inodes: 0,
-            tracker: Tracker::begin(Duration::from_secs(1000), &Listing::default(), &BTreeMap::new(), None),
+            tracker: Tracker::begin(
+                Duration::from_secs(1000),
+                &Listing::default(),
+                &BTreeMap::new(),
+                None,
+                Earlier::default(),
+            ),
             stored: None,
             commits: 0,
             warnings: Vec::new(),
             parts: Vec::new(),
             back: Rollback::default(),
+            recorded: Beside::new(),
+            unproven: Beside::new(),
         }
     }
 
@@ -154,6 +165,7 @@ impl Dir {
         self.tracker.committed(&plan);
         self.stored = Some((plan, files));
         self.commits += 1;
+        self.write_record();
     }
 
     /// Lets time pass, with a look each half second.
@@ -173,7 +185,7 @@ impl Dir {
 
     /// The whole machine dies; the next attempt finds the disk, but not the earlier looks.
     fn crash(&mut self) {
-        self.begin();
+        self.begin(Some(self.recorded.clone()));
         self.roll_back();
     }
 
@@ -185,12 +197,21 @@ impl Dir {
         if let Some(last) = &mut last {
             last.entries = listing.entries().iter().map(|e| (e.path.clone(), e.clone())).collect();
         }
-        self.tracker = Tracker::begin(self.now, &listing, &self.files, last);
+        self.tracker = Tracker::begin(self.now, &listing, &self.files, last, Earlier::default());
+        self.write_record();
     }
 
-    fn begin(&mut self) {
+    /// Begins again with the same record.
+    fn begin(&mut self, before: Option<Beside>) {
         let last = self.tracker.last().cloned();
-        self.tracker = Tracker::begin(self.now, &self.listing(), &self.files, last);
+        let earlier = Earlier { before, unproven: std::mem::take(&mut self.unproven) };
+        self.unproven = earlier.unproven.clone();
+        self.tracker = Tracker::begin(self.now, &self.listing(), &self.files, last, earlier);
+    }
+
+    /// As at each start and commit.
+    fn write_record(&mut self) {
+        self.recorded = self.listing().files().map(|file| (file.path.clone(), file.signature())).collect();
     }
 
     fn roll_back(&mut self) {
@@ -206,7 +227,9 @@ impl Dir {
             let last = self.tracker.history.last.as_mut().expect("there is a commit");
             last.entries.insert(path, entry);
         }
-        self.begin();
+        self.unproven.clone_from(&self.back.unproven);
+        self.begin(None);
+        self.write_record();
     }
 
     /// The checkpoint that the next attempt resumes from.
@@ -285,7 +308,9 @@ impl Dir {
                 "kill" => self.kill(),
                 "crash" => self.crash(),
                 "lose" => self.lose_disk(),
-                "forget" => self.tracker = Tracker::begin(self.now, &self.listing(), &self.files, None),
+                "forget" => {
+                    self.tracker = Tracker::begin(self.now, &self.listing(), &self.files, None, Earlier::default())
+                }
                 "push" => self.tracker = Tracker::pushed(self.now, &self.listing(), &self.files),
                 "world" => self.options.world_size = number(),
                 "keep" => self.options.keep_saves = number(),
@@ -306,7 +331,9 @@ impl Dir {
                     assert!(state.starts_with(kind) && state.contains(why), "{place}: {state}");
                 }
                 "no-unit" => assert_eq!(self.units(), [], "{place}"),
-                "warned" => assert!(self.warnings.len() == 1 && self.warnings[0].contains(rest), "{place}"),
+                "warned" => {
+                    assert!(self.warnings.len() == 1 && self.warnings[0].contains(rest), "{place} {:?}", self.warnings)
+                }
                 "resume" => {
                     let step = args[1].parse().ok();
                     assert_eq!(self.resume(), Some((args[0].to_owned(), step)), "{place}");

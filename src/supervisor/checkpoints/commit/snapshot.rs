@@ -10,6 +10,7 @@ use crate::rules::checkpoint::{Look, PartRecord, Plan, Writer};
 use crate::rules::job::{Event, Mirrored};
 use crate::rules::store::manifest::{Item, Manifest, SCHEMA, WHOLE};
 use crate::rules::store::names::{Attempt, CommitName, Stamp, stamp_of_data};
+use crate::rules::text::safe_text::and_more;
 use crate::supervisor::checkpoints::commit::dedup::{Known, Sent};
 use crate::supervisor::checkpoints::commit::hard_links::unlink;
 use crate::supervisor::checkpoints::commit::outcome::{Ask, Outcome, held_back, log_first, waiting};
@@ -142,6 +143,7 @@ impl Mirror {
             self.check_time_left(bytes, left)?;
         }
         self.report_unfit().await;
+        self.report_older(&plan);
         if self.last.is_none() && self.sender.seq == 0 {
             log_first(&plan);
         }
@@ -172,6 +174,16 @@ impl Mirror {
         Ok(done)
     }
 
+    /// Reports the complete checkpoints that the commit leaves out, when there are others than at the commit before.
+    fn report_older(&mut self, plan: &Plan) {
+        let newest = plan.older.first().filter(|newest| Some(*newest) != self.seen.older.as_ref());
+        if let Some(newest) = newest {
+            let older = and_more(newest, plan.older.len());
+            tracing::info!("older checkpoints are left out of the commit: {older}; --keep-saves N keeps more");
+        }
+        self.seen.older = plan.older.first().cloned();
+    }
+
     /// Reports each path once that cannot be committed and that no pattern excludes: a socket, a name that is not UTF-8, a link
     /// that leads out of the directory.
     async fn report_unfit(&mut self) {
@@ -197,6 +209,7 @@ impl Mirror {
     /// Records the result of a look, for the log and for `checkpoint explain`.
     fn note_look(&mut self, look: &Look) {
         self.seen.parts.clone_from(&look.parts);
+        self.seen.uncommitted.clone_from(&look.uncommitted);
         if look.plan.is_none() && waiting(look).is_some() {
             let since = self.seen.waiting.map_or_else(|| self.clock.now(), |(_, since)| since);
             self.waits(Some((look.newest_step, since)));
@@ -398,6 +411,11 @@ impl Mirror {
 
     /// New content that was not in the store at the last look: one clause for each part.
     pub fn left_out(&self) -> Vec<String> {
-        self.seen.parts.iter().filter_map(|part| held_back(&part.state)).map(str::to_owned).collect()
+        let held = self.seen.parts.iter().filter_map(|part| held_back(&part.state)).map(str::to_owned);
+        let mut left_out: Vec<String> = held.collect();
+        if left_out.is_empty() {
+            left_out.extend(self.seen.uncommitted.iter().map(|path| format!("{path} differs from the commit")));
+        }
+        left_out
     }
 }

@@ -140,7 +140,7 @@ impl Mirror {
 
 /// The prefix in the store for a file's data: its unit, so that it can be used without trainit, or the tree.
 fn home_of(plan: &Plan, path: &str) -> String {
-    let units = plan.parts.iter().filter_map(|part| part.record.unit.as_ref()).filter(|unit| !unit.is_empty());
+    let units = plan.parts.iter().flat_map(|part| part.record.units.keys()).filter(|unit| !unit.is_empty());
     let mut own = units.filter(|unit| *unit == path || is_below(path, unit));
     own.next().map_or_else(|| TREE.to_owned(), Clone::clone)
 }

@@ -1,11 +1,14 @@
 //! Paths in `.trainit` of a checkpoint directory, and small file operations that several modules share.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use crate::edge::clock;
+use crate::edge::fs::links::Files;
 use crate::edge::fs::rooted_dir::RootedDir;
+use crate::edge::fs::walk;
 use crate::rules::checkpoint::listing::around;
+use crate::rules::checkpoint::{Entry, ends};
 use crate::rules::store::names::hash16;
 
 /// For files that a restore fetches.
@@ -14,9 +17,9 @@ pub(crate) const TEMPORARY: &str = ".trainit/tmp";
 pub(crate) const HARD_LINKS: &str = ".trainit/pin";
 /// Locked by the process that installs files.
 pub(crate) const LOCK: &str = ".trainit/lock";
-/// Files that a restore moved. trainit removes only those of a gang's decisions, except the newest two.
+/// Files that a restore or a gang's decision moved.
 pub(crate) const ASIDE: &str = ".trainit/aside";
-/// Incomplete files of a killed trainer. The newest few are kept.
+/// Files of a killed trainer that may be half a save.
 pub(crate) const TORN: &str = ".trainit/torn";
 /// Bytes of the record of the last commit, which names each file.
 pub(crate) const RECORD_LIMIT: u64 = 512 << 20;
@@ -45,21 +48,26 @@ pub(crate) fn move_away<'a>(dir: &RootedDir, paths: impl Iterator<Item = &'a Str
     Ok(())
 }
 
-/// The number of places of one kind that are kept. A job that is killed repeatedly must not fill its disk.
-const KEPT: usize = 2;
-
-/// Removes all but the newest places in `within` whose names begin with `prefix`. `place` counts as the newest. Errors: as
-/// stat(2), unlink(2).
-pub(crate) fn keep_newest(dir: &RootedDir, within: &str, prefix: &str, place: &str) -> io::Result<()> {
-    let mut places = Vec::new();
-    for name in dir.names(within)?.into_iter().filter(|name| name.starts_with(prefix)) {
-        let path = format!("{within}/{name}");
-        let changed = dir.look(&path)?.map_or(0, |entry| entry.mtime_ns);
-        places.push((path == place, changed, path));
+/// Removes from the places in `within` the files without the end that their type requires, if a newer place has the path,
+/// too. A job that is killed repeatedly must not fill its disk, but what is whole is never removed. Errors: as open(2),
+/// unlink(2).
+pub(crate) fn remove_superseded(dir: &RootedDir, within: &str) -> io::Result<()> {
+    let places = RootedDir::open(&dir.path().join(within))?;
+    let listing = walk::walk(places.path())?;
+    let mut newest: BTreeMap<&str, Vec<&Entry>> = BTreeMap::new();
+    for file in listing.files() {
+        newest.entry(file.path.split_once('/').map_or("", |(_, path)| path)).or_default().push(file);
     }
-    places.sort();
-    let older = places.len().saturating_sub(KEPT);
-    places[..older].iter().try_for_each(|(_, _, path)| dir.remove_tree(path))
+    let files = Files { rooted_dir: &places, listing: &listing };
+    for versions in newest.values_mut() {
+        versions.sort_by_key(|file| file.ctime_ns);
+        let older = versions.split_last().map_or(&[][..], |(_, older)| older);
+        for file in older.iter().filter(|file| ends::whole(&files, file).is_err()) {
+            places.remove_file(&file.path)?;
+            around(&file.path).skip(1).for_each(|parent| _ = places.remove_empty(parent));
+        }
+    }
+    Ok(())
 }
 
 /// Sixteen random hex digits.

@@ -16,11 +16,12 @@ use crate::edge::host::limits;
 use crate::edge::process::open_files;
 use crate::edge::transfer::blocking::blocking;
 use crate::rules::checkpoint::{
-    Committed, Entry, Explanation, Facts, Kind, Listing, Look, Options, PartState, Peek, Plan, Resume, Rewind,
-    Rollback, Root, Scan, State, Tracker, Unit, UnitState, Writer, explain, partition, restorable, resume, rewind,
+    Beside, Committed, Earlier, Entry, Explanation, Facts, Kind, Listing, Look, Options, PartState, Peek, Plan, Resume,
+    Rewind, Rollback, Root, Scan, State, Tracker, Unit, UnitState, Writer, explain, partition, restorable, resume,
+    rewind,
 };
 use crate::supervisor::checkpoints::config::Config;
-use crate::supervisor::checkpoints::directory::record::{Beside, beside, lacks_the_newest};
+use crate::supervisor::checkpoints::directory::record::{Record, beside, lacks_the_newest};
 use crate::supervisor::job::heartbeat::Heartbeat;
 
 /// The state of the processes that write, and how long a part must be unchanged before it is ready.
@@ -56,6 +57,8 @@ struct Known {
     /// The files at the last walk, and at the last commit or restore.
     walked: Beside,
     beside: Beside,
+    /// What the record of the life before says, until its half of a save is dealt with.
+    earlier: Earlier,
 }
 
 /// Files that are open at once to check one.
@@ -130,15 +133,31 @@ impl Watcher {
     /// Forgets earlier looks. `last`: the newest commit, if the directory has it.
     pub(crate) async fn begin(&self, last: Option<Committed>) -> io::Result<()> {
         let (this, now) = (self.clone(), self.clock.now());
+        let earlier = self.lock().earlier.clone();
         blocking(move || {
             let tracker = with_listing(&this.dir, &this.options, |listing, peek| {
-                (beside(listing), Tracker::begin(now, listing, peek, last))
+                (beside(listing), Tracker::begin(now, listing, peek, last, earlier.clone()))
             });
             let (beside, tracker) = tracker?;
-            *this.lock() = Known { tracker, walked: beside.clone(), beside };
+            *this.lock() = Known { tracker, walked: beside.clone(), beside, earlier };
             Ok(())
         })
         .await
+    }
+
+    /// The record of the life before was read.
+    pub(crate) fn recorded(&self, record: &Record) {
+        self.lock().earlier = Earlier { before: Some(record.beside.clone()), unproven: record.unproven.clone() };
+    }
+
+    /// The files that the life before left half finished are dealt with; these stay and are not proven.
+    pub(crate) fn dealt_with(&self, unproven: Beside) {
+        self.lock().earlier = Earlier { before: None, unproven };
+    }
+
+    /// Whole files of a save that a killed trainer left half finished.
+    pub(crate) fn unproven(&self) -> Beside {
+        self.lock().tracker.unproven().clone()
     }
 
     /// The same for a caller that looks only once.

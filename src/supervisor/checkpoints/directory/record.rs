@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::edge::fs::rooted_dir::RootedDir;
 use crate::rules::checkpoint::listing::OWN;
-use crate::rules::checkpoint::{Committed, Entry, Kind, Listing};
+use crate::rules::checkpoint::{Beside, Committed, Entry, Kind, Listing};
 use crate::rules::store::address::Address;
 use crate::rules::store::names::{Attempt, Stamp};
 use crate::supervisor::checkpoints::directory::disk::RECORD_LIMIT;
@@ -32,23 +32,18 @@ pub(crate) struct Record {
     pub(crate) committed: Committed,
     /// All files in the directory at that time.
     pub(crate) beside: Beside,
+    /// Whole files of a save that a killed trainer left half finished.
+    pub(crate) unproven: Beside,
 }
-
-/// Size, modification time and inode of files by path.
-pub(crate) type Beside = BTreeMap<String, (u64, i64, u64)>;
 
 pub(crate) fn beside(listing: &Listing) -> Beside {
-    listing.files().map(|file| (file.path.clone(), signature(file))).collect()
-}
-
-fn signature(file: &Entry) -> (u64, i64, u64) {
-    (file.size, file.mtime_ns, file.inode)
+    listing.files().map(|file| (file.path.clone(), file.signature())).collect()
 }
 
 /// Whether a file of the commit was deleted and no file has come since: then the commit is newer than the directory.
 pub(crate) fn lacks_the_newest(committed: &Committed, before: &Beside, listing: &Listing) -> bool {
     let is_gone = |entry: &Entry| entry.kind == Kind::File && listing.file(&entry.path).is_none();
-    let is_old = |file: &Entry| before.get(&file.path) == Some(&signature(file));
+    let is_old = |file: &Entry| before.get(&file.path) == Some(&file.signature());
     committed.entries.values().any(is_gone) && listing.files().all(is_old)
 }
 
@@ -62,6 +57,8 @@ struct Text {
     committed: Committed,
     #[serde(default)]
     beside: Beside,
+    #[serde(default)]
+    unproven: Beside,
 }
 
 /// The path of a node's record, relative to the checkpoint directory.
@@ -99,6 +96,7 @@ pub(crate) fn read(dir: &RootedDir, store: Option<&Address>, node: u32, listing:
         hash: text.hash,
         committed,
         beside: text.beside,
+        unproven: text.unproven,
     })
 }
 
@@ -111,6 +109,7 @@ pub(crate) fn write(dir: &RootedDir, store: Option<&Address>, node: u32, record:
         hash: record.hash,
         committed: record.committed,
         beside: record.beside,
+        unproven: record.unproven,
     };
     dir.replace(&path(node), &serde_json::to_vec(&text)?, 0o644)
 }
@@ -151,7 +150,7 @@ mod tests {
             &dir,
             Some(&store),
             0,
-            Record { attempt: Some(attempt), stamp: stamp.clone(), hash: None, committed, beside: Beside::new() },
+            Record { attempt: Some(attempt), stamp: stamp.clone(), committed, ..Record::default() },
         )
         .expect("writes");
         let back = read(&dir, Some(&store), 0, &listing).expect("is there");

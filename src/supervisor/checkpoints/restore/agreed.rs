@@ -11,7 +11,7 @@ use crate::rules::store::names::{Attempt, CommitName};
 use crate::rules::text::safe_text::and_more;
 use crate::supervisor::checkpoints::commit::dedup::Known;
 use crate::supervisor::checkpoints::config::Restore;
-use crate::supervisor::checkpoints::directory::disk::{ASIDE, free_place, keep_newest, move_away};
+use crate::supervisor::checkpoints::directory::disk::{ASIDE, free_place, move_away, remove_superseded};
 use crate::supervisor::checkpoints::directory::record;
 use crate::supervisor::checkpoints::failure::{Failure, Refusal};
 use crate::supervisor::checkpoints::mirror::{LastCommit, Mirror, Resume};
@@ -175,12 +175,13 @@ impl Mirror {
                 return Ok(None);
             }
             let place = free_place(&dir, ASIDE, &name)?;
-            move_away(&dir, rewind.aside.iter(), &place)?;
+            let pointers = rewind.pointers.iter().map(|(path, _)| path);
+            move_away(&dir, rewind.aside.iter().chain(pointers), &place)?;
             for (path, text) in &rewind.pointers {
                 dir.replace(path, text.as_bytes(), 0o644)?;
             }
             record::end_restore(&dir)?;
-            keep_newest(&dir, ASIDE, GANG_PREFIX, &place)?;
+            remove_superseded(&dir, ASIDE)?;
             Ok(rewind.aside.first().map(|first| (and_more(first, rewind.aside.len()), place)))
         });
         let moved = moved.await.map_err(|error| self.config.unusable(&error))?;

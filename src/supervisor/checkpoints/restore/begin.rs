@@ -147,11 +147,13 @@ impl Mirror {
     pub(crate) async fn read_record(&self) -> io::Result<Option<Record>> {
         let (dir, options) = (self.config.dir.clone(), Arc::clone(&self.config.options));
         let (store, node) = (self.recorded_store(), self.config.node);
-        blocking(move || {
+        let record = blocking(move || {
             let listing = walked(&dir, &options)?;
             Ok(RootedDir::open(&dir).ok().and_then(|dir| record::read(&dir, store.as_ref(), node, &listing)))
-        })
-        .await
+        });
+        let record = record.await?;
+        record.iter().for_each(|record| self.watcher.recorded(record));
+        Ok(record)
     }
 
     pub(crate) async fn begin(&self, last: Option<Committed>) -> Result<(), Failure> {

@@ -12,7 +12,7 @@ use crate::rules::checkpoint::{Entry, Rollback, Writer};
 use crate::rules::store::manifest::Item;
 use crate::rules::store::names::Attempt;
 use crate::rules::text::safe_text::and_more;
-use crate::supervisor::checkpoints::directory::disk::{TEMPORARY, TORN, free_place, keep_newest, move_away};
+use crate::supervisor::checkpoints::directory::disk::{TEMPORARY, TORN, free_place, move_away, remove_superseded};
 use crate::supervisor::checkpoints::directory::look::How;
 use crate::supervisor::checkpoints::directory::scratch_dir::{ScratchDir, now, turn};
 use crate::supervisor::checkpoints::failure::{Failure, Refusal};
@@ -27,7 +27,10 @@ impl Mirror {
     /// moved. Errors: as [`Mirror::restore`].
     pub(crate) async fn roll_back(&mut self, how: How) -> Result<Option<String>, Failure> {
         let rollback = self.watcher.after_death(how).await.map_err(|error| self.config.unusable(&error))?;
-        if rollback == Rollback::default() {
+        self.watcher.dealt_with(rollback.unproven.clone());
+        if rollback.to_torn.is_empty() && rollback.put_back.is_empty() && rollback.pointers.is_empty() {
+            let last = self.watcher.last();
+            self.watcher.begin(last).await.map_err(|error| self.config.unusable(&error))?;
             return Ok(None);
         }
         let items: Vec<Item> =
@@ -151,7 +154,7 @@ impl RollingBack {
         for (path, text) in self.rollback.pointers.iter().filter(|(path, _)| !is_back(path)) {
             dir.replace(path, text.as_bytes(), 0o644)?;
         }
-        keep_newest(dir, TORN, "", &place)?;
+        remove_superseded(dir, TORN)?;
         Ok(Moved { place, entries })
     }
 }

@@ -6,7 +6,7 @@ use super::containers::Verdict;
 use crate::checkpoint::listing::{Entry, Peek};
 use crate::text::python_json;
 
-/// Longer files, in bytes, are judged by their last bytes: reading them at each look would take too long.
+/// The longest file whose values are read, in bytes.
 pub(in crate::checkpoint) const LIMIT: u64 = 16 << 20;
 
 /// The value in a JSON file. `None` if the file cannot be read, is too long or is not such a value.
@@ -14,6 +14,10 @@ pub(in crate::checkpoint) fn read<T: DeserializeOwned>(peek: &dyn Peek, file: &E
     python_json::from_slice(&content(peek, file)?).ok()
 }
 
+/// Longer files, in bytes, are judged by their last byte.
+const WALKED: u64 = 1 << 30;
+/// Bytes read at a time.
+const WINDOW: usize = 256 << 10;
 /// Longest first line of JSON with one value on each line, in bytes.
 const LONGEST_LINE: usize = 64 << 10;
 
@@ -29,8 +33,8 @@ fn content(peek: &dyn Peek, file: &Entry) -> Option<Vec<u8>> {
     if file.size > LIMIT { None } else { peek.read(&file.path, 0, file.size as usize) }
 }
 
-/// Checks that the file is JSON up to its end. If it is too long, or has one value on each line, only its last byte is
-/// checked.
+/// Checks that every string, list and object of the file is closed at its end. Very long files are judged by their last
+/// byte.
 pub(in crate::checkpoint) fn json(peek: &dyn Peek, file: &Entry) -> Verdict {
     let cut = || Err("its JSON is cut short".to_owned());
     if file.size <= LIMIT {
@@ -42,5 +46,27 @@ pub(in crate::checkpoint) fn json(peek: &dyn Peek, file: &Entry) -> Verdict {
     }
     let tail = peek.read(&file.path, file.size.saturating_sub(64), 64).ok_or("it cannot be read")?;
     let last = tail.iter().rev().find(|byte| !byte.is_ascii_whitespace());
-    if matches!(last, Some(b'}' | b']')) { Ok(()) } else { cut() }
+    let is_whole = matches!(last, Some(b'}' | b']')) && (file.size > WALKED || is_closed(peek, file)?);
+    if is_whole { Ok(()) } else { cut() }
+}
+
+/// Whether the file ends outside every string, list and object.
+fn is_closed(peek: &dyn Peek, file: &Entry) -> Result<bool, String> {
+    let (mut depth, mut is_string, mut is_escaped, mut at) = (0_i64, false, false, 0);
+    while at < file.size {
+        let window =
+            peek.read(&file.path, at, WINDOW).filter(|window| !window.is_empty()).ok_or("it cannot be read")?;
+        for byte in &window {
+            match byte {
+                _ if is_escaped => is_escaped = false,
+                b'\\' if is_string => is_escaped = true,
+                b'"' => is_string = !is_string,
+                b'{' | b'[' if !is_string => depth += 1,
+                b'}' | b']' if !is_string => depth -= 1,
+                _ => {}
+            }
+        }
+        at += window.len() as u64;
+    }
+    Ok(depth == 0 && !is_string)
 }
