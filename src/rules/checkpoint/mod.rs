@@ -14,6 +14,7 @@ mod formats;
 mod history;
 pub mod listing;
 mod parts;
+mod rest_part;
 mod rewind;
 mod rollback;
 mod saves;

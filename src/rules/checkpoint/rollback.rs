@@ -149,12 +149,16 @@ impl Tracker {
         };
         let mut torn: BTreeMap<String, String> =
             fresh.iter().filter_map(|entry| Some((entry.path.clone(), why(entry)?))).collect();
-        // Of a new directory that is a checkpoint of a series, all is moved or nothing.
+        // A new unit that lacks its proof is moved, and so is all of a new directory that is a checkpoint with a torn file.
         let is_half = |root: &Root| root.units[0].leaves().all(|entry| self.is_suspect(entry));
-        let half = found.unproven.iter().filter(|root| is_half(root)).flat_map(|root| root.units[0].leaves());
-        let half = half.filter(|entry| is_late(entry, self.wait(facts)));
-        let half: BTreeSet<&str> = half
-            .chain(fresh.iter().copied().filter(|entry| torn.contains_key(&entry.path)))
+        let half = found.unproven.iter().filter(|root| is_half(root)).map(|root| &root.units[0]);
+        for unit in half.filter(|unit| unit.leaves().any(|entry| is_late(entry, self.wait(facts)))) {
+            let UnitState::Incomplete(why) = &unit.state else { continue };
+            torn.extend(unit.leaves().map(|entry| (entry.path.clone(), why.clone())));
+        }
+        let half: BTreeSet<&str> = fresh
+            .iter()
+            .filter(|entry| torn.contains_key(&entry.path))
             .filter_map(|entry| self.new_checkpoint(facts, entry))
             .collect();
         for home in half {

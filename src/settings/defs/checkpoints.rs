@@ -46,7 +46,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::STORE,
         "",
-        "If file names differ only in numbers, commit only the files of the N newest saves [default: all]",
+        "Commit the N newest checkpoints of a known format, and of other numbered files those of the N newest saves [default: 3, and all]",
     )
     .needs(&["checkpoint-dir"]),
     one(

@@ -85,7 +85,6 @@ fn if_a_commit_disappears_during_its_check_a_newer_one_is_restored() {
         assert!(done.err().contains("skipped commit 0000000002-000001"), "{}", done.err());
         assert!(pulled.join("step-3").is_dir(), "{} {}", done.out(), done.err());
         assert_eq!(tree(&pulled.join("step-3")), saved);
-        assert!(!pulled.join("step-1").exists());
     }
 }
 
@@ -245,7 +244,8 @@ fn tensorflows_state_file_is_restored_unchanged() {
     assert_eq!(value["resume"]["from"], pulled.join("ckpt-20").to_str().unwrap());
     assert_eq!(value["resume"]["step"], 20);
     let names: Vec<String> = tree(&pulled).into_keys().collect();
-    assert_eq!(names, ["checkpoint", "ckpt-20.data-00000-of-00001", "ckpt-20.index"]);
+    let of = |step: u64| [format!("ckpt-{step}.data-00000-of-00001"), format!("ckpt-{step}.index")];
+    assert_eq!(names, [vec!["checkpoint".to_owned()], of(10).to_vec(), of(20).to_vec()].concat());
     assert_eq!(fs::read_to_string(pulled.join("checkpoint")).unwrap(), state);
 }
 

@@ -29,9 +29,9 @@ fn paths(place: &Place) -> Vec<String> {
 }
 
 #[test]
-fn a_commit_has_the_newest_unit_of_each_known_root_and_all_other_files() {
+fn a_commit_has_the_newest_units_of_each_known_root_and_all_other_files() {
     let place = Place::new();
-    for (root, step) in [("actor", 10), ("actor", 20), ("critic", 20)] {
+    for (root, step) in [("actor", 5), ("actor", 10), ("actor", 15), ("actor", 20), ("critic", 20)] {
         save(&place, root, step);
     }
     write(&place, "tokenizer/vocab.bin", "abc");
@@ -39,6 +39,10 @@ fn a_commit_has_the_newest_unit_of_each_known_root_and_all_other_files() {
     assert_eq!(
         paths(&place),
         [
+            "actor/checkpoint-10/model.safetensors",
+            "actor/checkpoint-10/trainer_state.json",
+            "actor/checkpoint-15/model.safetensors",
+            "actor/checkpoint-15/trainer_state.json",
             "actor/checkpoint-20/model.safetensors",
             "actor/checkpoint-20/trainer_state.json",
             "critic/checkpoint-20/model.safetensors",
@@ -97,9 +101,9 @@ fn a_format_can_be_chosen_and_the_tree_format_takes_everything() {
         place.checkpoint("push").args(["--checkpoint-format", format]).output().expect_code(0);
         paths(&place).len()
     };
-    assert_eq!(push("auto"), 3);
+    assert_eq!(push("auto"), 5);
     assert_eq!(push("tree"), 5);
-    assert_eq!(push("huggingface"), 2);
+    assert_eq!(push("huggingface"), 4);
     let done = place.checkpoint("push").args(["--checkpoint-format", "hugging"]).output().expect_code(125);
     assert!(done.err().contains("huggingface") && done.err().lines().count() == 1, "{}", done.err());
 }

@@ -40,7 +40,18 @@ fn in_a_full_store_expendable_commits_are_deleted_to_make_room() {
     let paths = [&store, &from, &local].map(|path| path.to_str().unwrap());
     let prefix = [&["unshare", "-rm", "sh", "-c", script, "sh"][..], &paths].concat();
     let url = place.url();
-    let args = ["checkpoint", "push", "--checkpoint-store", &url, "--checkpoint-dir", paths[2], "--settle", "0"];
+    let args = [
+        "checkpoint",
+        "push",
+        "--checkpoint-store",
+        &url,
+        "--checkpoint-dir",
+        paths[2],
+        "--settle",
+        "0",
+        "--keep-saves",
+        "1",
+    ];
     let done = Trainit::through(&prefix, args).output();
     let out = done.out();
     let codes: Vec<&str> = out.lines().filter(|line| line.starts_with("code")).collect();

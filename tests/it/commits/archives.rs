@@ -161,7 +161,7 @@ fn link_all(from: &Path, to: &Path) {
 fn only_changed_small_files_are_sent_again_and_an_archive_stays_while_a_file_in_it_is_needed() {
     let bucket = Bucket::start();
     let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
-    let (local, going) = (place.local(), run(&place, &["--keep-last", "1"]));
+    let (local, going) = (place.local(), run(&place, &["--keep-last", "1", "--keep-saves", "1"]));
     for step in 1..=3 {
         // All files of the first step again, except one.
         let unit = place.path("saving");
@@ -188,7 +188,7 @@ fn only_changed_small_files_are_sent_again_and_an_archive_stays_while_a_file_in_
     // The last commit that needs the archive deletes it, with one request.
     bucket.forget();
     save(&local, 4, 1);
-    place.checkpoint("push").args(["--keep-last", "1"]).output().expect_code(0);
+    place.checkpoint("push").args(["--keep-last", "1", "--keep-saves", "1"]).output().expect_code(0);
     assert_eq!(data(&bucket), ["job/step-4/0000000002-000001/00/0000.bin"]);
     assert_eq!(bucket.asked().iter().filter(|r| r.method == "DELETE" && r.key == first).count(), 1);
 }
@@ -239,7 +239,6 @@ fn after_one_corrupt_answer_only_its_files_are_requested_again() {
         bucket.forget();
         let restored = place.pull_afresh(name);
         assert!(tree(&restored.join("step-2")) == tree(&place.local().join("step-2")), "{name}");
-        assert!(!restored.join("step-1").exists(), "{name}");
         bucket.asked().iter().filter(|request| is_get(request)).count()
     };
     let requests = pulled("well");

@@ -1,6 +1,7 @@
 //! A checkpoint directory, a trainer, a store and two clocks, all in memory.
 
 mod lives;
+mod random;
 mod rewinds;
 mod saves;
 
@@ -309,6 +310,7 @@ impl Dir {
                 "crash" => self.crash(),
                 "lose" => self.lose_disk(),
                 "forget" => {
+                    self.write_record();
                     self.tracker = Tracker::begin(self.now, &self.listing(), &self.files, None, Earlier::default())
                 }
                 "push" => self.tracker = Tracker::pushed(self.now, &self.listing(), &self.files),
