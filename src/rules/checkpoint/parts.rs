@@ -7,7 +7,7 @@ use super::formats::engine::partition;
 use super::formats::layouts::{Proof, is_numbered};
 use super::formats::readers::{dcp, huggingface};
 use super::formats::units::{Partition, Root, Unit, UnitState};
-use super::listing::{Entry, Kind, around, end_of, join, name_of, parent_of};
+use super::listing::{Entry, Kind, around, end_of, is_below, join, name_of, parent_of};
 use super::saves::LONGEST_WAIT;
 use super::tracker::{Facts, Tracker, Trouble, Writer};
 
@@ -146,11 +146,11 @@ impl Tracker {
 
     /// Every part, the roots first.
     pub(super) fn parts<'a>(&self, facts: &Facts, found: &'a Partition<'a>) -> Vec<Part<'a>> {
-        let roots = found.roots.iter().map(|root| self.root_part(facts, root));
+        let roots = found.roots.iter().map(|root| self.root_part(facts, found, root));
         roots.chain([self.rest_part(facts, found)]).collect()
     }
 
-    fn root_part<'a>(&self, facts: &Facts, root: &'a Root<'a>) -> Part<'a> {
+    fn root_part<'a>(&self, facts: &Facts, found: &'a Partition<'a>, root: &'a Root<'a>) -> Part<'a> {
         let record = self.history.part(Some(&root.dir));
         let is_fresh = |entry: &&Entry| entry.kind != Kind::Directory && self.history.is_fresh(entry);
         let is_committed = |unit: &Unit| {
@@ -196,7 +196,7 @@ impl Tracker {
             files,
         };
         let newest = &root.units[0];
-        if let Some(held) = self.siblings(facts, root, &part.units) {
+        if let Some(held) = self.siblings(facts, found, root, &part.units) {
             part.held(held);
         } else if part.units.iter().any(|unit| !is_committed(unit)) || part.files.iter().any(is_fresh) {
             part.state = State::Ready;
@@ -252,7 +252,13 @@ impl Tracker {
 
     /// Until a root has been committed, or has two units of one series, what lies beside its units may be of the same save:
     /// it must be quiet, and no unit of another series may be incomplete.
-    fn siblings<'a>(&self, facts: &Facts<'a>, root: &'a Root<'a>, units: &[&Unit]) -> Option<Held<'a>> {
+    fn siblings<'a>(
+        &self,
+        facts: &Facts,
+        found: &'a Partition<'a>,
+        root: &'a Root<'a>,
+        units: &[&Unit],
+    ) -> Option<Held<'a>> {
         let series: BTreeSet<String> = units.iter().map(|unit| unit.series()).collect();
         let is_shown = root.dir.is_empty() || series.len() < units.len() || units.is_empty();
         if is_shown || self.history.part(Some(&root.dir)).is_some() {
@@ -264,13 +270,9 @@ impl Tracker {
         {
             return Some(Held { state: State::Incomplete(why.clone()), path: &odd.path, again: None });
         }
-        let is_inside = |entry: &Entry| {
-            let mut members = units.iter().flat_map(|unit| &unit.members).chain(&root.pointers);
-            members.any(|member| member.path == entry.path)
-        };
-        let exclusions = &facts.scan.options.exclusions;
-        let beside = facts.scan.listing.below(&root.dir).iter();
-        let beside = beside.filter(|entry| !is_inside(entry) && exclusions.decide(&entry.path).is_none());
+        let is_taken = |unit: &&Unit| units.iter().any(|taken| taken.path == unit.path);
+        let others = root.units.iter().filter(|unit| !is_taken(unit)).flat_map(|unit| &unit.members);
+        let beside = others.chain(found.rest.iter().filter(|entry| is_below(&entry.path, &root.dir))).copied();
         let beside = beside.filter(|entry| self.history.delays(entry));
         self.settled(facts, beside, if facts.writer == Writer::Finished { Duration::ZERO } else { self.wait(facts) })
             .err()
