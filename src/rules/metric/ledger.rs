@@ -105,6 +105,8 @@ struct Tag {
     given_step: Option<String>,
     has_warned_of_decrease: bool,
     has_warned_of_refused_step: bool,
+    /// Where its first measurement was found. Empty after the warning about a second place.
+    origin: Option<&'static str>,
 }
 
 impl Ledger {
@@ -141,6 +143,7 @@ impl Ledger {
             given_step: None,
             has_warned_of_decrease: false,
             has_warned_of_refused_step: false,
+            origin: None,
         };
         let entry = self.tags.entry(Arc::clone(&name)).or_insert_with(new);
         entry.count += 1;
@@ -177,6 +180,19 @@ impl Ledger {
             return (None, None);
         }
         (Some(Measured { tag: name, value: found.value, step }), warning)
+    }
+
+    /// Notes where a recorded measurement was found. Returns a warning when it is the second place of its metric.
+    pub fn note_origin(&mut self, tag: &str, origin: &'static str) -> Option<String> {
+        let first = self.tags.get_mut(tag)?.origin.get_or_insert(origin);
+        if first.is_empty() || *first == origin {
+            return None;
+        }
+        let first = std::mem::take(first);
+        Some(format!(
+            "the metric {tag:?} is found in {first} and in {origin}, so its values and steps are mixed; give each its own name, or \
+             search one of the two only"
+        ))
     }
 
     fn is_selected(&self, tag: &str) -> bool {
@@ -332,6 +348,18 @@ mod tests {
         let mut ledger = Ledger::default();
         let measured = ledger.record("a", found(0.5, Some(&"9".repeat(100_000)))).0.expect("it is reported");
         assert_eq!(measured.report().expect("a report").step, "1");
+    }
+
+    #[test]
+    fn a_metric_of_two_places_causes_one_warning() {
+        let mut ledger = Ledger::default();
+        let mut warning = |tag, origin| {
+            ledger.record(tag, found(0.5, None));
+            ledger.note_origin(tag, origin).unwrap_or_default()
+        };
+        assert_eq!([warning("a", "the output"), warning("a", "the output"), warning("b", "the file")], ["", "", ""]);
+        assert!(warning("a", "the file").contains("\"a\" is found in the output and in the file"));
+        assert_eq!([warning("a", "the file"), warning("a", "the output")], ["", ""]);
     }
 
     #[test]

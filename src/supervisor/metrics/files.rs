@@ -34,6 +34,10 @@ const MOST_ROUNDS: usize = 256;
 /// The names of event files contain this.
 const EVENT_FILE: &str = "tfevents";
 
+/// The places of metrics, for warnings.
+const EVENT_FILES: &str = "the event files";
+const RECORDS: &str = "the file of --metric-file";
+
 /// The files to follow.
 #[derive(Debug, Clone, Default)]
 pub struct Files {
@@ -225,7 +229,7 @@ impl RecordFile {
                 }
             });
             *exists |= file.exists();
-            sink.take(found.into_iter().map(|found| (None, found)));
+            sink.of(RECORDS).take(found.into_iter().map(|found| (None, found)));
             match more {
                 Ok(true) => {}
                 Ok(false) => return false,
@@ -243,7 +247,7 @@ impl RecordFile {
         let (lines, reader, mut found) = (&mut self.lines, &mut self.reader, Vec::new());
         lines.finish(|line| found.extend(read(reader, line)));
         found.extend(logged_remarks(reader.finish()));
-        sink.take(found.into_iter().map(|found| (None, found)));
+        sink.of(RECORDS).take(found.into_iter().map(|found| (None, found)));
     }
 
     fn seen(&self) -> sources::Records {
@@ -314,7 +318,7 @@ impl Events {
         }
         self.seen.files = self.folder.count();
         found.sort_by_key(|(step, _)| *step);
-        sink.take(found.into_iter().map(|(_, found)| (None, found)));
+        sink.of(EVENT_FILES).take(found.into_iter().map(|(_, found)| (None, found)));
         more.unwrap_or_else(|error| {
             let folder = self.folder.path();
             let text = || format!("{} cannot be read, metrics of it are missing: {error}", folder.display());

@@ -29,9 +29,12 @@ const BATCH: usize = 256;
 /// The longest queue if the file has no limit.
 const LONGEST_QUEUE: usize = 10_000;
 
-/// Passes measurements to the writer; one for each collector.
+/// Passes measurements to the writer; one for each collector, with the place where it finds them.
 #[derive(Debug, Clone)]
-pub(in crate::supervisor) struct Sink(Arc<Shared>);
+pub(in crate::supervisor) struct Sink(Arc<Shared>, &'static str);
+
+/// The place of a collector that searches the output.
+const OUTPUT: &str = "the output";
 
 /// The writer.
 #[derive(Debug)]
@@ -79,9 +82,9 @@ impl Reporter {
         Ok(Reporter { shared, gone })
     }
 
-    /// A sink for one more collector.
+    /// A sink for one more collector, which searches the output.
     pub(in crate::supervisor) fn sink(&self) -> Sink {
-        Sink(Arc::clone(&self.shared))
+        Sink(Arc::clone(&self.shared), OUTPUT)
     }
 
     /// The last reported value of each tag so far.
@@ -110,6 +113,11 @@ impl Reporter {
 }
 
 impl Sink {
+    /// The same for measurements that are found elsewhere.
+    pub(in crate::supervisor) fn of(&self, origin: &'static str) -> Sink {
+        Sink(Arc::clone(&self.0), origin)
+    }
+
     /// Updates the record of the sources searched.
     pub(in crate::supervisor) fn note(&self, note: impl FnOnce(&mut Sources)) {
         note(&mut self.0.state().ledger.sources);
@@ -133,7 +141,8 @@ impl Sink {
             let in_line = found.tag.take();
             let Some(tag) = in_line.as_deref().or(tag) else { continue };
             let (measured, warning) = state.ledger.record(tag, found);
-            if let Some(warning) = warning {
+            let mixed = state.ledger.note_origin(tag, self.1);
+            for warning in warning.into_iter().chain(mixed) {
                 tracing::warn!("{warning}");
             }
             let Some(measured) = measured else { continue };

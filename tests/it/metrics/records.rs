@@ -106,6 +106,14 @@ fn a_file_without_metrics_of_a_later_attempt_is_named_once() {
 }
 
 #[test]
+fn a_metric_of_the_output_and_of_a_file_causes_one_warning() {
+    let place = Place::new();
+    let args = ["--metric", "loss=loss: (\\S+)", "--metric-file", "log"];
+    let done = place.trainer(&args, "for i in 1 2 3; do echo loss: 0.$i; echo loss=0.$i >>log; done").output();
+    warns(&done.expect_code(0), "the metric \\\"loss\\\" is found in the output and in the file of --metric-file", 1);
+}
+
+#[test]
 fn an_object_over_several_lines_is_read_whole_or_not_at_all() {
     let place = Place::new();
     let args = ["--metric-file", "state.json"];
