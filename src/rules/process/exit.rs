@@ -51,6 +51,42 @@ pub const STORE: u8 = 204;
 /// A newer incarnation of this job has taken over the store.
 pub const FENCED: u8 = 205;
 
+/// What an exit code of a trainer or a trainit means for another attempt. The table is the same for a gang and a single run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Prospect {
+    /// Another attempt would end the same way.
+    Permanent,
+    /// The trainer has saved, and asks for a restart.
+    Asked,
+    /// The cause goes away by itself.
+    Transient,
+    /// At the second time, the cause is the program.
+    Once,
+    /// SIGKILL from outside.
+    Killed,
+    /// Any other failure.
+    Unknown,
+}
+
+/// The usual exit code for wrong usage.
+const USAGE: u8 = 2;
+
+/// The prospect of another attempt after this exit code.
+pub fn prospect(code: u8) -> Prospect {
+    match code {
+        USAGE | NOT_STARTED | NOT_EXECUTABLE | NOT_FOUND | FENCED => Prospect::Permanent,
+        // TensorFlow's preemption handler exits with 42.
+        42 | STOPPED => Prospect::Asked,
+        // EX_TEMPFAIL, and SIGINT from another process.
+        75 | 130 => Prospect::Transient,
+        // ILL, BUS and FPE. Their cause is the program or a full disk.
+        132 | 135 | 136 => Prospect::Once,
+        // SIGKILL in a shell, and in Composer's launcher, which exits with Python's -9.
+        137 | 247 => Prospect::Killed,
+        _ => Prospect::Unknown,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,6 +7,7 @@ use std::os::fd::RawFd;
 use super::Gang;
 use super::thread::{News, Order, Thread};
 use crate::edge::clock::Clock;
+use crate::edge::host::dmi;
 use crate::edge::net::gang::random;
 use crate::rules::cluster::seat::Seat;
 use crate::rules::gang::member::{Action, Event as MemberEvent, Leave, Member};
@@ -45,6 +46,7 @@ impl GangMember {
         let required = gang.place.roster.iter().filter(|seat| seat.is_required()).count();
         let (mut member, actions) = Member::new(now, own, leader, incarnation, gang.host.clone(), gang.timing);
         member.of_job(gang.job_id.clone());
+        member.booted(dmi::boot_id().unwrap_or_default());
         let leads = gang.place.leads();
         let thread = Thread::start(gang, incarnation, clock)?;
         let (first, missing) = (None, Vec::new());

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::super::Generation;
 use super::super::agreement::{self, Agreement, FromScratch, Mode};
-use super::super::message::{Choice, Offer, ToMember};
+use super::super::budget::Decision;
+use super::super::message::{Choice, Class, FirstFailure, Offer, ToMember};
 use super::claims::NextClaim;
 use super::{Action, Holder, Leader, Phase, State};
 use crate::cluster::seat::Seat;
@@ -22,11 +23,18 @@ impl Leader {
                 if self.found_end.is_some() && !self.has_met_other {
                     return self.end_as_replacement(now, actions);
                 }
-                let missing: Vec<String> = self.missing().iter().map(ToString::to_string).collect();
+                let name = |seat: &Seat| match self.departed.get(seat) {
+                    Some(why) => format!("{seat} ({why})"),
+                    None => seat.to_string(),
+                };
+                let missing: Vec<String> = self.missing().iter().map(name).collect();
                 let why = format!("waited for {} s for {}", self.config.timing.wait.as_secs(), missing.join(", "));
                 return self.give_up(now, why, false, actions);
             }
             return self.report_waiting(now, actions);
+        }
+        if self.charges_former_leader(now, actions) {
+            return;
         }
         let empty_since = *self.empty_since.get_or_insert(now);
         let Some(generation) = self.claimed_generation(now, actions) else {
@@ -43,6 +51,27 @@ impl Leader {
             return;
         }
         self.agree(now, generation, actions);
+    }
+
+    /// Charges the loss of the leader that this one replaces, once, unless it was announced. Returns whether the gang gives up.
+    fn charges_former_leader(&mut self, now: Duration, actions: &mut Vec<Action>) -> bool {
+        let has_replaced = self.holders.values().any(|holder| holder.former_leader.is_some());
+        let own = self.config.own;
+        let was_announced = |first: &FirstFailure| first.seat == own && first.failure.class == Class::Preempted;
+        if self.has_charged_former || !has_replaced || self.record.first.as_ref().is_some_and(was_announced) {
+            return false;
+        }
+        self.has_charged_former = true;
+        match self.record.lost(own, None) {
+            Decision::Restart(pause) => {
+                self.pause = self.pause.max(pause);
+                false
+            }
+            Decision::GiveUp(why) => {
+                self.give_up(now, format!("{own} failed: {why}"), false, actions);
+                true
+            }
+        }
     }
 
     /// The mode, and the agreement that results from the offers.
@@ -154,7 +183,7 @@ impl Leader {
 
     /// Until this time, a trainer of an earlier agent may run and commit.
     fn fenced_until(&self) -> Duration {
-        let fenced = self.fences.values().copied().max().unwrap_or_default();
+        let fenced = self.fences.values().map(|fence| fence.after_close).max().unwrap_or_default();
         let own = self.config.own;
         let old_is_dead = self.required().all(|seat| seat == own || self.saw_former_close.contains(&seat));
         let former_lease_end = self.former_lease_end.filter(|_| !old_is_dead).unwrap_or_default();
@@ -166,7 +195,7 @@ impl Leader {
 mod tests {
     use super::super::super::Incarnation;
     use super::super::super::claim::{Claim, JobState};
-    use super::super::super::message::{Class, Hello, ToLeader};
+    use super::super::super::message::{Hello, ToLeader};
     use super::super::Event;
     use super::super::tests::{
         at, claim_of, failed, hello, join, leader, offers, receive, sent, starts, step, training,

@@ -9,6 +9,7 @@ use super::super::message::ToMember;
 use super::claims::NextClaim;
 use super::{Action, Holder, LATE_EVALUATORS, Leader, Link, MARGIN, Phase, State};
 use crate::cluster::seat::Seat;
+use crate::process::exit::{Prospect, prospect};
 
 impl Leader {
     /// The chief's trainer has ended with 0: nothing is halted any more.
@@ -40,8 +41,13 @@ impl Leader {
             holder.and_then(|holder| holder.link).map(|link| self.links.remove(&link));
             return;
         }
+        let is_permanent = leaves.as_ref().is_some_and(|leaves| prospect(leaves.code) == Prospect::Permanent);
         self.remove_holder(now, seat, false, &host, &why, actions);
         self.fences.remove(&seat);
+        if is_permanent && seat.is_required() {
+            return self.give_up(now, format!("{seat} on {host} is missing for good: {why}"), false, actions);
+        }
+        self.departed.insert(seat, why);
     }
 
     /// Ends, because the job had finished before this leader started.
@@ -303,6 +309,33 @@ mod tests {
             assert!(!step(&mut leader, ms, Event::Tick).contains(&Action::Done), "{ms}");
         }
         assert!(receive(&mut leader, 300_000, 1, ToLeader::Leaving).contains(&Action::Done));
+    }
+
+    #[test]
+    fn a_member_that_leaves_with_a_permanent_code_ends_the_gang_at_once() {
+        let mut leader = training();
+        receive(&mut leader, 6_000, 1, left(205));
+        let actions = receive(&mut leader, 6_000, 1, ToLeader::Leaving);
+        assert_eq!(leader.state(), "done");
+        let [ToMember::Halt { .. }, ToMember::GiveUp { why, .. }] = sent(&actions, 0)[..] else {
+            panic!("{actions:?}")
+        };
+        assert_eq!(why, "worker/0 on host-1 is missing for good: it left with exit code 205: full");
+    }
+
+    #[test]
+    fn a_member_that_left_is_named_with_its_reason_when_the_wait_ends() {
+        let mut leader = training();
+        leader.config.timing.wait = Duration::from_secs(60);
+        receive(&mut leader, 6_000, 1, left(204));
+        receive(&mut leader, 6_000, 1, ToLeader::Leaving);
+        let failure = leader.failures[0].first.failure.clone();
+        assert_eq!((failure.class, failure.detail.as_str()), (Class::Lost, "it left with exit code 204: full"));
+        for ms in (7_000..70_000).step_by(1_000) {
+            receive(&mut leader, ms, 0, beat(Beat::default()));
+        }
+        let Some(ToMember::GiveUp { why, .. }) = &leader.final_message else { panic!("it waits") };
+        assert_eq!(why, "waited for 60 s for worker/0 (it left with exit code 204: full)");
     }
 
     #[test]

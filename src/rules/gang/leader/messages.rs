@@ -21,6 +21,9 @@ impl Leader {
                 }
                 (holder.step, holder.restoring, holder.commits) = (step, restoring, commits);
                 holder.leaves = leaves.map(Departure::bounded);
+                if succeeded == Some(generation) {
+                    holder.succeeded.get_or_insert(now);
+                }
                 let new: Vec<u64> = committed.into_iter().take(MOST_STEPS).collect();
                 let new: Vec<u64> = new.into_iter().filter(|step| holder.committed.insert(*step)).collect();
                 while holder.committed.len() > 2 * MOST_STEPS {

@@ -27,7 +27,7 @@ use super::{Generation, Incarnation, Timing};
 use crate::cluster::seat::Seat;
 use claims::Claims;
 use hang::Inquiry;
-use seats::SearchStart;
+use seats::{Fence, SearchStart};
 
 pub use events::{Action, Config, Event, Link, OnNotice};
 
@@ -47,6 +47,7 @@ enum State {
 struct Holder {
     incarnation: Incarnation,
     host: String,
+    boot: String,
     /// The generation of the last agreement that was sent to it.
     agreed: Generation,
     /// The time of its last offer.
@@ -65,6 +66,8 @@ struct Holder {
     /// The time at which its machine goes away.
     notice: Option<Duration>,
     restoring: Option<(u64, u64)>,
+    /// The time at which its trainer ended with 0 in this generation.
+    succeeded: Option<Duration>,
     /// Its trainer does not run any more, and its last files are being committed.
     commits: bool,
     /// Why it is about to leave.
@@ -109,8 +112,8 @@ pub struct Leader {
     generation: Generation,
     claims: Claims,
     holders: BTreeMap<Seat, Holder>,
-    /// The time until which an earlier holder of a seat may still train.
-    fences: BTreeMap<Seat, Duration>,
+    /// Earlier holders of seats that may still train.
+    fences: BTreeMap<Seat, Fence>,
     record: Record,
     /// An earlier leader has already started from the beginning as `from_scratch` requires.
     has_started_over: bool,
@@ -132,12 +135,18 @@ pub struct Leader {
     has_former_generation: bool,
     /// Seats whose agents have sent `Leaving`.
     left: BTreeSet<Seat>,
+    /// Why the last agent of a seat left.
+    departed: BTreeMap<Seat, String>,
+    /// Whether the loss of an earlier leader was charged.
+    has_charged_former: bool,
     /// The end of a job that was the newest claim when this leader started. It belongs to an earlier run, or this leader
     /// replaces one of the run that has ended.
     found_end: Option<Generation>,
     /// Whether another agent has joined.
     has_met_other: bool,
     failures: Vec<FailureReport>,
+    /// The failure that was named after the last halt.
+    named: Option<FailureReport>,
     /// The gang may hang: the activity of the members is requested.
     inquiry: Option<Inquiry>,
     /// The time at which the first failure of the last halt is named.
@@ -190,6 +199,8 @@ impl Leader {
             former_lease_end,
             has_former_generation: former.is_some(),
             left: BTreeSet::new(),
+            departed: BTreeMap::new(),
+            has_charged_former: false,
             found_end: end.as_ref().map(|end| end.generation),
             has_met_other: false,
             generation: floor,
@@ -202,6 +213,7 @@ impl Leader {
             last_started: BTreeSet::new(),
             failed_restores: 0,
             failures: Vec::new(),
+            named: None,
             inquiry: None,
             name_at: None,
             not_before: now,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::budget::Decision;
 use super::super::first_failure::{self, FailureReport};
-use super::super::message::{Class, ToMember};
+use super::super::message::{Class, FirstFailure, ToMember};
 use super::{Action, Holder, LATE_EVALUATORS, Leader, Link, OnNotice, Phase, State, WAITING_REPORT_INTERVAL};
 use crate::cluster::seat::Seat;
 use crate::text::transfer_progress::words;
@@ -23,6 +23,8 @@ impl Leader {
             Phase::Collecting => {
                 if self.name_at.is_some() {
                     self.failures.push(report);
+                } else {
+                    self.amend_first_failure(report, actions);
                 }
             }
             Phase::Concluding | Phase::Ending | Phase::GivenUp | Phase::Parting | Phase::Yielded | Phase::Done => {}
@@ -111,16 +113,37 @@ impl Leader {
             return;
         }
         self.name_at = None;
-        let Some(first) = first_failure::first(&self.failures).cloned() else { return };
+        let Some(death) = first_failure::first(&self.failures).cloned() else { return };
         self.failures.clear();
+        let first = self.early_success(&death).unwrap_or_else(|| death.first.clone());
+        self.named = Some(death);
         let message = ToMember::Named { generation: self.generation, first: first.clone() };
         self.send_to_all(&message, actions);
         match self.record.ended(&self.config.limits, &first, self.lasted) {
             Decision::Restart(pause) => self.pause = pause,
             Decision::GiveUp(why) => {
-                let why = format!("{} failed and {why}", first.seat);
+                let why = format!("{} failed: {why}", first.seat);
                 self.give_up(now, why, false, actions);
             }
+        }
+    }
+
+    /// A replica whose trainer had ended with 0 before this failure, which has caused it.
+    fn early_success(&self, death: &FailureReport) -> Option<FirstFailure> {
+        let required = self.holders.iter().filter(|(seat, _)| seat.is_required());
+        let early = required.filter_map(|(seat, holder)| holder.succeeded.map(|at| (at, *seat, &holder.host)));
+        early.min().and_then(|(at, seat, host)| first_failure::after_early_success(at, seat, host, death))
+    }
+
+    /// The report of a replica that took longer to end may show an earlier failure than the named one.
+    fn amend_first_failure(&mut self, report: FailureReport, actions: &mut Vec<Action>) {
+        let Some(named) = self.named.clone() else { return };
+        let reports = [named, report];
+        let first = first_failure::first(&reports).filter(|first| **first == reports[1] && **first != reports[0]);
+        if let Some(first) = first {
+            let message = ToMember::Named { generation: self.generation, first: first.first.clone() };
+            (self.record.first, self.named) = (Some(first.first.clone()), Some(first.clone()));
+            self.send_to_all(&message, actions);
         }
     }
 
@@ -148,11 +171,13 @@ impl Leader {
 
     pub(super) fn go(&mut self, now: Duration, actions: &mut Vec<Action>) {
         (self.phase, self.since, self.former_lease_end, self.failed_restores) = (Phase::Training, now, None, 0);
+        self.named = None;
         self.saw_former_close.clear();
         self.last_started = self.holders.values().map(|holder| holder.incarnation).collect();
         actions.push(Action::Started(self.generation));
         for holder in self.holders.values_mut().filter(|holder| holder.state == State::Armed) {
             (holder.state, holder.progressed, holder.tree) = (State::Training, now, None);
+            holder.succeeded = None;
             let go = ToMember::Go { generation: self.generation, record: self.record.clone() };
             actions.extend(holder.link.map(|link| Action::Send(link, go)));
         }
@@ -192,9 +217,9 @@ impl Leader {
 #[cfg(test)]
 mod tests {
     use super::super::super::beat::Beat;
-    use super::super::super::message::ToLeader;
+    use super::super::super::message::{Failure, ToLeader};
     use super::super::Event;
-    use super::super::tests::{failed, join, leader, receive, sent, step, training};
+    use super::super::tests::{failed, join, leader, receive, seat, sent, step, training};
     use super::*;
 
     #[test]
@@ -208,6 +233,29 @@ mod tests {
         }
         receive(&mut leader, 40_000, 1, failed(Class::Code, None));
         assert!(!waiting(&step(&mut leader, 40_001, Event::Tick)), "the trainers are about to stop");
+    }
+
+    #[test]
+    fn a_worker_that_ended_with_0_before_the_others_failed_is_named() {
+        let mut leader = training();
+        receive(&mut leader, 5_000, 1, ToLeader::Beat(Beat { succeeded: Some(1), commits: true, ..Beat::default() }));
+        receive(&mut leader, 6_000, 0, failed(Class::Code, Some(7)));
+        step(&mut leader, 6_500, Event::Tick);
+        let first = leader.record().first.clone().expect("it is named");
+        assert_eq!((first.seat, first.failure.code, leader.record().charged), (seat(1), Some(0), 1));
+    }
+
+    #[test]
+    fn a_late_report_of_an_earlier_failure_replaces_the_named_one_and_is_charged_once() {
+        let mut leader = training();
+        receive(&mut leader, 6_000, 0, failed(Class::Code, None));
+        step(&mut leader, 6_500, Event::Tick);
+        assert_eq!(leader.record().first.as_ref().map(|first| first.seat), Some(seat(0)));
+        let failure = Failure::new(Class::Code, None, "the cause");
+        let actions = receive(&mut leader, 7_000, 1, ToLeader::Failed { generation: 1, age: 1_500, failure });
+        assert!(matches!(sent(&actions, 0)[..], [ToMember::Named { .. }]), "{actions:?}");
+        assert_eq!(leader.record().first.as_ref().map(|first| first.seat), Some(seat(1)));
+        assert_eq!(leader.record().charged, 1);
     }
 
     #[test]

@@ -28,6 +28,29 @@ impl Hash for SearchStart {
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
+/// An agent that has lost its seat and may still train.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Fence {
+    incarnation: Incarnation,
+    host: (String, String),
+    /// The time until which it may train, if its connection was closed at both ends.
+    pub(super) after_close: Duration,
+    /// The time until which it may train in any case.
+    until: Duration,
+}
+
+impl Fence {
+    /// The time until which another agent may not have the seat. The agent itself reports its process tree. On the same host,
+    /// the connection was closed by the end of the agent; elsewhere, possibly by something between the two hosts.
+    fn until(&self, hello: &Hello) -> Duration {
+        if hello.incarnation == self.incarnation {
+            return Duration::ZERO;
+        }
+        let is_same_host = self.host == (bounded_text(&hello.host), hello.boot.clone());
+        if is_same_host { self.after_close } else { self.until }
+    }
+}
+
 impl Leader {
     /// The members that have joined, and the missing seats.
     pub fn view(&self) -> LeaderView {
@@ -96,8 +119,8 @@ impl Leader {
             let (host, silent) = (holder.host.clone(), holder.link.is_some());
             self.remove_holder(now, seat, silent, &host, "another agent has taken its seat", actions);
         }
-        if let Some(until) = self.fences.get(&seat).filter(|until| now < **until) {
-            let wait = (*until - now).as_millis();
+        if let Some(until) = self.fences.get(&seat).map(|fence| fence.until(&hello)).filter(|until| now < *until) {
+            let wait = (until - now).as_millis();
             return actions
                 .extend(refuse(format!("the agent that held the seat {seat} may still train for {wait} ms")));
         }
@@ -110,6 +133,7 @@ impl Leader {
         let holder = self.holders.entry(seat).or_insert_with(|| Holder {
             incarnation: hello.incarnation,
             host: bounded_text(&hello.host),
+            boot: hello.boot.clone(),
             agreed: hello.busy.unwrap_or(0),
             offered: now,
             link: None,
@@ -122,6 +146,7 @@ impl Leader {
             former_leader,
             notice: None,
             restoring: None,
+            succeeded: None,
             commits: false,
             leaves: None,
             tree: None,
@@ -132,6 +157,7 @@ impl Leader {
         }
         self.links.insert(link, seat);
         self.left.remove(&seat);
+        self.departed.remove(&seat);
         self.has_met_other |= seat != self.config.own;
         (holder.last_received, holder.closed) = (now, None);
         let continues = resumes && holder.is_active();
@@ -213,12 +239,11 @@ impl Leader {
         }
         let may_train = !matches!(holder.state, State::Joined | State::Offered(_));
         if may_train {
-            let end = if silent {
-                self.lease_end(holder.last_received)
-            } else {
-                self.lease_end_after_close(holder.closed.unwrap_or(now))
-            };
-            self.fences.insert(seat, end);
+            let until = self.lease_end(holder.last_received);
+            let after_close =
+                if silent { until } else { self.lease_end_after_close(holder.closed.unwrap_or(now)).min(until) };
+            let (incarnation, host) = (holder.incarnation, (holder.host.clone(), holder.boot.clone()));
+            self.fences.insert(seat, Fence { incarnation, host, after_close, until });
         }
         let is_part = holder.is_active() || holder.state == State::Finished;
         if seat.is_required() && is_part && matches!(self.phase, Phase::Arming | Phase::Training) {
@@ -226,7 +251,8 @@ impl Leader {
             let failure = Failure::new(class, holder.step, why);
             let since = holder.closed.unwrap_or(holder.last_received);
             let age = millis(now.saturating_sub(since));
-            self.on_failure(now, FailureReport::new(now, age, seat, host, failure), actions);
+            let report = FailureReport { is_close: !silent, ..FailureReport::new(now, age, seat, host, failure) };
+            self.on_failure(now, report, actions);
         }
     }
 
@@ -290,5 +316,24 @@ mod tests {
         // An earlier leader has sent this member the newest number, and has started no trainer in it.
         receive(&mut leader, 1, 0, ToLeader::Hello(Hello { newest: 2, ..hello(0) }));
         assert_eq!((leader.generation(), leader.record()), (2, &record));
+    }
+
+    #[test]
+    fn after_a_close_the_seat_waits_for_the_lease_unless_the_next_agent_is_on_the_same_host_or_the_former_one() {
+        let joins = |ms: u64, hello: Hello| {
+            let mut leader = training();
+            step(&mut leader, 5_000, Event::Closed(1));
+            step(&mut leader, 5_500, Event::Tick);
+            let actions = receive(&mut leader, ms, 7, ToLeader::Hello(hello));
+            matches!(sent(&actions, 7).first(), Some(ToMember::Welcome { .. }))
+        };
+        let next = || Hello { incarnation: Incarnation(50), ..hello(1) };
+        let elsewhere = Hello { host: "host-9".to_owned(), ..next() };
+        let rebooted = Hello { boot: "other".to_owned(), ..next() };
+        assert!(!joins(6_400, next()) && joins(6_600, next()));
+        for other in [elsewhere, rebooted] {
+            assert!(!joins(20_800, other.clone()) && joins(21_000, other), "its last message was 2 ms after the start");
+        }
+        assert!(joins(5_600, hello(1)), "the agent itself");
     }
 }

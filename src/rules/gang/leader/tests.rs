@@ -56,6 +56,7 @@ pub(super) fn hello(number: u64) -> Hello {
         seat: seat(number),
         incarnation: Incarnation(u128::from(number)),
         host: format!("host-{number}"),
+        boot: String::new(),
         newest: 0,
         busy: None,
         former: None,

@@ -60,6 +60,7 @@ pub struct Member {
     seat: Seat,
     incarnation: Incarnation,
     host: String,
+    boot: String,
     timing: Timing,
     phase: Phase,
     link: Link,
@@ -113,6 +114,7 @@ impl Member {
             seat,
             incarnation,
             host,
+            boot: String::new(),
             timing,
             phase: if seat.is_required() { Phase::Surveying } else { Phase::Beside },
             link: Link::Down,
@@ -136,6 +138,11 @@ impl Member {
             missing: Vec::new(),
         };
         (member, vec![Action::Dial])
+    }
+
+    /// Sets the boot of the host's kernel.
+    pub fn booted(&mut self, boot: String) {
+        self.boot = boot;
     }
 
     /// The newest generation that this member has seen.
@@ -347,6 +354,7 @@ impl Member {
             seat: self.seat,
             incarnation: self.incarnation,
             host: self.host.clone(),
+            boot: self.boot.clone(),
             newest: self.newest,
             busy: self.busy(),
             former: self.leader.map(|leader| FormerLeader { leader, silent_for }),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::super::budget::Loss;
 use super::super::hang::TreeState;
 use super::super::{Generation, Incarnation};
 use super::beat::Beat;
@@ -133,6 +134,12 @@ pub struct Record {
     pub quick: u32,
     /// The class and step of the last failure, to detect the same failure at the same step.
     pub last: Option<(Class, Option<u64>)>,
+    /// The exit codes of failures that get only one retry, since the agreed step last increased.
+    #[serde(default)]
+    pub retried: Vec<u8>,
+    /// The losses of agents since the agreed step last increased, oldest first.
+    #[serde(default)]
+    pub losses: Vec<Loss>,
     /// The newest agreed step.
     pub agreed: Option<u64>,
     /// The hash of the checkpoint of node 0 in the last agreement.
@@ -167,8 +174,11 @@ pub struct Hello {
     pub seat: Seat,
     /// The agent process.
     pub incarnation: Incarnation,
-    /// The host's name, for people.
+    /// The host's name.
     pub host: String,
+    /// The boot of the host's kernel: two hosts may have one name.
+    #[serde(default)]
+    pub boot: String,
     /// The newest generation that the agent has seen; 0: none.
     pub newest: Generation,
     /// The generation that the agent is restoring, armed for or training.

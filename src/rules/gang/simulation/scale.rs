@@ -75,6 +75,7 @@ mod tests {
             seat: seat_of(link as usize),
             incarnation: Incarnation(u128::from(link)),
             host: format!("host-{link}"),
+            boot: String::new(),
             newest: 0,
             busy: None,
             former: None,

@@ -19,7 +19,7 @@ pub(super) fn check_seed(seed: u64, plan: &Plan, faults: u64) {
 }
 
 fn violation(world: &World) -> Option<String> {
-    let too_fast = |leave: &Leave| matches!(leave, Leave::GaveUp { why, .. } if why.contains("within a minute"));
+    let too_fast = |leave: &Leave| matches!(leave, Leave::GaveUp { why, .. } if why.contains("within a minute") || why.contains("was lost"));
     // Without a store, the information that the job started without checkpoints is lost if all agents are replaced.
     let no_common_step = |leave: &Leave| {
         let is_lost = matches!(leave, Leave::GaveUp { no_common_step: true, .. });

@@ -227,7 +227,8 @@ impl Machine {
             End::Signal(_) => Class::Signal,
             End::Code(_) => Class::Code,
         };
-        let detail = format!("{} ended with {end}", self.subject());
+        let clues: String = self.explain(end).into_iter().map(|clue| format!("; {clue}")).collect();
+        let detail = format!("{} ended with {end}{clues}", self.subject());
         Some(self.failure_report(class, Some(end), detail))
     }
 

@@ -127,7 +127,9 @@ impl Machine {
             Leave::GaveUp { why, no_common_step: true, .. } => self.exit(Reason::Store, exit::STORE, why),
             Leave::GaveUp { why, first, .. } => {
                 let own = self.policy.gang.map(|gang| gang.seat);
-                let is_first = first.as_ref().is_some_and(|first| Some(first.seat) == own);
+                // After an early success of another, each trainer that failed by itself shows how.
+                let is_first =
+                    first.as_ref().is_some_and(|first| Some(first.seat) == own || first.failure.code == Some(0));
                 let failed = self.attempt.ended.filter(|(end, _)| *end != End::Code(0) && !self.gang.is_halting);
                 if let Some((end, _)) = failed.filter(|_| is_first) {
                     self.restarts.no_restart_reason = why;

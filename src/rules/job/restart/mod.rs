@@ -3,23 +3,12 @@
 use std::time::Duration;
 
 use super::policy::Policy;
-use crate::process::exit;
-use crate::process::exit::End;
+use crate::process::exit::{End, Prospect, prospect};
 
 /// An attempt that failed sooner than this without a new checkpoint looks like a crash loop.
 const QUICK: Duration = Duration::from_secs(60);
 /// This many quick failures in a row end the job.
 const QUICK_LIMIT: u32 = 3;
-/// The usual exit code for wrong usage.
-const USAGE: u8 = 2;
-/// The exit codes of TensorFlow's preemption handler, which has saved and asks for a restart.
-const ASKS_FOR_RESTART: [u8; 2] = [42, exit::STOPPED];
-/// Transient failures: EX_TEMPFAIL, and SIGINT from another process.
-const TRANSIENT: [u8; 2] = [75, 130];
-/// The codes of ILL, BUS and FPE. Their cause is the program or a full disk; at the second time it is the program.
-const RETRIED_ONCE: [u8; 3] = [132, 135, 136];
-/// The codes of SIGKILL in a shell and in Composer's launcher, which exits with Python's -9.
-const KILLED_CODES: [u8; 2] = [137, 247];
 /// A trainer that ran this long before it failed is restarted at once.
 const HEALTHY: Duration = Duration::from_secs(600);
 /// A death this soon after a resume may be the checkpoint's fault.
@@ -56,14 +45,14 @@ impl Failure {
 
     /// By SIGKILL from outside. The code counts, because a shell around the trainer turns the signal into a code.
     fn is_killed_from_outside(&self) -> bool {
-        KILLED_CODES.contains(&self.end.code()) && !self.oom && !self.hung
+        prospect(self.end.code()) == Prospect::Killed && !self.oom && !self.hung
     }
 
     /// Whether the trainer asks for a restart, or its failure is transient. The checkpoint is not to blame, however
     /// often this happens at one step.
     fn is_transient(&self) -> bool {
-        let code = self.end.code();
-        !self.oom && !self.hung && (ASKS_FOR_RESTART.contains(&code) || TRANSIENT.contains(&code))
+        let prospect = prospect(self.end.code());
+        !self.oom && !self.hung && matches!(prospect, Prospect::Asked | Prospect::Transient)
     }
 }
 
@@ -159,13 +148,14 @@ impl RestartBudget {
         if policy.max_restarts == 0 {
             return Decision::GiveUp(String::new());
         }
-        if let End::Code(code @ (USAGE | exit::NOT_STARTED | exit::NOT_EXECUTABLE | exit::NOT_FOUND)) = failure.end
+        if let End::Code(code) = failure.end
+            && prospect(code) == Prospect::Permanent
             && !failure.hung
         {
             return Decision::GiveUp(format!("a restart does not help against exit code {code}"));
         }
         let outside = failure.is_killed_from_outside();
-        let asks = matches!(failure.end, End::Code(code) if ASKS_FOR_RESTART.contains(&code));
+        let asks = matches!(failure.end, End::Code(code) if prospect(code) == Prospect::Asked);
         let is_suspect =
             failure.without_progress && failure.lasted < SUSPECT_WITHIN && !outside && !failure.is_transient();
         self.suspect_failures = if is_suspect { self.suspect_failures + 1 } else { 0 };
@@ -218,7 +208,7 @@ impl RestartBudget {
 
     fn used_its_only_retry(&mut self, failure: Failure) -> Option<String> {
         let name = failure.name();
-        if !(failure.oom || RETRIED_ONCE.contains(&failure.end.code()) && !failure.hung) {
+        if !(failure.oom || prospect(failure.end.code()) == Prospect::Once && !failure.hung) {
             return None;
         }
         if !self.retried.contains(&name) {
