@@ -1,6 +1,7 @@
 //! A checkpoint directory, a trainer, a store and two clocks, all in memory.
 
 mod lives;
+mod random;
 mod rewinds;
 mod saves;
 
