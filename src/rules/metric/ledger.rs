@@ -283,6 +283,17 @@ mod tests {
     }
 
     #[test]
+    fn a_step_longer_than_any_number_counts_as_none() {
+        let mut ledger = Ledger::default();
+        let mut step = |length: usize| {
+            let (measured, _) = ledger.record("a", found(0.5, Some(&"1".repeat(length))));
+            measured.and_then(|measured| measured.report().ok()).map(|report| report.step.len())
+        };
+        assert_eq!([step(LONGEST_STEP_BYTES + 1), step(1 << 20)], [Some(1), Some(1)], "the number of the measurement");
+        assert_eq!(step(30), Some(30));
+    }
+
+    #[test]
     fn the_first_non_finite_value_causes_a_warning_and_is_written() {
         let mut ledger = Ledger::with_selected(vec!["a".to_owned(), "b".to_owned()]);
         let mut warning = |tag, value| ledger.record(tag, found(value, None)).1.unwrap_or_default();

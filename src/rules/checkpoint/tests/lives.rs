@@ -171,6 +171,11 @@ const LIVES: &[(&str, &str)] = &[
     ("only the chosen format is committed", "format huggingface; huggingface . 5; save o.pt; wait 20; count 6; without o.pt"),
     ("and without a checkpoint of it nothing is committed", "format composer; huggingface . 5; save o.pt; wait 20; count 0"),
     (
+        "a file that the run rewrites after the proof needs a new proof",
+        "huggingface . 5; look; save checkpoint-5/model.safetensors; look; unit Incomplete is younger than
+         save checkpoint-5/trainer_state.json; look; unit Complete",
+    ),
+    (
         "a marker is a proof",
         "marker DONE; save step-1/w.bin step-1/DONE; save step-2/w.bin; wait 20; only step-1/DONE step-1/w.bin",
     ),

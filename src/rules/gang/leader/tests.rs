@@ -120,6 +120,21 @@ fn a_generation_starts_when_all_have_offered_and_all_are_armed() {
 }
 
 #[test]
+fn a_gang_gives_up_at_the_third_failed_restore_in_a_row() {
+    let mut leader = leader(|_| {});
+    join(&mut leader, 0);
+    for (generation, ms) in [(1, 100), (2, 2_100), (3, 4_100)] {
+        let fails = ToLeader::CannotRestore { generation, why: "no space".to_owned() };
+        let actions = receive(&mut leader, ms, 1, fails);
+        let gives_up = format!("{actions:?}").contains("cannot restore the agreed step: no space");
+        assert_eq!(gives_up, generation == 3, "{generation}: {actions:?}");
+        offers(&mut leader, ms + 10, 0, generation, &[10]);
+        offers(&mut leader, ms + 20, 1, generation, &[10]);
+        step(&mut leader, ms + 1_900, Event::Tick);
+    }
+}
+
+#[test]
 fn a_member_whose_start_was_lost_with_its_connection_gets_it_again() {
     let mut leader = training();
     let reconnects = Hello { busy: Some(1), newest: 1, ..hello(1) };
