@@ -23,7 +23,8 @@ from typing import Any, Dict, Optional, Tuple, TypeVar, Union, overload
 
 from . import _report
 
-__all__ = ["checkpoint_dir", "deadline", "report", "resume_from", "resume_step", "should_stop", "step"]
+__all__ = ["checkpoint_dir", "deadline", "report", "resume_from", "resume_step", "save_at_step", "should_stop",
+           "step"]
 
 # Seconds between two writes of step(): heartbeat and metrics.
 _PERIOD = 1.0
@@ -39,6 +40,8 @@ class _Steps:
         self.lock = threading.RLock()
         self.due = 0.0
         self.pending: Dict[str, Tuple[Any, Any]] = {}
+        # The step of the last call.
+        self.last: Any = None
 
 
 _steps = _Steps()
@@ -58,6 +61,7 @@ def step(n: Any = None, /, **metrics: Any) -> None:
     steps = _steps
     now = time.monotonic()
     with steps.lock:
+        steps.last = n
         for tag, value in metrics.items():
             steps.pending[tag] = (n, value)
         if now < steps.due:
@@ -80,13 +84,40 @@ def should_stop() -> bool:
     """Returns whether the trainer must save and exit, because of a preemption or a stop.
 
     The first call in the main thread under trainit installs a SIGTERM handler, unless SIGTERM already has one. Without a handler
-    SIGTERM ends Python. A call takes about two microseconds."""
+    SIGTERM ends Python. A call takes about two microseconds.
+
+    In a gang, after a notice, it is true from the step of save_at_step() on, so that all replicas save the same step: call
+    step() before it. Half of the time until the deadline is the limit for reaching that step."""
     path = os.environ.get("TRAINIT_PREEMPTION_FILE")
     if not path:
         return False
     if not _checked_handler:
         _install_handler()
-    return _got_sigterm or os.path.exists(path)
+    return (_got_sigterm or os.path.exists(path)) and not _saves_later()
+
+
+def save_at_step() -> Optional[int]:
+    """Returns the step at which all replicas of a gang save after a notice; None if there is no such step."""
+    found = _save_at_step()
+    return found[0] if found else None
+
+
+def _save_at_step() -> Optional[Tuple[int, float]]:
+    """The step, and the time of the notice."""
+    try:
+        with open(os.environ.get("TRAINIT_SAVE_AT_STEP_FILE") or os.devnull, encoding="ascii") as file:
+            return int(file.read(30)), os.fstat(file.fileno()).st_mtime
+    except (OSError, ValueError):
+        return None
+
+
+def _saves_later() -> bool:
+    """Whether this replica has not reached the common step yet, and has the time to reach it."""
+    found, end, last = _save_at_step(), deadline(), _steps.last
+    if found is None or end is None or not isinstance(last, int):
+        return False
+    at, noticed = found
+    return last < at and time.time() < (noticed + end.timestamp()) / 2
 
 
 def deadline() -> Optional[datetime.datetime]:

@@ -124,6 +124,9 @@ impl Supervisor {
         if let Event::Mirrored(Mirrored::Restoring { done, all }) = event {
             self.queue.extend(self.performer.report_to_gang(now, MemberEvent::Restoring(done, all)));
         }
+        if let Event::Mirrored(Mirrored::Behind(Some(1..))) = event {
+            self.queue.extend(self.performer.report_to_gang(now, MemberEvent::Saved));
+        }
         self.performer.status.note(now, &event);
         let actions = self.machine.step(now, event.clone());
         self.performer.history.note(now, &event, &self.machine);

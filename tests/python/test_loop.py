@@ -158,6 +158,22 @@ class Stopping(Case):
         deadline = trainit.deadline()
         self.assertEqual((deadline.isoformat(), deadline.utcoffset().total_seconds()), ("2026-04-11T22:26:58.250000+00:00", 0.0))
 
+    def test_in_a_gang_the_loop_stops_at_the_step_at_which_all_save(self):
+        self.under_trainit(TRAINIT_SAVE_AT_STEP_FILE=os.path.join(self.dir, "save-at-step"))
+        self.assertIsNone(trainit.save_at_step())
+        self.write("save-at-step", "12\n")
+        self.write("preemption", "2999-01-01T00:00:00.000Z\n")
+        self.assertEqual(trainit.save_at_step(), 12)
+        self.assertIs(trainit.should_stop(), True, "the step of this replica is not known")
+        answers = []
+        for n in (10, 11, 12):
+            trainit.step(n)
+            answers.append(trainit.should_stop())
+        self.assertEqual(answers, [False, False, True])
+        trainit.step(11)
+        self.write("preemption", "2001-01-01T00:00:00.000Z\n")
+        self.assertIs(trainit.should_stop(), True, "the time for reaching that step is over")
+
     def test_an_invalid_deadline_is_none(self):
         for text in ("", "\n", "soon", "2026-13-45T00:00:00Z", "x" * 5000):
             self.write("preemption", text)

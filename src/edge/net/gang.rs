@@ -18,8 +18,8 @@ use tokio::time::timeout;
 
 use super::borrowed_port::receives_banner;
 use super::names::addresses;
-use crate::rules::gang::handshake::{Challenge, GangKey, Open, Proof, VERSION};
-use crate::rules::gang::wire::{Channel, Direction};
+use crate::rules::gang::handshake::{Answer, GangKey, Open, OtherVersion, Proof, VERSION};
+use crate::rules::gang::wire::{Channel, Direction, WireError};
 
 /// The limit for the handshake.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -37,21 +37,21 @@ pub(super) const LINGER: Duration = Duration::from_millis(300);
 pub enum NoLink {
     /// There is no connection, for the reason in this clause.
     Unreachable(String),
-    /// The other side has another key.
-    OtherKey,
+    /// The other side has another key, with a clause that says what is known about it.
+    OtherKey(String),
     /// The other side is not an agent of a gang, for the reason in this clause.
     NotAgent(String),
 }
 
 /// How a proven connection ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cut {
     /// The other side closed or reset it.
     Closed,
     /// The other side has not acknowledged anything for the time-out.
     Silent,
-    /// An invalid frame was received.
-    Broken,
+    /// An invalid frame was received, or a message was too long to be sent.
+    Broken(WireError),
 }
 
 /// A proven connection.
@@ -118,7 +118,7 @@ pub async fn dial(host: &str, port: u16, is_borrowed: bool, key: &GangKey, silen
             },
         };
         // Another key is a more useful reason than a failure at another address.
-        if last != NoLink::OtherKey {
+        if !matches!(last, NoLink::OtherKey(_)) {
             last = failed;
         }
     }
@@ -132,13 +132,23 @@ async fn prove_key(mut stream: TcpStream, is_borrowed: bool, key: &GangKey, sile
     }
     set_options(&stream, silence);
     let lost = |error: io::Error| NoLink::NotAgent(format!("it ends the connection ({error})"));
-    let open = Open { version: VERSION, nonce: random().map_err(lost)? };
+    let open = key.open(random().map_err(lost)?);
     send(&mut stream, &open).await.map_err(lost)?;
-    let challenge: Challenge = receive(&mut stream).await.map_err(lost)?;
+    let challenge = match receive(&mut stream).await {
+        Ok(Answer::Challenge(challenge)) => challenge,
+        Ok(Answer::OtherVersion(other)) => {
+            return Err(NoLink::NotAgent(key.about.other_version(other.version, &other.about)));
+        }
+        Err(error) => {
+            let hint =
+                format!("or its trainit does not speak version {VERSION} of the gang's protocol, as this one does");
+            return Err(NoLink::NotAgent(format!("it ends the connection ({error}), {hint}")));
+        }
+    };
     let Some(proof) = key.prove(&open, &challenge) else {
         // This invalid proof lets the leader report the other key, too.
         let _ = send(&mut stream, &Proof { mac: [0; 32] }).await;
-        return Err(NoLink::OtherKey);
+        return Err(NoLink::OtherKey(key.about.other_key(&challenge.about)));
     };
     send(&mut stream, &proof).await.map_err(lost)?;
     let session = key.session(&open, &challenge);
@@ -164,13 +174,14 @@ async fn check_key(stream: &mut TcpStream, key: &GangKey, silence: Duration) -> 
     let lost = |error: io::Error| NoLink::NotAgent(error.to_string());
     let open: Open = receive(stream).await.map_err(lost)?;
     if open.version != VERSION {
-        return Err(NoLink::NotAgent(format!("it uses version {} of the protocol, not {VERSION}", open.version)));
+        let _ = send(stream, &OtherVersion { version: VERSION, about: key.about.clone() }).await;
+        return Err(NoLink::NotAgent(key.about.other_version(open.version, &open.about)));
     }
     let challenge = key.challenge(&open, random().map_err(lost)?);
     send(stream, &challenge).await.map_err(lost)?;
     let proof: Proof = receive(stream).await.map_err(lost)?;
     if !key.accepts(&open, &challenge, &proof) {
-        return Err(NoLink::OtherKey);
+        return Err(NoLink::OtherKey(key.about.other_key(&open.about)));
     }
     Ok(key.session(&open, &challenge))
 }
@@ -218,7 +229,9 @@ impl Reader {
             match self.channel.take(&mut self.received) {
                 Ok(Some(message)) => return Ok(message),
                 Ok(None) => {}
-                Err(_) => return Err(Cut::Broken),
+                // A later version sends messages that this one does not know.
+                Err(WireError::Content(why)) => tracing::debug!("a message of the gang is ignored: {why}"),
+                Err(error) => return Err(Cut::Broken(error)),
             }
             self.received.reserve(CHUNK);
             match self.half.read_buf(&mut self.received).await {
@@ -250,7 +263,7 @@ impl Writer {
     pub async fn send(&mut self, messages: &[impl Serialize]) -> Result<(), Cut> {
         let mut bytes = Vec::new();
         for message in messages {
-            bytes.extend(self.channel.frame(message).map_err(|_| Cut::Broken)?);
+            bytes.extend(self.channel.frame(message).map_err(Cut::Broken)?);
         }
         self.half.write_all(&bytes).await.map_err(|error| match error.kind() {
             ErrorKind::TimedOut => Cut::Silent,
@@ -314,7 +327,30 @@ mod tests {
     #[test]
     fn both_sides_report_another_key() {
         let (leader, member) = block_on(both("k", "other"));
-        assert!(matches!((leader, member), (Err(NoLink::OtherKey), Err(NoLink::OtherKey))));
+        assert!(matches!((leader, member), (Err(NoLink::OtherKey(_)), Err(NoLink::OtherKey(_)))));
+    }
+
+    #[test]
+    fn both_sides_name_the_other_version_of_the_protocol() {
+        block_on(async {
+            let key = GangKey::derive("token", b"k");
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let address = listener.local_addr().expect("an address");
+            let mut caller = TcpStream::connect(address).await.expect("a connection");
+            send(&mut caller, &Open { version: VERSION + 1, ..key.open([0; 32]) }).await.expect("sent");
+            let (stream, _) = listener.accept().await.expect("a connection");
+            let refused = authenticate(stream, &key, SILENCE).await;
+            assert!(matches!(&refused, Err(NoLink::NotAgent(why)) if why.contains("speaks version 2")), "{refused:?}");
+            let answer: Answer = receive(&mut caller).await.expect("an answer");
+            assert!(matches!(answer, Answer::OtherVersion(OtherVersion { version: VERSION, .. })), "{answer:?}");
+            let later = async {
+                let (mut stream, _) = listener.accept().await.expect("a connection");
+                let _: Open = receive(&mut stream).await.expect("the first message");
+                let _ = send(&mut stream, &OtherVersion { version: 7, about: key.about.clone() }).await;
+            };
+            let (_, found) = tokio::join!(later, dial("127.0.0.1", address.port(), false, &key, SILENCE));
+            assert!(matches!(&found, Err(NoLink::NotAgent(why)) if why.contains("speaks version 7")), "{found:?}");
+        });
     }
 
     #[test]

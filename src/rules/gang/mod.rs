@@ -30,7 +30,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use decisions::{agreement, budget, first_failure, hang};
-pub use protocol::{beat, handshake, message, unproven, wire};
+pub use protocol::{beat, handshake, message, settings, unproven, wire};
 
 /// A common start of all replicas. Never reused within a job.
 pub type Generation = u64;
@@ -53,26 +53,51 @@ mod hex128 {
     }
 }
 
-/// Times of the protocol. The leader's lease applies to all members; `Welcome` carries it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// Times of the protocol. The leader's apply to all members; `Welcome` carries them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Timing {
     /// The leader treats a member without a message for this time as lost. A member without an echo for this time kills its
     /// trainer.
+    #[serde(with = "in_millis")]
     pub lease: Duration,
     /// The interval between two beats of a member.
+    #[serde(with = "in_millis")]
     pub beat: Duration,
     /// An agent may reconnect within this time after its connection closed.
+    #[serde(with = "in_millis")]
     pub return_grace: Duration,
     /// The leader waits this long for reports of earlier failures before it names the first failure.
+    #[serde(with = "in_millis")]
     pub naming: Duration,
     /// The time from SIGTERM to SIGKILL when a trainer is halted.
+    #[serde(with = "in_millis")]
     pub stop_grace: Duration,
     /// The limit for waiting for seats, at the start and after a loss.
+    #[serde(with = "in_millis")]
     pub wait: Duration,
     /// How long workers may continue after the chief has finished.
+    #[serde(with = "in_millis")]
     pub finish_grace: Duration,
     /// How long evaluators may continue after the chief has finished.
+    #[serde(with = "in_millis")]
     pub evaluator_grace: Duration,
+}
+
+mod in_millis {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use super::message::millis;
+
+    pub(super) fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(millis(*time))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        u64::deserialize(from).map(Duration::from_millis)
+    }
 }
 
 /// The state of the gang at the end of a job, for the verdict.

@@ -28,8 +28,6 @@ pub struct View {
 pub struct LeaderView {
     /// The members that have joined, at most [`MOST_MEMBERS`].
     pub members: Vec<MemberView>,
-    /// The missing required seats.
-    pub missing: Vec<Seat>,
 }
 
 /// One member.

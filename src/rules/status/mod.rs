@@ -327,6 +327,9 @@ pub fn render(status: &Value) -> String {
     if let Some(step) = status["step"].as_u64() {
         line("step", step_line(step, status["steps_per_second"].as_f64()));
     }
+    if let Some(gang) = status["gang"].as_object() {
+        line("gang", gang_line(gang));
+    }
     if let Some(metrics) = status["metrics"].as_object().filter(|metrics| !metrics.is_empty()) {
         let pairs: Vec<String> =
             metrics.iter().map(|(tag, value)| format!("{} {}", printable(tag), text(value))).collect();
@@ -342,6 +345,31 @@ pub fn render(status: &Value) -> String {
         line("XID", format!("{} x {} on {}", text(&xid["xid"]), text(&xid["count"]), text(&xid["gpu"])));
     }
     out + "\n"
+}
+
+/// Members that are listed one by one; of more, only those in another state than this replica.
+const MOST_LISTED: usize = 16;
+
+fn gang_line(gang: &Map<String, Value>) -> String {
+    let word = |key: &str| gang.get(key).map(text).unwrap_or_default();
+    let state = word("state");
+    let mut line = format!("generation {}, {} {state}", word("generation"), word("seat"));
+    let list = |key: &str| gang.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
+    let waiting: Vec<String> = list("waiting_for").iter().map(text).collect();
+    if !waiting.is_empty() {
+        let _ = write!(line, ", waits for {}", waiting.join(", "));
+    }
+    let members = list("members");
+    let is_listed = |member: &&Value| members.len() <= MOST_LISTED || text(&member["state"]) != state;
+    let listed = members.iter().filter(is_listed).take(MOST_LISTED).map(|member| {
+        let step = member["step"].as_u64().map(|step| format!(" at step {step}")).unwrap_or_default();
+        format!("{} on {} {}{step}", text(&member["seat"]), text(&member["host"]), text(&member["state"]))
+    });
+    let listed: Vec<String> = listed.collect();
+    if !listed.is_empty() {
+        let _ = write!(line, "; {}", listed.join(", "));
+    }
+    printable(&line)
 }
 
 fn gpu_line(gpu: &Value) -> String {

@@ -209,3 +209,16 @@ fn an_invalid_answer_is_an_error_and_never_a_panic() {
     let text = render(&odd.expect("a state"));
     assert!(!text.contains('\u{1b}'), "{text}");
 }
+
+#[test]
+fn the_text_shows_the_gang_and_for_whom_it_waits() {
+    let member = |seat: &str, state: &str, step: Value| serde_json::json!({"seat": seat, "host": "pod", "state": state, "step": step});
+    let members = [member("chief/0", "ready", Value::Null), member("worker/0", "restoring", 40.into())];
+    let mut status = object(&snapshot(), &facts());
+    status["gang"] = serde_json::json!({"generation": 2, "seat": "chief/0", "state": "ready", "members": members,
+        "waiting_for": ["worker/1"]});
+    let text = render(&status);
+    let line = "gang        generation 2, chief/0 ready, waits for worker/1; chief/0 on pod ready, \
+                worker/0 on pod restoring at step 40\n";
+    assert!(text.contains(line), "{text}");
+}

@@ -58,8 +58,8 @@ pub enum Hold {
 }
 
 impl Hold {
-    /// Whether a commit of this step stays; 0: it has no step. `is_offered`: it is one of the newest, which members offer.
-    /// Older commits are not protected, because nodes may never commit the same step and the store would fill up.
+    /// Whether a commit of this step stays; 0: it has no step. `is_offered`: it is one of the newest, which can still become
+    /// common to all members. Older commits are not protected, because nodes may never commit the same step and the store would fill up.
     pub fn keeps(self, step: u64, is_offered: bool) -> bool {
         match self {
             Hold::Nothing => false,

@@ -74,6 +74,7 @@ pub(super) async fn run(
         roster: gang.place.roster.clone(),
         own: gang.place.own,
         incarnation,
+        settings: gang.settings(),
         timing: gang.timing,
         mode: gang.mode,
         from_scratch: gang.from_scratch,
@@ -238,6 +239,7 @@ impl LeaderLinks<'_> {
                 Action::MarkCommon(generation) => claims::mark_common(self.store.clone(), generation),
                 Action::CheckForNewerClaim(generation) => drop(self.claim_requests.send(Request::Check(generation))),
                 Action::Log(line) => tracing::info!("{line}"),
+                Action::Warn(line) => tracing::warn!(code = "gang", "{line}"),
                 Action::LogHang(lines) => {
                     lines.iter().for_each(|line| tracing::warn!(code = "hung", "{line}"));
                 }
@@ -251,15 +253,15 @@ impl LeaderLinks<'_> {
 /// Logs a caller that is not a member, once for each address and kind.
 fn log_refused(why: &NoLink, from: IpAddr, logged: &mut BTreeSet<(IpAddr, bool)>) {
     // A replica with a wrong token may share its address with a foreign process.
-    let caller = (from, *why == NoLink::OtherKey);
+    let caller = (from, matches!(why, NoLink::OtherKey(_)));
     if logged.contains(&caller) || logged.len() >= LOGGED_CALLERS {
         return;
     }
     logged.insert(caller);
     match why {
-        NoLink::OtherKey => tracing::warn!(
+        NoLink::OtherKey(known) => tracing::warn!(
             code = "gang",
-            "an agent at {from} has another token or key than this gang, and is not let in: give all replicas the same \
+            "an agent at {from} has another token or key than this gang, and is not let in{known}; give all replicas the same \
              TRAINIT_GANG_TOKEN or --gang-token-file"
         ),
         NoLink::Unreachable(what) | NoLink::NotAgent(what) => {

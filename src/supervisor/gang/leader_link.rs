@@ -13,10 +13,15 @@ use crate::rules::gang::handshake::GangKey;
 use crate::rules::gang::member::routes::{Route, Routes};
 use crate::rules::gang::message::ToMember;
 use crate::rules::gang::place::Place;
+use crate::rules::gang::wire::WireError;
 
 /// The pause between two tries, doubled each time. The first try follows a lost connection at once.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// The longest pause after connections that broke because of an invalid frame.
+const LONGEST_AFTER_BROKEN: Duration = Duration::from_secs(30);
+/// After a connection that has lasted this long, the next try follows at once.
+const SOUND_AFTER: Duration = Duration::from_secs(5);
 /// The interval between two log lines about an absent leader.
 const LOG_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -60,12 +65,21 @@ pub(super) async fn run(
                 ended = until_hangup(gang, news, orders) => break ended,
                 connected = connecting => connected,
             };
-            pause = (pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+            pause = (pause * 2).clamp(FIRST_PAUSE, pause.max(LONGEST_PAUSE));
             match connected {
                 Ok(link) => {
                     log.reset();
                     news.send(News::Linked);
-                    break carry_messages(link, &mut silence, &mut pause, orders, news).await;
+                    let since = Instant::now();
+                    let (ended, broken) = carry_messages(link, &mut silence, orders, news).await;
+                    if since.elapsed() >= SOUND_AFTER {
+                        pause = Duration::ZERO;
+                    }
+                    if let Some(why) = broken {
+                        pause = (pause * 2).clamp(LONGEST_PAUSE, LONGEST_AFTER_BROKEN);
+                        log.broken(&why);
+                    }
+                    break ended;
                 }
                 Err(why) => log.report(&why, news),
             }
@@ -142,10 +156,13 @@ async fn until_hangup(gang: &Gang, news: &NewsSender, orders: &mut UnboundedRece
 async fn carry_messages(
     mut link: Link,
     silence: &mut Duration,
-    pause: &mut Duration,
     orders: &mut UnboundedReceiver<Order>,
     news: &NewsSender,
-) -> Ended {
+) -> (Ended, Option<WireError>) {
+    let lost = |cut| match cut {
+        Cut::Broken(why) => (Ended::Lost { silent: false }, Some(why)),
+        cut => (Ended::Lost { silent: cut == Cut::Silent }, None),
+    };
     let mut last_received = Instant::now();
     loop {
         tokio::select! {
@@ -153,29 +170,29 @@ async fn carry_messages(
             order = orders.recv() => match order {
                 Some(Order::Send(message)) => match timeout(*silence, link.writer.send(&[*message])).await {
                     Ok(Ok(())) => {}
-                    Ok(Err(cut)) => return Ended::Lost { silent: cut == Cut::Silent },
-                    Err(_) => return Ended::Lost { silent: true },
+                    Ok(Err(cut)) => return lost(cut),
+                    Err(_) => return lost(Cut::Silent),
                 },
                 Some(Order::Dial | Order::ReadClaim) => {}
                 ended @ (Some(Order::Hangup) | None) => {
                     link.writer.close().await;
                     link.reader.drain().await;
-                    return if ended.is_some() { Ended::Hangup } else { Ended::Quit };
+                    return (if ended.is_some() { Ended::Hangup } else { Ended::Quit }, None);
                 }
             },
             message = link.reader.next::<ToMember>() => match message {
                 Ok(message) => {
                     last_received = Instant::now();
                     if let ToMember::Welcome { lease, .. } = message {
-                        (*silence, *pause) = (Duration::from_millis(lease), Duration::ZERO);
+                        *silence = Duration::from_millis(lease);
                     }
                     if !news.send(News::Received(message)) {
-                        return Ended::Lost { silent: false };
+                        return lost(Cut::Closed);
                     }
                 }
-                Err(cut) => return Ended::Lost { silent: cut == Cut::Silent },
+                Err(cut) => return lost(cut),
             },
-            () = sleep_until(last_received + *silence) => return Ended::Lost { silent: true },
+            () = sleep_until(last_received + *silence) => return lost(Cut::Silent),
         }
     }
 }
@@ -185,6 +202,7 @@ struct AbsenceLog {
     leader: String,
     last_line: Option<Instant>,
     last: Option<NoLink>,
+    is_broken_logged: bool,
 }
 
 impl AbsenceLog {
@@ -193,6 +211,7 @@ impl AbsenceLog {
             leader: format!("{}, at {}:{}", place.leader, place.host, place.port),
             last_line: None,
             last: None,
+            is_broken_logged: false,
         }
     }
 
@@ -200,11 +219,23 @@ impl AbsenceLog {
         (self.last_line, self.last) = (None, None);
     }
 
+    /// Logs once that a connection broke.
+    fn broken(&mut self, why: &WireError) {
+        if !std::mem::replace(&mut self.is_broken_logged, true) {
+            let leader = &self.leader;
+            tracing::warn!(
+                code = "gang",
+                "the connection to the gang's leader, {leader}, broke: {why}; it is tried again with growing pauses; give all \
+                 replicas the same image, and see what changes the data between the hosts"
+            );
+        }
+    }
+
     fn report(&mut self, why: &NoLink, news: &NewsSender) {
-        let is_new = *why == NoLink::OtherKey && self.last != Some(NoLink::OtherKey);
+        let is_new = matches!(why, NoLink::OtherKey(_)) && self.last.as_ref() != Some(why);
         self.last = Some(why.clone());
         news.send(News::Unreachable(match why {
-            NoLink::OtherKey => "it has another token or key".to_owned(),
+            NoLink::OtherKey(known) => format!("it has another token or key{known}"),
             NoLink::Unreachable(what) | NoLink::NotAgent(what) => what.clone(),
         }));
         let now = Instant::now();
@@ -214,10 +245,10 @@ impl AbsenceLog {
         self.last_line = Some(now);
         let leader = &self.leader;
         match why {
-            NoLink::OtherKey => tracing::warn!(
+            NoLink::OtherKey(known) => tracing::warn!(
                 code = "gang",
-                "the gang's leader, {leader}, has another token or key, so this replica cannot join: give all replicas the \
-                 same TRAINIT_GANG_TOKEN or --gang-token-file"
+                "the gang's leader, {leader}, has another token or key, so this replica cannot join{known}; give all replicas \
+                 the same TRAINIT_GANG_TOKEN or --gang-token-file"
             ),
             NoLink::Unreachable(what) => tracing::info!("waiting for the gang's leader, {leader}: {what}"),
             NoLink::NotAgent(what) => tracing::warn!(

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use super::borrowed_port::open;
 use crate::edge::clock::Clock;
-use crate::edge::net::gang::{self, NoLink, authenticate};
+use crate::edge::net::gang::{self, Cut, NoLink, authenticate};
 use crate::rules::gang::handshake::GangKey;
 use crate::rules::gang::leader::Link;
 use crate::rules::gang::message::{Referral, ToLeader, ToMember};
@@ -158,7 +158,7 @@ impl Connections {
         let (key, silence, events) = (Arc::clone(&self.key), self.silence, self.events.clone());
         self.tasks.spawn(async move {
             match unproven.authenticated(|stream| authenticate(stream, &key, silence)).await {
-                Some(Ok(proven)) => carry_messages(proven, link, &events).await,
+                Some(Ok(proven)) => carry_messages(proven, from, link, &events).await,
                 Some(Err(why)) => drop(events.send(ConnectionEvent::Refused(from, why)).await),
                 None => {}
             }
@@ -167,12 +167,13 @@ impl Connections {
 }
 
 /// Carries messages both ways until either side closes.
-async fn carry_messages(proven: gang::Link, link: Link, events: &mpsc::Sender<ConnectionEvent>) {
+async fn carry_messages(proven: gang::Link, from: SocketAddr, link: Link, events: &mpsc::Sender<ConnectionEvent>) {
     let gang::Link { mut reader, mut writer } = proven;
     let (sender, mut queue) = mpsc::channel(QUEUE);
     if events.send(ConnectionEvent::Opened(link, sender)).await.is_err() {
         return;
     }
+    let mut broken = None;
     let closes_first = {
         let write = async {
             let mut batch = Vec::new();
@@ -185,17 +186,29 @@ async fn carry_messages(proven: gang::Link, link: Link, events: &mpsc::Sender<Co
             true
         };
         let read = async {
-            while let Ok(message) = reader.next().await {
-                if events.send(ConnectionEvent::Received(link, Box::new(message))).await.is_err() {
-                    break;
+            loop {
+                match reader.next().await {
+                    Ok(message) => {
+                        if events.send(ConnectionEvent::Received(link, Box::new(message))).await.is_err() {
+                            break None;
+                        }
+                    }
+                    Err(Cut::Broken(why)) => break Some(why),
+                    Err(Cut::Closed | Cut::Silent) => break None,
                 }
             }
         };
         tokio::select! {
             closes_first = write => closes_first,
-            () = read => false,
+            why = read => {
+                broken = why;
+                false
+            }
         }
     };
+    if let Some(why) = broken {
+        let _ = events.send(ConnectionEvent::Refused(from, NoLink::NotAgent(why.to_string()))).await;
+    }
     if closes_first {
         writer.close().await;
         reader.drain().await;

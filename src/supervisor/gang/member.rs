@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::RawFd;
+use std::time::Duration;
 
 use super::Gang;
 use super::thread::{News, Order, Thread};
@@ -12,9 +13,11 @@ use crate::edge::net::gang::random;
 use crate::rules::cluster::seat::Seat;
 use crate::rules::gang::member::{Action, Event as MemberEvent, Leave, Member};
 use crate::rules::gang::message::{FirstFailure, ToMember, bounded_text};
+use crate::rules::gang::settings::PERMANENT;
 use crate::rules::gang::view::{LeaderView, View};
 use crate::rules::gang::{Incarnation, Summary};
 use crate::rules::job::{Event, Uptime};
+use crate::rules::process::exit;
 
 /// The maximum number of news handled in one turn of the loop.
 const AT_ONCE: usize = 64;
@@ -32,8 +35,6 @@ pub(in crate::supervisor) struct GangMember {
     leader: Option<Incarnation>,
     /// Why the leader cannot be reached.
     trouble: Option<String>,
-    first: Option<FirstFailure>,
-    missing: Vec<Seat>,
     is_dead: bool,
 }
 
@@ -47,22 +48,11 @@ impl GangMember {
         let (mut member, actions) = Member::new(now, own, leader, incarnation, gang.host.clone(), gang.timing);
         member.of_job(gang.job_id.clone());
         member.booted(dmi::boot_id().unwrap_or_default());
+        member.announce(gang.settings());
         let leads = gang.place.leads();
         let thread = Thread::start(gang, incarnation, clock)?;
-        let (first, missing) = (None, Vec::new());
-        let mut gang = GangMember {
-            member,
-            thread,
-            wake: now,
-            own,
-            leads,
-            required,
-            leader: None,
-            trouble: None,
-            first,
-            missing,
-            is_dead: false,
-        };
+        let mut gang =
+            GangMember { member, thread, wake: now, own, leads, required, leader: None, trouble: None, is_dead: false };
         let events = gang.perform(actions);
         Ok((gang, events))
     }
@@ -115,8 +105,18 @@ impl GangMember {
     /// Logs once why the seat is refused.
     fn note_refusal(&mut self, message: &ToMember) {
         match message {
-            ToMember::Refused { why } if self.trouble.as_ref() != Some(why) => {
-                tracing::info!("the gang's leader gives no seat yet: {}", bounded_text(why));
+            ToMember::Refused { why, contradicts } if self.trouble.as_ref() != Some(why) => {
+                let words = bounded_text(why);
+                if *contradicts {
+                    tracing::warn!(
+                        code = "gang",
+                        "the gang's leader gives no seat: {words}; this replica exits with {} after {} s",
+                        exit::NOT_STARTED,
+                        PERMANENT.as_secs()
+                    );
+                } else {
+                    tracing::info!("the gang's leader gives no seat yet: {words}");
+                }
                 self.trouble = Some(why.clone());
             }
             ToMember::Welcome { leader, .. } => (self.leader, self.trouble) = (Some(*leader), None),
@@ -131,7 +131,11 @@ impl GangMember {
         }
         let why = "the thread that holds the gang's connections died".to_owned();
         tracing::error!(code = "gang", "{why}; this replica stops, start it again");
-        Some(Event::Gang(Action::Leave(Leave::GaveUp { why, no_common_step: false, first: self.first.clone() })))
+        Some(Event::Gang(Action::Leave(Leave::GaveUp {
+            why,
+            no_common_step: false,
+            first: self.member.first().cloned(),
+        })))
     }
 
     fn perform(&mut self, actions: Vec<Action>) -> Vec<Event> {
@@ -146,7 +150,6 @@ impl GangMember {
                 Action::FirstFailure(first) => {
                     let FirstFailure { seat, host, failure } = &first;
                     tracing::warn!(code = "gang", "the gang was halted by {seat} on {host}: {}", failure.detail);
-                    self.first = Some(first);
                 }
                 Action::Waiting(seats) => {
                     let named: Vec<String> = seats.iter().map(ToString::to_string).collect();
@@ -156,12 +159,8 @@ impl GangMember {
                         "the gang waits for {}{trouble}; if those replicas run no gang, give --gang off",
                         named.join(", ")
                     );
-                    self.missing = seats;
                 }
-                Action::Launch(generation) => {
-                    self.missing.clear();
-                    events.push(Event::Gang(Action::Launch(generation)));
-                }
+                Action::Log(line) => tracing::info!("{line}"),
                 Action::Leave(leave) => events.push(Event::Gang(Action::Leave(self.with_trouble(leave)))),
                 for_the_job => events.push(Event::Gang(for_the_job)),
             }
@@ -184,21 +183,26 @@ impl GangMember {
         self.leader.filter(|_| !self.leads)
     }
 
+    /// The step at which the trainer saves after a notice with this much time; `None`: at once.
+    pub(in crate::supervisor) fn save_at(&mut self, left: Duration) -> Option<u64> {
+        self.member.save_at(left)
+    }
+
     /// The view for the status.
     pub(in crate::supervisor) fn view(&self) -> View {
-        let LeaderView { members, missing } = self.thread.view();
+        let LeaderView { members } = self.thread.view();
         View {
             generation: self.member.newest(),
             seat: self.own,
             state: self.member.state(),
             members: self.leads.then_some(members),
-            waiting_for: if self.leads { missing } else { self.missing.clone() },
+            waiting_for: self.member.waiting_for(),
         }
     }
 
     /// Ends the thread after its last messages are sent.
     pub(in crate::supervisor) fn end(&mut self) -> Summary {
         self.thread.end();
-        Summary { generation: self.member.newest(), members: self.required, first: self.first.clone() }
+        Summary { generation: self.member.newest(), members: self.required, first: self.member.first().cloned() }
     }
 }

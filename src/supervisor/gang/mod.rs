@@ -27,6 +27,7 @@ use crate::rules::gang::agreement::Mode;
 use crate::rules::gang::budget::Limits;
 use crate::rules::gang::leader::OnNotice;
 use crate::rules::gang::place::Place;
+use crate::rules::gang::settings::Settings;
 use crate::rules::store::address::Address;
 
 /// The pause before a retry if the store does not answer.
@@ -75,4 +76,11 @@ pub struct Gang {
     pub job_id: String,
     /// This host's name, for people.
     pub host: String,
+}
+
+impl Gang {
+    /// The settings that all replicas must share.
+    fn settings(&self) -> Settings {
+        Settings::new(env!("TRAINIT_VERSION"), &self.place.roster, self.mode)
+    }
 }

@@ -155,7 +155,8 @@ async fn run(
     news: NewsSender,
     clock: Clock,
 ) {
-    let Some(key) = gang.key.find(gang.store.as_ref(), &news, &orders).await else { return };
+    let Some(mut key) = gang.key.find(gang.store.as_ref(), &news, &orders).await else { return };
+    (key.about.trainit, key.about.nodes) = (env!("TRAINIT_VERSION").to_owned(), gang.settings().nodes);
     if gang.place.leads() {
         leader::run(&gang, incarnation, key, &mut orders, &news, clock).await;
     } else {

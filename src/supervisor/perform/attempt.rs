@@ -1,7 +1,7 @@
 //! Starts an attempt: the processes of the command, their output and their variables.
 
 use super::{Done, Performer};
-use crate::edge::fs::run_dir::PREEMPTION;
+use crate::edge::fs::run_dir::{PREEMPTION, SAVE_AT_STEP};
 use crate::edge::io::eventfd::EventFd;
 use crate::edge::process::spawn::{self, Launch, NotLaunched};
 use crate::rules::job::{Event, Resume, Target, Uptime, child_variables};
@@ -55,6 +55,7 @@ impl Performer {
         if let Some(dir) = self.run_dir.as_mut().filter(|_| self.gang.is_some()) {
             // A notice to the previous attempt no longer applies.
             dir.withdraw(PREEMPTION);
+            dir.withdraw(SAVE_AT_STEP);
         }
         let count = self.job.changes.len();
         self.main_children = MainChildren::of(count);

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::edge::clock;
-use crate::edge::fs::run_dir::{HOSTFILE, KEPT, PREEMPTION, RunDir, SOCKET};
+use crate::edge::fs::run_dir::{HOSTFILE, KEPT, PREEMPTION, RunDir, SAVE_AT_STEP, SOCKET};
 use crate::edge::io::stdio;
 use crate::edge::process::descendants::{self, Descendant};
 use crate::edge::process::{reaper, signals};
@@ -88,6 +88,8 @@ impl Performer {
         let mut run_dir = RunDir::make(job.env.given("TMPDIR"));
         let status = StatusEndpoint::open(run_dir.as_ref());
         job.facts.preemption_file = run_dir.as_ref().map(|dir| dir.file(PREEMPTION));
+        let in_gang = run_dir.as_ref().filter(|_| gang.is_some());
+        job.facts.save_at_step_file = in_gang.map(|dir| dir.file(SAVE_AT_STEP));
         job.facts.heartbeat_file = run_dir.as_mut().map(RunDir::heartbeat);
         if let Some(path) = &job.facts.heartbeat_file {
             background.heartbeat_is_at(path);
@@ -223,6 +225,9 @@ impl Performer {
         self.status.recreate_if_missing(self.run_dir.as_mut());
         if let Some(dir) = &mut self.run_dir {
             dir.reserve(PREEMPTION);
+            if self.gang.is_some() {
+                dir.reserve(SAVE_AT_STEP);
+            }
             dir.clear_others();
         }
     }
@@ -272,9 +277,18 @@ impl Performer {
         self.output_threads.end(now, None);
     }
 
-    /// Writes the preemption file. It must be complete before any signal is sent.
+    /// Writes the preemption file. It must be complete before any signal is sent. In a gang, the step at which all ranks save is
+    /// written first.
     fn announce(&mut self, left: Duration) {
         self.status.recreate_if_missing(self.run_dir.as_mut());
+        let save_at = self.gang.as_mut().and_then(|gang| gang.save_at(left));
+        if let (Some(step), Some(dir)) = (save_at, &mut self.run_dir)
+            && let Err(error) = dir.publish(SAVE_AT_STEP, &format!("{step}\n"))
+        {
+            tracing::warn!(
+                "the file with the step at which all replicas save cannot be written: {error}; this one may save another step"
+            );
+        }
         let deadline = humantime::format_rfc3339_millis(clock::wall() + left);
         if let Some(dir) = &mut self.run_dir
             && let Err(error) = dir.publish(PREEMPTION, &format!("{deadline}\n"))

@@ -38,6 +38,17 @@ fn a_replica_whose_agent_is_killed_is_replaced_and_all_start_again() {
 }
 
 #[test]
+fn a_replica_that_counts_other_nodes_is_named_on_both_sides_and_nothing_starts() {
+    let cluster = Cluster::of_workers(3);
+    let leader = cluster.replica("worker", 0, TRAINS).env("TRAINIT_GANG_CHECKPOINTS", "each").start();
+    let other = cluster.replica("worker", 1, TRAINS).start();
+    for replica in [&leader, &other] {
+        replica.after_log("worker/1 on");
+        replica.after_log("it has --gang-checkpoints auto, and the leader each");
+    }
+}
+
+#[test]
 fn a_replica_with_a_frozen_agent_halts_the_others_and_joins_them_when_the_agent_continues() {
     let cluster = Cluster::of_workers(2);
     let replicas: Vec<Running> = (0..2)
@@ -57,7 +68,8 @@ fn when_the_chief_has_finished_servers_and_evaluator_end_with_0_and_the_leader_e
     let ends = "echo generation=$TRAINIT_GENERATION pid=$$ .; read line < /dev/stdin; exit 0";
     let mut chief = cluster.replica("chief", 0, ends);
     let (reader, mut writer) = std::io::pipe().unwrap();
-    chief = chief.stdin(reader);
+    // The leader's times apply to all.
+    chief = chief.env("TRAINIT_FINISH_GRACE", "100ms").env("TRAINIT_EVALUATOR_GRACE", "100ms").stdin(reader);
     let chief = chief.start();
     let worker = cluster
         .replica(
@@ -66,13 +78,9 @@ fn when_the_chief_has_finished_servers_and_evaluator_end_with_0_and_the_leader_e
             "trap 'exit 7' TERM; echo generation=$TRAINIT_GENERATION pid=$$ .; \
                                                while :; do sleep 0.05; done",
         )
-        .env("TRAINIT_FINISH_GRACE", "100ms")
         .start();
     let server = cluster.replica("ps", 0, TRAINS).start();
-    let evaluator = cluster
-        .replica("evaluator", 0, "echo evaluates; exec sleep 1000")
-        .env("TRAINIT_EVALUATOR_GRACE", "100ms")
-        .start();
+    let evaluator = cluster.replica("evaluator", 0, "echo evaluates; exec sleep 1000").start();
     evaluator.after_line("evaluates");
     all_train([&chief, &worker, &server], 1);
     writer.write_all(b"end\n").unwrap();
@@ -226,4 +234,28 @@ fn a_replica_that_restarts_alone_logs_how_all_could_restart_together() {
     );
     assert!(log("", "auto").contains("no gang forms: there are no two training replicas"), "{}", log("", "auto"));
     assert!(!log("", "").contains("gang"), "a lone replica's log does not mention it");
+}
+
+#[test]
+fn after_a_notice_all_replicas_find_the_same_step_to_save() {
+    let cluster = Cluster::of_workers(2);
+    let steps = "trap 'echo \"saves at $(cat $TRAINIT_SAVE_AT_STEP_FILE).\"; exit 0' TERM; n=0; \
+                 while :; do n=$((n + 1)); echo \"{\\\"step\\\": $n}\" > $TRAINIT_HEARTBEAT_FILE; sleep 0.05; done";
+    let replicas = cluster.workers(2, steps);
+    eventually("the leader knows the speed of the steps", || {
+        let members = status(&replicas[0])["gang"]["members"].as_array().cloned().unwrap_or_default();
+        members.len() == 2 && members.iter().all(|member| member["step"].as_u64() >= Some(100))
+    });
+    replicas[1].signal(libc::SIGTERM);
+    let lines: Vec<String> = replicas.iter().map(|replica| replica.after_line("saves at ")).collect();
+    assert_eq!(lines[0], lines[1]);
+    let step: u64 = lines[0].trim().trim_start_matches("saves at ").trim_end_matches('.').parse().expect("a step");
+    assert!(step > 100, "{step}");
+}
+
+#[test]
+fn a_replica_without_its_leader_shows_for_whom_it_waits() {
+    let cluster = Cluster::of_workers(2);
+    let alone = cluster.replica("worker", 1, TRAINS).start();
+    eventually("the leader is named", || status(&alone)["gang"]["waiting_for"] == serde_json::json!(["worker/0"]));
 }

@@ -20,6 +20,18 @@ pub enum Mode {
     Shared,
 }
 
+impl Mode {
+    /// The value of `--gang-checkpoints`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Mode::Auto => "auto",
+            Mode::Each => "each",
+            Mode::Chief => "chief",
+            Mode::Shared => "shared",
+        }
+    }
+}
+
 /// The maximum number of steps of a seat in the table.
 const STEPS_SHOWN: usize = 3;
 /// The maximum number of seats in the table.
@@ -96,8 +108,8 @@ fn common(offers: &BTreeMap<Seat, Offer>) -> Option<u64> {
     steps.into_iter().max()
 }
 
-/// A table of the members' steps, with the user's options.
-fn table(mode: Mode, offers: &BTreeMap<Seat, Offer>) -> String {
+/// A table of the members' steps.
+pub fn steps_of(offers: &BTreeMap<Seat, Offer>) -> String {
     let shown = |(seat, offer): (&Seat, &Offer)| {
         let steps = offer.steps.iter().take(STEPS_SHOWN);
         let steps: Vec<String> =
@@ -106,7 +118,11 @@ fn table(mode: Mode, offers: &BTreeMap<Seat, Offer>) -> String {
         let steps = if steps.is_empty() { "nothing".to_owned() } else { steps.join(", ") };
         format!("{seat} has {steps}{more}")
     };
-    let seats: Vec<String> = offers.iter().take(SEATS_SHOWN).map(shown).collect();
+    offers.iter().take(SEATS_SHOWN).map(shown).collect::<Vec<_>>().join(", ")
+}
+
+/// The table with the user's options.
+fn table(mode: Mode, offers: &BTreeMap<Seat, Offer>) -> String {
     let is_stepless =
         mode == Mode::Each && offers.values().flat_map(|offer| &offer.steps).any(|step| step.step.is_none());
     let steps = if is_stepless { "give trainit the step (--step-regex, or the heartbeat file), " } else { "" };
@@ -118,7 +134,7 @@ fn table(mode: Mode, offers: &BTreeMap<Seat, Offer>) -> String {
     format!(
         "no step is common to all: {}; nothing was started and nothing was changed; {steps}{chiefs}or start from the \
          beginning with --gang-from-scratch",
-        seats.join(", ")
+        steps_of(offers)
     )
 }
 

@@ -13,6 +13,9 @@ use crate::cluster::seat::Seat;
 
 impl Leader {
     pub(super) fn try_to_agree(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        if self.is_contradicted(now, actions) {
+            return;
+        }
         let has_offered = |holder: &Holder| {
             // A member with a notice does not count; its replacement does.
             matches!(holder, Holder { state: State::Offered(_), link: Some(_), notice: None, .. })
@@ -76,11 +79,7 @@ impl Leader {
 
     /// The mode, and the agreement that results from the offers.
     pub(super) fn agreement(&self) -> (Mode, Agreement) {
-        let offer_of = |seat: Seat| match &self.holders.get(&seat)?.state {
-            State::Offered(offer) => Some((seat, offer.clone())),
-            _ => None,
-        };
-        let offers: BTreeMap<Seat, Offer> = self.required().filter(|seat| seat.trains()).filter_map(offer_of).collect();
+        let offers = self.offers();
         // Without a store, a member that joined later may have lost a common step.
         let was_started =
             |seat: &Seat| self.holders.get(seat).is_some_and(|holder| self.last_started.contains(&holder.incarnation));
@@ -123,11 +122,47 @@ impl Leader {
                 self.record.agreed_on(generation, choice);
                 (self.phase, self.since, self.empty_since, self.pause) = (Phase::Arming, now, None, Duration::ZERO);
                 self.choice = Some(choice);
+                self.log_what_is_left_behind(choice, actions);
                 let chief = self.chief();
                 let is_first = |seat: Seat| !matches!(choice, Choice::Shared(_)) || Some(seat) == chief;
                 self.send_agreement(is_first, actions);
             }
         }
+    }
+
+    /// Logs the offered steps that are newer than the agreed one, before the offers are dropped.
+    fn log_what_is_left_behind(&self, choice: Choice, actions: &mut Vec<Action>) {
+        let offers = self.offers();
+        let newest = offers.values().flat_map(|offer| &offer.steps).map(|step| step.step).max();
+        if choice == Choice::Start && newest.is_some() {
+            let table = agreement::steps_of(&offers);
+            actions.push(Action::Warn(format!(
+                "the job starts from the beginning, although replicas have checkpoints: {table}; they are moved to \
+                 .trainit/aside/; stop the job if that is wrong"
+            )));
+        } else if let Choice::Own(step) = choice
+            && newest.flatten() > Some(step)
+        {
+            let table = agreement::steps_of(&offers);
+            let lacking = |offer: &Offer| !offer.steps.iter().any(|other| other.step > Some(step));
+            let behind: Vec<String> =
+                offers.iter().filter(|(_, offer)| lacking(offer)).take(16).map(|(seat, _)| seat.to_string()).collect();
+            let why = if behind.is_empty() {
+                String::new()
+            } else {
+                format!(", because {} has no newer one", behind.join(", "))
+            };
+            actions.push(Action::Log(format!("all resume from step {step}{why}: {table}")));
+        }
+    }
+
+    /// The offers of the training seats.
+    fn offers(&self) -> BTreeMap<Seat, Offer> {
+        let offer_of = |seat: Seat| match &self.holders.get(&seat)?.state {
+            State::Offered(offer) => Some((seat, offer.clone())),
+            _ => None,
+        };
+        self.required().filter(|seat| seat.trains()).filter_map(offer_of).collect()
     }
 
     /// Sends the agreement to these members.
@@ -249,5 +284,25 @@ mod tests {
         assert!(!starts(requested), "all agents were replaced");
         assert!(starts(JobState { from_nothing: true, ..requested }), "no step is common since");
         assert!(starts(JobState { has_finished: true, ..requested }), "another run");
+    }
+
+    #[test]
+    fn a_start_from_the_beginning_while_a_member_has_a_checkpoint_is_a_warning_with_the_table() {
+        let mut leader = leader(|config| config.from_scratch = true);
+        let actions = join(&mut leader, 0);
+        let warning = |action: &Action| if let Action::Warn(line) = action { Some(line.clone()) } else { None };
+        let line = actions.iter().find_map(warning).expect("a warning");
+        assert!(line.contains("chief/0 has 20, 10, worker/0 has 10"), "{line}");
+    }
+
+    #[test]
+    fn the_log_says_which_member_lacks_the_newest_step() {
+        let actions = join(&mut leader(|_| {}), 0);
+        let line = |action: &Action| if let Action::Log(line) = action { Some(line.clone()) } else { None };
+        let line = actions.iter().find_map(line).expect("a line");
+        assert!(
+            line.starts_with("all resume from step 10, because worker/0 has no newer one: chief/0 has 20, 10"),
+            "{line}"
+        );
     }
 }

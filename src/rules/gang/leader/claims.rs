@@ -179,7 +179,8 @@ impl Leader {
             "another agent of {own}, on {}, leads this job: it has claimed generation {}",
             claim.host, claim.generation
         );
-        let message = ToMember::GiveUp { why, no_common_step: false, first: self.record.first.clone() };
+        let message =
+            ToMember::GiveUp { why, no_common_step: false, contradiction: false, first: self.record.first.clone() };
         actions.extend(self.holders.get(&own).and_then(|own| own.link).map(|link| Action::Send(link, message.clone())));
         (self.phase, self.name_at, self.final_message) = (Phase::Yielded, None, Some(message));
         actions.push(Action::Done);

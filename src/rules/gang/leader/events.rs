@@ -7,6 +7,7 @@ use super::super::agreement::Mode;
 use super::super::budget::Limits;
 use super::super::claim::{Claim, JobState};
 use super::super::message::{ToLeader, ToMember};
+use super::super::settings::Settings;
 use super::super::{Generation, Incarnation, Timing};
 use crate::cluster::seat::Seat;
 
@@ -31,6 +32,8 @@ pub struct Config {
     pub own: Seat,
     /// The leader's agent process.
     pub incarnation: Incarnation,
+    /// The settings that the members must share.
+    pub settings: Settings,
     /// The times.
     pub timing: Timing,
     /// How the nodes keep their checkpoints.
@@ -59,8 +62,10 @@ pub struct Config {
 impl Config {
     /// A new job with a store, and checkpoints on each node.
     pub(in crate::gang) fn of(roster: impl IntoIterator<Item = Seat>, own: Seat, incarnation: Incarnation) -> Config {
+        let roster = roster.into_iter().collect();
         Config {
-            roster: roster.into_iter().collect(),
+            settings: Settings::new("1", &roster, Mode::Each),
+            roster,
             own,
             incarnation,
             timing: Timing::default(),
@@ -123,6 +128,8 @@ pub enum Action {
     Started(Generation),
     /// Log this line.
     Log(String),
+    /// Log this line as a warning: an operator has to act.
+    Warn(String),
     /// Log these lines about a hang: the activity of the members' trainers.
     LogHang(Vec<String>),
     /// Every other member has left, has used up its time, or belongs to another leader: the leader's agent exits after its own

@@ -64,9 +64,13 @@ impl Leader {
     }
 
     pub(super) fn give_up(&mut self, now: Duration, why: String, no_common_step: bool, actions: &mut Vec<Action>) {
-        (self.phase, self.since, self.name_at, self.inquiry) = (Phase::GivenUp, now, None, None);
         let first = self.record.first.clone();
-        self.send_final(ToMember::GiveUp { why, no_common_step, first }, actions);
+        self.give_up_with(now, ToMember::GiveUp { why, no_common_step, contradiction: false, first }, actions);
+    }
+
+    pub(super) fn give_up_with(&mut self, now: Duration, message: ToMember, actions: &mut Vec<Action>) {
+        (self.phase, self.since, self.name_at, self.inquiry) = (Phase::GivenUp, now, None, None);
+        self.send_final(message, actions);
     }
 
     /// Sends the final message to all members except the leader's own, which leaves last.

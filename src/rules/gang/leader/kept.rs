@@ -81,6 +81,10 @@ mod tests {
         assert_eq!(kept(&receive(&mut leader, 3, 0, beat(vec![30]))), [0; 0], "the worker may be slower");
         let mut chief_alone = leader.clone();
         assert_eq!(kept(&receive(&mut chief_alone, 4, 0, beat(vec![30, 40]))), [30]);
+        let mut slow_worker = leader.clone();
+        let saved = ToLeader::Beat(Beat { has_own: true, ..Beat::default() });
+        receive(&mut slow_worker, 4, 1, saved);
+        assert_eq!(kept(&receive(&mut slow_worker, 5, 0, beat(vec![30, 40]))), [0; 0], "the worker has begun to save");
         assert_eq!(kept(&receive(&mut leader, 4, 1, beat(vec![30]))), [30]);
         assert_eq!(kept(&receive(&mut leader, 5, 0, beat(vec![30, 40, 50]))), [0; 0], "the worker has none of them");
     }

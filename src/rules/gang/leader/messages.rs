@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use super::super::agreement::Mode;
 use super::super::beat::{Beat, Departure};
 use super::super::first_failure::FailureReport;
-use super::super::message::{Class, Failure, MOST_STEPS, ToLeader, ToMember, bounded_text};
+use super::super::message::{Class, Failure, MOST_REMEMBERED, MOST_STEPS, ToLeader, ToMember, bounded_text};
 use super::{Action, Leader, Link, MOST_FAILED_RESTORES, Phase, State};
 
 impl Leader {
@@ -15,7 +16,7 @@ impl Leader {
         holder.last_received = now;
         match message {
             ToLeader::Hello(_) => {}
-            ToLeader::Beat(Beat { clock, step, restoring, committed, succeeded, commits, leaves }) => {
+            ToLeader::Beat(Beat { clock, step, restoring, committed, succeeded, commits, has_own, leaves }) => {
                 if step != holder.step || holder.restoring != restoring {
                     holder.progressed = now;
                 }
@@ -26,10 +27,26 @@ impl Leader {
                 }
                 let new: Vec<u64> = committed.into_iter().take(MOST_STEPS).collect();
                 let new: Vec<u64> = new.into_iter().filter(|step| holder.committed.insert(*step)).collect();
-                while holder.committed.len() > 2 * MOST_STEPS {
+                while holder.committed.len() > MOST_REMEMBERED {
                     holder.committed.pop_first();
                 }
-                actions.push(Action::Send(link, ToMember::Echo { clock }));
+                self.record.each_has_own |=
+                    has_own && seat.trains() && Some(seat) != chief && self.config.mode == Mode::Auto;
+                let (mut save_at, mut missing) = (None, Vec::new());
+                match phase {
+                    Phase::Training => {
+                        step.into_iter().for_each(|step| self.speed.note(now, step));
+                        save_at = self.speed.save_at(now, self.config.timing.beat);
+                    }
+                    Phase::Collecting | Phase::Arming => missing = self.recently_missing(now),
+                    Phase::Concluding
+                    | Phase::Ending
+                    | Phase::GivenUp
+                    | Phase::Parting
+                    | Phase::Yielded
+                    | Phase::Done => {}
+                }
+                actions.push(Action::Send(link, ToMember::Echo { clock, save_at, missing }));
                 if !new.is_empty() {
                     self.keep(&new, actions);
                 }
@@ -116,11 +133,11 @@ impl Leader {
                     Phase::Ending | Phase::GivenUp | Phase::Parting | Phase::Yielded | Phase::Done => {}
                 }
             }
-            ToLeader::Notice { lead } => {
+            ToLeader::Notice { lead, save_at } => {
                 holder.notice = Some(now + Duration::from_millis(lead));
                 let failure = Failure::new(Class::Preempted, holder.step, "a notice announced the end of its machine");
                 let report = FailureReport::new(now, 0, seat, &holder.host, failure);
-                self.on_notice(now, seat, lead, report, actions);
+                self.on_notice(now, seat, (lead, save_at), report, actions);
             }
             ToLeader::Leaving => {
                 self.on_leaving(now, seat, actions);

@@ -13,6 +13,8 @@ mod job_end;
 mod kept;
 mod messages;
 mod phases;
+mod refusals;
+mod saves;
 mod seats;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +29,8 @@ use super::{Generation, Incarnation, Timing};
 use crate::cluster::seat::Seat;
 use claims::Claims;
 use hang::Inquiry;
+use refusals::Refusal;
+use saves::Speed;
 use seats::{Fence, SearchStart};
 
 pub use events::{Action, Config, Event, Link, OnNotice};
@@ -144,6 +148,8 @@ pub struct Leader {
     found_end: Option<Generation>,
     /// Whether another agent has joined.
     has_met_other: bool,
+    /// The last refusal of an agent that asked for this seat.
+    refusals: BTreeMap<Seat, Refusal>,
     failures: Vec<FailureReport>,
     /// The failure that was named after the last halt.
     named: Option<FailureReport>,
@@ -153,6 +159,8 @@ pub struct Leader {
     name_at: Option<Duration>,
     /// No generation starts before this time, because a trainer of an earlier leader may run.
     not_before: Duration,
+    /// The speed of this generation.
+    speed: Speed,
     /// The duration of the last generation.
     lasted: Duration,
     /// The pause before the next generation, after the last tree is empty.
@@ -160,6 +168,7 @@ pub struct Leader {
     /// The time at which the last required seat offered.
     empty_since: Option<Duration>,
     last_waiting_report: Duration,
+    recent_missing: Option<(Duration, Vec<Seat>)>,
     /// The time that members have to leave after a notice.
     parting: Duration,
     /// The message to every member that joins after the end.
@@ -203,6 +212,7 @@ impl Leader {
             has_charged_former: false,
             found_end: end.as_ref().map(|end| end.generation),
             has_met_other: false,
+            refusals: BTreeMap::new(),
             generation: floor,
             claims: Claims::new(now, config.has_read_claims, former),
             holders: BTreeMap::new(),
@@ -217,10 +227,12 @@ impl Leader {
             inquiry: None,
             name_at: None,
             not_before: now,
+            speed: Speed::default(),
             lasted: Duration::ZERO,
             pause: Duration::ZERO,
             empty_since: None,
             last_waiting_report: now,
+            recent_missing: None,
             parting: Duration::ZERO,
             final_message: None,
             wake: now,
@@ -248,6 +260,21 @@ impl Leader {
             _ => false,
         };
         self.required().filter(|seat| !is_ready(seat)).collect()
+    }
+
+    /// The missing seats at most a second ago, for the many answers to beats.
+    fn recently_missing(&mut self, now: Duration) -> Vec<Seat> {
+        if self.recent_missing.as_ref().is_none_or(|(at, _)| now >= *at + Duration::from_secs(1)) {
+            self.recent_missing = Some((now, self.some_missing()));
+        }
+        self.recent_missing.clone().map_or(Vec::new(), |(_, missing)| missing)
+    }
+
+    /// The first of the missing seats, for a message.
+    fn some_missing(&self) -> Vec<Seat> {
+        let mut missing = self.missing();
+        missing.truncate(16);
+        missing
     }
 
     fn required(&self) -> impl Iterator<Item = Seat> + '_ {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::super::budget::Decision;
 use super::super::first_failure::{self, FailureReport};
 use super::super::message::{Class, FirstFailure, ToMember};
+use super::saves::Speed;
 use super::{Action, Holder, LATE_EVALUATORS, Leader, Link, OnNotice, Phase, State, WAITING_REPORT_INTERVAL};
 use crate::cluster::seat::Seat;
 use crate::text::transfer_progress::words;
@@ -70,12 +71,19 @@ impl Leader {
         &mut self,
         now: Duration,
         from: Seat,
-        lead: u64,
+        (lead, save_at): (u64, Option<u64>),
         report: FailureReport,
         actions: &mut Vec<Action>,
     ) {
         if self.is_over() {
             return;
+        }
+        if !from.is_required() {
+            let host = &report.first.host;
+            return actions.push(Action::Log(format!(
+                "a notice announced the end of the machine of {from} on {host}; the others go on, because it is not part of \
+                 the common start"
+            )));
         }
         let leave = self.config.on_notice == OnNotice::Leave;
         if self.phase == Phase::Arming && !leave {
@@ -95,7 +103,7 @@ impl Leader {
             self.name_at = Some(now + self.config.timing.naming);
             self.collect(now);
         }
-        let save = ToMember::Save { lead, leave };
+        let save = ToMember::Save { lead, leave, save_at };
         actions.extend(others.into_iter().map(|link| Action::Send(link, save.clone())));
         if leave {
             (self.phase, self.since, self.parting) = (Phase::Parting, now, Duration::from_millis(lead));
@@ -173,6 +181,7 @@ impl Leader {
         (self.phase, self.since, self.former_lease_end, self.failed_restores) = (Phase::Training, now, None, 0);
         self.named = None;
         self.saw_former_close.clear();
+        self.speed = Speed::default();
         self.last_started = self.holders.values().map(|holder| holder.incarnation).collect();
         actions.push(Action::Started(self.generation));
         for holder in self.holders.values_mut().filter(|holder| holder.state == State::Armed) {
@@ -191,7 +200,7 @@ impl Leader {
         if self.phase == Phase::Arming {
             actions.extend(self.slowest(now).map(Action::Log));
         }
-        let missing: Vec<Seat> = self.missing().into_iter().take(16).collect();
+        let missing = self.some_missing();
         if !missing.is_empty() {
             self.send_to_all(&ToMember::Waiting { missing }, actions);
         }
@@ -217,10 +226,11 @@ impl Leader {
 #[cfg(test)]
 mod tests {
     use super::super::super::beat::Beat;
-    use super::super::super::message::{Failure, ToLeader};
+    use super::super::super::message::{Failure, Hello, ToLeader};
     use super::super::Event;
-    use super::super::tests::{failed, join, leader, receive, seat, sent, step, training};
+    use super::super::tests::{failed, hello, join, leader, receive, seat, sent, step, training};
     use super::*;
+    use crate::cluster::spec::Role;
 
     #[test]
     fn after_a_halt_the_missing_members_are_not_reported_at_once() {
@@ -277,5 +287,18 @@ mod tests {
             "{line:?}"
         );
         assert_eq!(named(step(&mut leader, 31_000, Event::Tick)), None, "once in 30 s");
+    }
+
+    #[test]
+    fn a_notice_to_an_evaluator_halts_nothing() {
+        let mut leader = training();
+        let evaluator = Hello { seat: Seat::new(Role::Evaluator, 0), ..hello(9) };
+        receive(&mut leader, 100, 9, ToLeader::Hello(evaluator));
+        let actions = receive(&mut leader, 200, 9, ToLeader::Notice { lead: 9_000, save_at: None });
+        assert!(sent(&actions, 0).is_empty() && sent(&actions, 1).is_empty(), "{actions:?}");
+        assert!(
+            actions.iter().any(|action| matches!(action, Action::Log(line) if line.contains("evaluator/0 on host-9")))
+        );
+        assert_eq!(leader.state(), "training");
     }
 }

@@ -52,7 +52,7 @@ impl Fence {
 }
 
 impl Leader {
-    /// The members that have joined, and the missing seats.
+    /// The members that have joined.
     pub fn view(&self) -> LeaderView {
         let members = self.holders.iter().take(MOST_MEMBERS).map(|(seat, holder)| MemberView {
             seat: *seat,
@@ -69,8 +69,7 @@ impl Leader {
             },
             step: holder.step,
         });
-        let waits = matches!(self.phase, Phase::Collecting | Phase::Arming);
-        LeaderView { members: members.collect(), missing: if waits { self.missing() } else { Vec::new() } }
+        LeaderView { members: members.collect() }
     }
 
     /// Whether the leader may listen at the port of its own replica's trainer: no trainer of this node runs or is about to
@@ -97,24 +96,26 @@ impl Leader {
     }
 
     pub(super) fn on_hello(&mut self, now: Duration, link: Link, hello: Hello, actions: &mut Vec<Action>) {
-        let refuse = |why: String| [Action::Send(link, ToMember::Refused { why }), Action::Close(link)];
+        let refuse =
+            |why: String| [Action::Send(link, ToMember::Refused { why, contradicts: false }), Action::Close(link)];
         let seat = hello.seat;
         if !seat.is_required() {
             // Platforms start evaluators that are not in the list of replicas.
             self.config.roster.insert(seat);
-        }
-        if !self.config.roster.contains(&seat) {
-            return actions.extend(refuse(format!("this job has no seat {seat}")));
         }
         if self.phase == Phase::Yielded {
             return actions.extend(refuse("another agent leads this job".to_owned()));
         }
         // The record counts even if the seat is refused below.
         self.merge_record(&hello.record);
+        if self.contradicts(now, link, &hello, actions) {
+            return;
+        }
         let two_beats = self.config.timing.beat * 2;
         if let Some(holder) = self.holders.get(&seat).filter(|holder| holder.incarnation != hello.incarnation) {
             if holder.link.is_some() && now < holder.last_received + two_beats {
-                return actions.extend(refuse(format!("the seat {seat} is taken by an agent on {}", holder.host)));
+                let host = holder.host.clone();
+                return self.refuse_taken_seat(now, link, &hello, &host, actions);
             }
             let (host, silent) = (holder.host.clone(), holder.link.is_some());
             self.remove_holder(now, seat, silent, &host, "another agent has taken its seat", actions);
@@ -125,6 +126,7 @@ impl Leader {
                 .extend(refuse(format!("the agent that held the seat {seat} may still train for {wait} ms")));
         }
         self.fences.remove(&seat);
+        self.refusals.remove(&seat);
         let is_new = !self.holders.contains_key(&seat);
         let former_leader = self.check_former_leader(now, seat, hello.former).map(|leader| (leader, hello.newest));
         let resumes = !is_new && hello.busy == Some(self.generation);
@@ -168,7 +170,12 @@ impl Leader {
         let lease = millis(self.config.timing.lease);
         actions.push(Action::Send(
             link,
-            ToMember::Welcome { leader: self.config.incarnation, lease, newest: self.generation },
+            ToMember::Welcome {
+                leader: self.config.incarnation,
+                lease,
+                newest: self.generation,
+                timing: Some(self.config.timing),
+            },
         ));
         if let Some(busy) = hello.busy.filter(|_| !continues) {
             actions.push(Action::Send(link, ToMember::Halt { generation: busy.max(self.generation), hung: false }));

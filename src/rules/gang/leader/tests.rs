@@ -61,6 +61,7 @@ pub(super) fn hello(number: u64) -> Hello {
         busy: None,
         former: None,
         record: Record::default(),
+        settings: None,
     }
 }
 
@@ -234,7 +235,7 @@ fn a_new_leader_does_not_wait_for_a_gang_that_has_ended() {
 fn a_gang_has_ended_when_all_but_the_leader_have_left() {
     let mut leader = training();
     assert!(leader.ended_generation().is_none() && !leader.is_waiting_to_end(), "a member is still in the gang");
-    receive(&mut leader, 5_000, 1, ToLeader::Notice { lead: 9_000 });
+    receive(&mut leader, 5_000, 1, ToLeader::Notice { lead: 9_000, save_at: None });
     assert!(leader.is_waiting_to_end());
     receive(&mut leader, 5_000, 1, ToLeader::Leaving);
     assert!(!leader.is_waiting_to_end());
@@ -306,16 +307,16 @@ fn after_the_same_failure_at_the_same_step_the_leader_gives_up_and_names_the_sea
 
 #[test]
 fn after_a_notice_the_others_save_and_hold_or_leave() {
-    let notice = || ToLeader::Notice { lead: 9_000 };
+    let notice = || ToLeader::Notice { lead: 9_000, save_at: Some(70) };
     let mut leader = training();
     let actions = receive(&mut leader, 5_000, 1, notice());
-    assert_eq!(sent(&actions, 0), [&ToMember::Save { lead: 9_000, leave: false }]);
+    assert_eq!(sent(&actions, 0), [&ToMember::Save { lead: 9_000, leave: false, save_at: Some(70) }]);
     assert!(sent(&actions, 1).is_empty(), "its own agent has the notice: {actions:?}");
     assert_eq!(leader.state(), "collecting");
     let mut leader = training();
     leader.config.on_notice = OnNotice::Leave;
     let actions = receive(&mut leader, 5_000, 1, notice());
-    assert_eq!(sent(&actions, 0), [&ToMember::Save { lead: 9_000, leave: true }]);
+    assert_eq!(sent(&actions, 0), [&ToMember::Save { lead: 9_000, leave: true, save_at: Some(70) }]);
     assert_eq!(leader.state(), "parting");
     receive(&mut leader, 6_000, 1, ToLeader::Leaving);
     assert_eq!(leader.state(), "done", "the leader's agent leaves last");

@@ -38,6 +38,8 @@ pub enum Event {
     Finished,
     /// The trainer has reported this step.
     Stepped(u64),
+    /// The trainer has saved a checkpoint that this node's store does not have yet.
+    Saved,
     /// This member has committed this step.
     Committed(u64),
     /// The restored bytes and their total.
@@ -59,6 +61,8 @@ pub enum Event {
 pub enum Leave {
     /// The job has finished: exit with 0.
     Finished,
+    /// The members' settings contradict each other, for this reason: exit with 125.
+    Contradiction(String),
     /// The gang gave up.
     GaveUp {
         /// Why.
@@ -110,6 +114,8 @@ pub enum Action {
     FirstFailure(FirstFailure),
     /// The leader waits for these seats, or this member waits for the leader.
     Waiting(Vec<Seat>),
+    /// Log this line.
+    Log(String),
     /// Exit when the tree is empty.
     Leave(Leave),
     /// Call with `Tick` at this time or earlier.

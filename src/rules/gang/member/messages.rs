@@ -2,26 +2,39 @@
 
 use std::time::Duration;
 
-use super::super::message::{Choice, MOST_REASON, Record, ToLeader, ToMember, millis, one_line};
-use super::super::{Generation, Incarnation};
+use super::super::message::{Choice, MOST_REASON, Record, ToLeader, ToMember, bounded_text, millis, one_line};
+use super::super::settings::other_times;
+use super::super::{Generation, Incarnation, Timing};
 use super::{Action, Leave, Link, Member, Phase};
 use crate::cluster::spec::Role;
 
 impl Member {
     pub(super) fn on_message(&mut self, now: Duration, message: ToMember, actions: &mut Vec<Action>) {
         match message {
-            ToMember::Welcome { leader, lease, newest } => self.on_welcome(now, leader, lease, newest, actions),
-            ToMember::Refused { .. } => self.link = Link::Up,
+            ToMember::Welcome { leader, lease, newest, timing } => {
+                self.take_times(
+                    timing.unwrap_or(Timing { lease: Duration::from_millis(lease), ..self.timing }),
+                    actions,
+                );
+                self.on_welcome(now, leader, newest, actions);
+            }
+            ToMember::Refused { why, contradicts } => {
+                self.link = Link::Up;
+                if contradicts {
+                    self.contradiction.get_or_insert((now, bounded_text(&why)));
+                }
+            }
             // The connection follows a referral itself.
             ToMember::Refer(_) => {}
-            ToMember::Echo { clock } => {
+            ToMember::Echo { clock, save_at, missing } => {
+                (self.next_save, self.missing) = (save_at, missing);
                 let until = Duration::from_millis(clock).saturating_add(self.timing.lease);
                 // A clock in the future was not sent by this member.
                 if clock <= millis(now) {
                     self.lease = self.lease.max(Some(until));
                 }
             }
-            ToMember::Agreed { generation, choice } => self.on_agreed(generation, choice, actions),
+            ToMember::Agreed { generation, choice } => self.on_agreed(now, generation, choice, actions),
             ToMember::Go { generation, record } => self.on_go(now, generation, record, actions),
             ToMember::Halt { generation, hung } => self.on_halt(generation, hung, actions),
             ToMember::ReportTree { generation } => {
@@ -33,7 +46,8 @@ impl Member {
                 self.record.first = Some(first.clone());
                 actions.push(Action::FirstFailure(first));
             }
-            ToMember::Save { lead, leave } => {
+            ToMember::Save { lead, leave, save_at } => {
+                self.save_at.get_or_insert(save_at);
                 if matches!(self.phase, Phase::Training(_)) {
                     self.phase = Phase::Stopping;
                 }
@@ -49,9 +63,14 @@ impl Member {
                 }
             }
             ToMember::Finish => self.on_finish(actions),
-            ToMember::GiveUp { why, no_common_step, first } => {
+            ToMember::GiveUp { why, no_common_step, contradiction, first } => {
                 let why = one_line(&why, MOST_REASON);
-                self.stop_and_leave(Leave::GaveUp { why, no_common_step, first }, actions);
+                let leave = if contradiction {
+                    Leave::Contradiction(why)
+                } else {
+                    Leave::GaveUp { why, no_common_step, first }
+                };
+                self.stop_and_leave(leave, actions);
             }
             ToMember::Waiting { missing } => {
                 self.missing = missing.clone();
@@ -60,19 +79,20 @@ impl Member {
         }
     }
 
-    fn on_welcome(
-        &mut self,
-        now: Duration,
-        leader: Incarnation,
-        lease: u64,
-        newest: Generation,
-        actions: &mut Vec<Action>,
-    ) {
+    /// Uses the leader's times.
+    fn take_times(&mut self, timing: Timing, actions: &mut Vec<Action>) {
+        let others = other_times(&self.timing, &timing);
+        self.timing = timing;
+        if !others.is_empty() {
+            actions.push(Action::Log(format!("the gang's times are those of its leader: {others}")));
+        }
+    }
+
+    fn on_welcome(&mut self, now: Duration, leader: Incarnation, newest: Generation, actions: &mut Vec<Action>) {
         if self.link == Link::Welcomed {
             return;
         }
-        self.link = Link::Welcomed;
-        self.timing.lease = Duration::from_millis(lease);
+        (self.link, self.contradiction) = (Link::Welcomed, None);
         // The first survey begins here, so that an agent without a seat does not claim the store.
         let is_first = self.last_survey.is_none() && self.phase == Phase::Surveying;
         let since = *self.last_survey.get_or_insert(now);
@@ -103,7 +123,7 @@ impl Member {
         }
     }
 
-    fn on_agreed(&mut self, generation: Generation, choice: Choice, actions: &mut Vec<Action>) {
+    fn on_agreed(&mut self, now: Duration, generation: Generation, choice: Choice, actions: &mut Vec<Action>) {
         let Phase::Ready(offer) = &self.phase else { return };
         if generation <= self.newest {
             return;
@@ -123,7 +143,7 @@ impl Member {
             }
             _ => {
                 self.committed.retain(|step| Some(*step) <= choice.step());
-                self.phase = Phase::Restoring(generation);
+                (self.phase, self.restore_moved) = (Phase::Restoring(generation), now);
                 actions.push(Action::Restore(choice));
             }
         }
@@ -143,6 +163,7 @@ impl Member {
             return;
         }
         (self.phase, self.commits) = (Phase::Training(generation), false);
+        (self.next_save, self.save_at, self.has_own) = (None, None, false);
         actions.push(Action::Launch(generation));
     }
 

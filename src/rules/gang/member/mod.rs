@@ -9,14 +9,20 @@ mod events;
 mod messages;
 mod reports;
 pub mod routes;
+mod waiting;
 mod without_leader;
 
 use std::time::Duration;
 
 use super::beat::Beat;
-use super::message::{Class, Failure, FormerLeader, Hello, MOST_STEPS, Offer, Record, ToLeader, bounded_text, millis};
+use super::message::{
+    Class, Failure, FirstFailure, FormerLeader, Hello, MOST_STEPS, Offer, Record, SaveAt, ToLeader, bounded_text,
+    millis,
+};
+use super::settings::Settings;
 use super::{Generation, Incarnation, Timing};
 use crate::cluster::seat::Seat;
+use waiting::WAITING_REPORT_INTERVAL;
 use without_leader::StoreView;
 
 pub use events::{Action, Event, Leave};
@@ -86,6 +92,14 @@ pub struct Member {
     /// The steps that were committed since the trainer's start, oldest first.
     committed: Vec<u64>,
     restoring: Option<(u64, u64)>,
+    /// The time of the last progress of the restore.
+    restore_moved: Duration,
+    /// The trainer has saved a checkpoint of this node.
+    has_own: bool,
+    /// Where all save if a notice comes now, by the leader's last echo.
+    next_save: Option<SaveAt>,
+    /// The decision after a notice: the step at which to save; `Some(None)`: at once.
+    save_at: Option<Option<u64>>,
     /// The trainer does not run any more, and its last files are being committed.
     commits: bool,
     /// What this member has read of the store while it reached no leader.
@@ -95,10 +109,11 @@ pub struct Member {
     /// The time of the last log line about missing members.
     last_waiting_report: Duration,
     missing: Vec<Seat>,
+    /// The settings that the members must share.
+    settings: Option<Box<Settings>>,
+    /// The leader refuses this member since this time, because their settings contradict each other.
+    contradiction: Option<(Duration, String)>,
 }
-
-/// The interval between two log lines about an absent leader.
-const WAITING_REPORT_INTERVAL: Duration = Duration::from_secs(30);
 
 impl Member {
     /// A member without a connection. `leader` is the leader's seat.
@@ -131,11 +146,17 @@ impl Member {
             step: None,
             committed: Vec::new(),
             restoring: None,
+            restore_moved: now,
+            has_own: false,
+            next_save: None,
+            save_at: None,
             commits: false,
             store: StoreView::default(),
             waiting: now,
             last_waiting_report: now,
             missing: Vec::new(),
+            settings: None,
+            contradiction: None,
         };
         (member, vec![Action::Dial])
     }
@@ -143,6 +164,16 @@ impl Member {
     /// Sets the boot of the host's kernel.
     pub fn booted(&mut self, boot: String) {
         self.boot = boot;
+    }
+
+    /// Sets what the leader compares with its own settings.
+    pub fn announce(&mut self, settings: Settings) {
+        self.settings = Some(Box::new(settings));
+    }
+
+    /// The first failure of the last halt.
+    pub fn first(&self) -> Option<&FirstFailure> {
+        self.record.first.as_ref()
     }
 
     /// The newest generation that this member has seen.
@@ -246,9 +277,19 @@ impl Member {
                 self.committed.drain(..more);
             }
             Event::Restoring(done, all) => {
+                self.restore_moved = now;
                 self.restoring = Some((done, all)).filter(|_| matches!(self.phase, Phase::Restoring(_)));
             }
-            Event::Noticed(lead) => self.send(ToLeader::Notice { lead: millis(lead) }, &mut actions),
+            Event::Noticed(lead) => {
+                let save_at = self.save_at(lead);
+                self.send(ToLeader::Notice { lead: millis(lead), save_at }, &mut actions);
+            }
+            Event::Saved => {
+                if !std::mem::replace(&mut self.has_own, true) {
+                    // At once, because the leader may let the chief delete a step that this node has not committed yet.
+                    self.next_beat = now;
+                }
+            }
             Event::Leaves(departure) => {
                 self.send(ToLeader::Beat(Beat { leaves: Some(departure.bounded()), ..self.beat(now) }), &mut actions);
                 self.send(ToLeader::Leaving, &mut actions);
@@ -260,6 +301,12 @@ impl Member {
         }
         self.on_time(now, &mut actions);
         actions
+    }
+
+    /// After a notice with this much time: the step at which the trainer saves; `None`: at once. The first answer is final.
+    pub fn save_at(&mut self, left: Duration) -> Option<u64> {
+        let is_near = |next: &SaveAt| Duration::from_millis(next.within) <= left / 3;
+        *self.save_at.get_or_insert_with(|| self.next_save.filter(is_near).map(|next| next.step))
     }
 
     /// Whether processes of the trainer may be training, so that they must be stopped in time.
@@ -283,48 +330,6 @@ impl Member {
             self.mark_stopping();
             actions.push(Action::Kill);
         }
-    }
-
-    fn on_time(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        // Only a new welcome prevents the stop: a connection alone does not mean that the leader has given the seat.
-        if let Some((since, _)) = self.disconnected.filter(|_| self.may_train())
-            && now >= since + self.timing.return_grace
-        {
-            self.mark_stopping();
-            actions.push(Action::Stop(self.timing.stop_grace));
-        }
-        if self.link == Link::Welcomed && now >= self.next_beat && !matches!(self.phase, Phase::Left) {
-            self.next_beat = now + self.timing.beat;
-            actions.push(Action::Send(ToLeader::Beat(self.beat(now))));
-        }
-        // With a seat, the leader gives up and names the missing seats.
-        if self.link == Link::Welcomed || matches!(self.phase, Phase::Ending(_) | Phase::Left) {
-            (self.waiting, self.last_waiting_report) = (now, now);
-            self.store.next_read = None;
-        } else {
-            self.wait_for_leader(now, actions);
-        }
-        actions.push(Action::Wake(self.next_wake(now)));
-    }
-
-    fn next_wake(&self, now: Duration) -> Duration {
-        let mut next = now + self.timing.wait;
-        if self.phase == Phase::Left {
-            return next;
-        }
-        if self.link == Link::Welcomed {
-            next = next.min(self.next_beat);
-        }
-        if self.may_train() {
-            next = next.min(self.lease.unwrap_or(now));
-            if let Some((since, _)) = self.disconnected {
-                next = next.min(since + self.timing.return_grace);
-            }
-        }
-        if let Some(at) = self.store.next_read {
-            next = next.min(at);
-        }
-        next.min(self.waiting + self.timing.wait).min(self.last_waiting_report + WAITING_REPORT_INTERVAL).max(now)
     }
 
     fn tree_empty(&mut self, now: Duration, offer: Offer, actions: &mut Vec<Action>) {
@@ -359,6 +364,7 @@ impl Member {
             busy: self.busy(),
             former: self.leader.map(|leader| FormerLeader { leader, silent_for }),
             record: self.record.clone(),
+            settings: self.settings.clone(),
         })));
     }
 

@@ -11,7 +11,7 @@ impl Member {
         let (clock, committed) = (millis(now), self.committed.clone());
         let succeeded = if let Phase::Committing(generation) = self.phase { Some(generation) } else { None };
         let (step, restoring, commits) = (self.step, self.restoring, self.commits);
-        Beat { clock, step, restoring, committed, succeeded, commits, leaves: None }
+        Beat { clock, step, restoring, committed, succeeded, commits, has_own: self.has_own, leaves: None }
     }
 
     /// Reports at once that the trainer does not run any more.

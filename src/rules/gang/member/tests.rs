@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::super::beat::{Beat, Departure};
 use super::super::hang::TreeState;
-use super::super::message::{Choice, Class, Failure, Offer, Record, Step, ToLeader, ToMember};
+use super::super::message::{Choice, Class, Failure, Offer, Record, SaveAt, Step, ToLeader, ToMember};
 use super::super::{Generation, Incarnation, Timing};
 use super::{Action, Event, Leave, Member};
 use crate::cluster::seat::Seat;
@@ -31,11 +31,11 @@ pub(super) fn receive(member: &mut Member, ms: u64, message: ToMember) -> Vec<Ac
 }
 
 pub(super) fn welcome(newest: Generation) -> ToMember {
-    ToMember::Welcome { leader: LEADER, lease: 20_000, newest }
+    ToMember::Welcome { leader: LEADER, lease: 20_000, newest, timing: None }
 }
 
 fn echo(ms: u64) -> ToMember {
-    ToMember::Echo { clock: at(ms).as_millis() as u64 }
+    ToMember::Echo { clock: at(ms).as_millis() as u64, save_at: None, missing: Vec::new() }
 }
 
 /// A worker that offers step 20 and has its seat at 0 ms.
@@ -143,7 +143,7 @@ fn a_survey_is_repeated_if_another_agent_may_have_had_the_seat_since() {
     let mut member = member(Role::Worker);
     member.step(at(0), Event::TreeEmpty(offer(&[])));
     member.step(at(1), Event::Linked);
-    receive(&mut member, 2, ToMember::Refused { why: "the seat is taken".to_owned() });
+    receive(&mut member, 2, ToMember::Refused { why: "the seat is taken".to_owned(), contradicts: false });
     member.step(at(3), Event::Unlinked { silent: false });
     member.step(at(60_000), Event::Linked);
     let actions = receive(&mut member, 60_001, welcome(1));
@@ -200,7 +200,7 @@ fn an_evaluator_is_not_part_of_the_barrier_and_ends_with_the_job() {
         ToMember::Agreed { generation: 1, choice: Choice::Start },
         ToMember::Go { generation: 1, record: Record::default() },
         ToMember::Halt { generation: 1, hung: false },
-        ToMember::Save { lead: 1, leave: false },
+        ToMember::Save { lead: 1, leave: false, save_at: None },
     ] {
         let actions = receive(&mut member, 2, message);
         let quiet = |action: &Action| matches!(action, Action::Wake(_) | Action::Send(ToLeader::Beat(_)));
@@ -217,7 +217,7 @@ fn the_hello_has_the_former_leader_and_the_time_of_its_silence() {
         member.step(at(1_000), Event::Unlinked { silent });
         // A refused connection does not change the former leader.
         member.step(at(2_000), Event::Linked);
-        receive(&mut member, 2_000, ToMember::Refused { why: String::new() });
+        receive(&mut member, 2_000, ToMember::Refused { why: String::new(), contradicts: false });
         member.step(at(2_000), Event::Unlinked { silent: false });
         let actions = member.step(at(4_000), Event::Linked);
         let Some(Action::Send(ToLeader::Hello(hello))) = actions.first() else { panic!("{actions:?}") };
@@ -330,4 +330,59 @@ fn the_reason_for_leaving_is_sent_before_the_last_message() {
     let actions = training().step(at(10), Event::Leaves(departure.clone()));
     assert_eq!(beats(&actions)[0].leaves, Some(departure));
     assert_eq!(actions[1], Action::Send(ToLeader::Leaving));
+}
+
+#[test]
+fn a_restore_without_progress_for_a_minute_has_failed() {
+    let mut member = member(Role::Worker);
+    member.step(at(0), Event::Linked);
+    receive(&mut member, 1, welcome(0));
+    let steps = vec![Step { step: Some(10), hash: 10, is_stored: true }];
+    member.step(at(2), Event::TreeEmpty(Offer { steps, ..Offer::default() }));
+    receive(&mut member, 3, ToMember::Agreed { generation: 1, choice: Choice::Own(10) });
+    let failed = |actions: &[Action]| {
+        actions.iter().find_map(|action| match action {
+            Action::Send(ToLeader::CannotRestore { generation: 1, why }) => Some(why.clone()),
+            _ => None,
+        })
+    };
+    assert_eq!(failed(&member.step(at(50_000), Event::Restoring(5, 9))), None);
+    assert_eq!(failed(&member.step(at(109_000), Event::Tick)), None, "it made progress in the last minute");
+    let actions = member.step(at(110_000), Event::Tick);
+    assert_eq!(failed(&actions).as_deref(), Some("no progress for 60 s at 5 of 9 bytes"));
+    assert!(actions.contains(&Action::Survey), "the restore is cancelled");
+}
+
+#[test]
+fn a_member_knows_from_the_first_moment_for_whom_it_waits() {
+    let mut member = member(Role::Worker);
+    assert_eq!(member.waiting_for(), [Seat::new(Role::Chief, 0)], "the leader");
+    member.step(at(0), Event::Linked);
+    receive(&mut member, 1, welcome(0));
+    let missing = vec![Seat::new(Role::Worker, 7)];
+    receive(&mut member, 2, ToMember::Echo { clock: 0, save_at: None, missing: missing.clone() });
+    assert_eq!(member.waiting_for(), missing);
+}
+
+#[test]
+fn after_a_notice_all_save_at_the_leaders_step_if_it_comes_in_time() {
+    let next = |within| ToMember::Echo { clock: 0, save_at: Some(SaveAt { step: 70, within }), missing: Vec::new() };
+    let lead = Duration::from_secs(30);
+    let told = |actions: Vec<Action>| {
+        actions.into_iter().find_map(|action| match action {
+            Action::Send(ToLeader::Notice { save_at, .. }) => Some(save_at),
+            _ => None,
+        })
+    };
+    let mut noticed = training();
+    receive(&mut noticed, 5_000, next(10_000));
+    assert_eq!(noticed.save_at(lead), Some(70));
+    receive(&mut noticed, 5_001, ToMember::Echo { clock: 0, save_at: None, missing: Vec::new() });
+    assert_eq!(told(noticed.step(at(5_002), Event::Noticed(lead))), Some(Some(70)), "the first answer is final");
+    let mut slow = training();
+    receive(&mut slow, 5_000, next(10_001));
+    assert_eq!(told(slow.step(at(5_001), Event::Noticed(lead))), Some(None));
+    let mut other = training();
+    receive(&mut other, 5_000, ToMember::Save { lead: 1, leave: false, save_at: Some(70) });
+    assert_eq!(other.save_at(Duration::ZERO), Some(70));
 }

@@ -107,6 +107,7 @@ impl World {
                 | member::Action::Save { .. }
                 | member::Action::Keep(_)
                 | member::Action::FirstFailure(_)
+                | member::Action::Log(_)
                 | member::Action::Waiting(_) => {}
             }
         }
@@ -144,7 +145,8 @@ impl World {
                 leader::Action::Done
                 | leader::Action::MarkCommon(_)
                 | leader::Action::LogHang(_)
-                | leader::Action::Log(_) => {}
+                | leader::Action::Log(_)
+                | leader::Action::Warn(_) => {}
                 leader::Action::Wake(at) => self.agents[agent].wakes[1] = Some(at),
             }
         }

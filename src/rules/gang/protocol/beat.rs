@@ -24,9 +24,21 @@ pub struct Beat {
     /// The trainer does not run any more, and its last files are being committed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub commits: bool,
+    /// This node's trainer has saved a checkpoint of its own, which may not be committed yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_own: bool,
     /// Why this agent exits: `Leaving` follows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaves: Option<Departure>,
+}
+
+/// A step at which all ranks can save.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SaveAt {
+    /// The step.
+    pub step: u64,
+    /// All ranks reach it within this time, in milliseconds.
+    pub within: u64,
 }
 
 /// Why an agent exits.

@@ -7,71 +7,21 @@ use serde::{Deserialize, Serialize};
 
 use super::super::budget::Loss;
 use super::super::hang::TreeState;
-use super::super::{Generation, Incarnation};
+use super::super::{Generation, Incarnation, Timing};
 use super::beat::Beat;
+pub use super::beat::SaveAt;
+pub use super::offer::{Choice, Offer, Step};
+use super::settings::Settings;
 use crate::cluster::seat::Seat;
 
 /// The maximum number of offered steps, without the kept one.
 pub const MOST_STEPS: usize = 16;
+/// The maximum number of commits of a member that the leader remembers: an older one can never become common.
+pub const MOST_REMEMBERED: usize = 2 * MOST_STEPS;
 /// The longest text that an agent accepts from another, in bytes.
 const MOST_TEXT: usize = 300;
 /// The longest reason for giving up, in bytes: it may contain a table of the members' steps.
 pub const MOST_REASON: usize = 2000;
-
-/// A checkpoint that a member can restore.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Step {
-    /// The training step; `None` if neither the format, `--step-regex` nor the heartbeat has it.
-    pub step: Option<u64>,
-    /// The first 64 bits of the manifest's hash, which distinguishes two checkpoints of one node.
-    pub hash: u64,
-    /// Whether it is a commit in the store, which other nodes can read.
-    pub is_stored: bool,
-}
-
-/// The checkpoints that a member can restore, sent while its process tree is empty.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Offer {
-    /// At most [`MOST_STEPS`], newest first, and the kept one.
-    pub steps: Vec<Step>,
-    /// Whether this node has checkpoint files or commits of its own, not only those of node 0.
-    pub has_own_checkpoints: bool,
-    /// Whether the leader's file is in this node's checkpoint directory.
-    pub sees_leaders_file: bool,
-}
-
-/// The checkpoint from which a generation starts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Choice {
-    /// None: training starts from the beginning.
-    Start,
-    /// Each node's own commit of this step.
-    Own(u64),
-    /// Node 0's commit.
-    Chiefs(Step),
-    /// The checkpoint in the shared directory, which node 0 restores.
-    Shared(Step),
-}
-
-impl Choice {
-    /// The training step; `None` at the beginning.
-    pub fn step(self) -> Option<u64> {
-        match self {
-            Choice::Start => None,
-            Choice::Own(step) => Some(step),
-            Choice::Chiefs(step) | Choice::Shared(step) => step.step,
-        }
-    }
-
-    /// The hash of node 0's checkpoint, if that was chosen.
-    pub fn hash(self) -> Option<u64> {
-        match self {
-            Choice::Start | Choice::Own(_) => None,
-            Choice::Chiefs(step) | Choice::Shared(step) => Some(step.hash),
-        }
-    }
-}
 
 /// The kinds of failure. The most likely cause of other failures comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -187,6 +137,9 @@ pub struct Hello {
     pub former: Option<FormerLeader>,
     /// The agent's copy of the record.
     pub record: Record,
+    /// The agent's settings; `None`: the agent is of an earlier version.
+    #[serde(default)]
+    pub settings: Option<Box<Settings>>,
 }
 
 /// From a member to the leader.
@@ -243,6 +196,9 @@ pub enum ToLeader {
     Notice {
         /// The remaining milliseconds.
         lead: u64,
+        /// The step at which this replica saves; `None`: at once.
+        #[serde(default)]
+        save_at: Option<u64>,
     },
     /// This agent exits and does not return.
     Leaving,
@@ -269,11 +225,17 @@ pub enum ToMember {
         lease: u64,
         /// The newest generation of the job.
         newest: Generation,
+        /// The leader's times; `None`: the leader is of an earlier version.
+        #[serde(default)]
+        timing: Option<Timing>,
     },
     /// The member does not get the seat now, and tries again.
     Refused {
         /// One sentence.
         why: String,
+        /// The member's settings contradict the leader's.
+        #[serde(default)]
+        contradicts: bool,
     },
     /// Connect to this address instead.
     Refer(Referral),
@@ -281,6 +243,12 @@ pub enum ToMember {
     Echo {
         /// The clock in the beat.
         clock: u64,
+        /// Where all save if a notice comes before the next echo.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        save_at: Option<SaveAt>,
+        /// The seats for which the gang waits, at most 16.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        missing: Vec<Seat>,
     },
     /// Restore this checkpoint for the next generation.
     Agreed {
@@ -322,6 +290,9 @@ pub enum ToMember {
         lead: u64,
         /// Whether to exit after that, instead of waiting for the replacement.
         leave: bool,
+        /// The step at which to save; `None`: at once.
+        #[serde(default)]
+        save_at: Option<u64>,
     },
     /// Do not delete this step or newer ones.
     Kept {
@@ -336,6 +307,9 @@ pub enum ToMember {
         why: String,
         /// Whether the cause is the store or a missing common step (204), and not a peer (203).
         no_common_step: bool,
+        /// Whether the cause is a contradiction between the members' settings (125).
+        #[serde(default)]
+        contradiction: bool,
         /// The first failure, if one occurred.
         first: Option<FirstFailure>,
     },

@@ -3,5 +3,7 @@
 pub mod beat;
 pub mod handshake;
 pub mod message;
+mod offer;
+pub mod settings;
 pub mod unproven;
 pub mod wire;

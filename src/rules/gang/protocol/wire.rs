@@ -34,7 +34,7 @@ pub struct Channel {
     counter: u64,
 }
 
-/// Why a connection must be closed.
+/// Why a frame has no message. Only after `Content` the connection is still usable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// The length is out of bounds.
@@ -46,7 +46,7 @@ pub enum WireError {
     /// The tag is wrong.
     #[error("a frame's tag is wrong: another key, or a frame was altered, lost or repeated")]
     Tag,
-    /// The JSON is not a message of this protocol.
+    /// The JSON is not a message of this version of the protocol. The frame was removed.
     #[error("a frame's content is not understood: {0}")]
     Content(String),
 }
@@ -88,7 +88,7 @@ impl Channel {
     }
 
     /// Takes one message from the front of the received bytes; `None`: it is incomplete. A caller reads more only while it
-    /// holds less than a frame, so its buffer stays below the limit. Errors: the connection must be closed.
+    /// holds less than a frame, so its buffer stays below the limit. Errors: unless it is `Content`, the connection must be closed.
     pub fn take<T: DeserializeOwned>(&mut self, received: &mut Vec<u8>) -> Result<Option<T>, WireError> {
         let Some(length) = received.first_chunk::<LENGTH>().map(|bytes| u32::from_be_bytes(*bytes) as usize) else {
             return Ok(None);
@@ -107,9 +107,9 @@ impl Channel {
         if !equal(&expected, tag) {
             return Err(WireError::Tag);
         }
-        let message = serde_json::from_slice(json).map_err(|error| not_understood(&error))?;
+        let message = serde_json::from_slice(json).map_err(|error| not_understood(&error));
         received.drain(..LENGTH + length);
-        Ok(Some(message))
+        message.map(Some)
     }
 }
 
@@ -143,6 +143,16 @@ mod tests {
             assert!(!error.contains('\n') && error.len() < 300, "{error}");
             (from, to) = channels(Direction::ToLeader);
         }
+    }
+
+    #[test]
+    fn the_messages_after_one_of_a_later_version_are_read() {
+        let (mut from, mut to) = channels(Direction::ToMember);
+        let mut received = from.frame(&serde_json::json!({"later": {"step": 3}})).unwrap();
+        let known = serde_json::json!({"kept": {"step": 7, "later": true}});
+        received.extend(from.frame(&known).unwrap());
+        assert!(matches!(to.take::<ToMember>(&mut received), Err(WireError::Content(_))));
+        assert_eq!(to.take::<ToMember>(&mut received), Ok(Some(ToMember::Kept { step: 7 })));
     }
 
     #[test]

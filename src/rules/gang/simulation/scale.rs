@@ -80,6 +80,7 @@ mod tests {
             busy: None,
             former: None,
             record: Record::default(),
+            settings: None,
         })
     }
 
@@ -148,7 +149,7 @@ mod tests {
         for _ in 0..300_000 {
             received.extend(from.frame(&beat).expect("short"));
             assert!(to.take::<ToLeader>(&mut received).expect("a message").is_some());
-            out.frame(&ToMember::Echo { clock: 1_000 }).expect("short");
+            out.frame(&ToMember::Echo { clock: 1_000, save_at: None, missing: Vec::new() }).expect("short");
         }
         println!("300,000 beats, each made, read and answered: {:?}", began.elapsed());
     }

@@ -219,7 +219,7 @@ impl World {
                         self.record_violation(format!("the kept step of agent {agent} went back to {step}"));
                     }
                 }
-                member::Action::FirstFailure(_) | member::Action::Waiting(_) => {}
+                member::Action::FirstFailure(_) | member::Action::Waiting(_) | member::Action::Log(_) => {}
                 member::Action::Leave(leave) => {
                     let yields = self.agents[agent].leader.as_ref().is_some_and(|leader| leader.state() == "yielded");
                     if let Leave::GaveUp { why, .. } = &leave {
@@ -275,7 +275,7 @@ impl World {
                 leader::Action::MarkCommon(generation) => self.mark_common(generation),
                 leader::Action::CheckForNewerClaim(generation) => self.check_claim(agent, generation),
                 leader::Action::Started(generation) => self.starts(agent, generation),
-                leader::Action::Log(line) => self.milestone(|| line),
+                leader::Action::Log(line) | leader::Action::Warn(line) => self.milestone(|| line),
                 leader::Action::LogHang(lines) => self.milestone(|| lines.join("\n    ")),
                 leader::Action::Done => {
                     self.milestone(|| format!("leader {agent} is done"));

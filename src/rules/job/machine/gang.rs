@@ -103,6 +103,7 @@ impl Machine {
             | Order::ReadClaim
             | Order::FirstFailure(_)
             | Order::Waiting(_)
+            | Order::Log(_)
             | Order::Wake(_) => Vec::new(),
         }
     }

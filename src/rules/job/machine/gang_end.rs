@@ -124,6 +124,7 @@ impl Machine {
         match leave {
             Leave::Finished if matches!(self.attempt.ended, Some((End::Code(0), _))) => self.finish_unstopped(0),
             Leave::Finished => self.exit(Reason::Finished, 0, format!("the chief has finished; {ended}")),
+            Leave::Contradiction(why) => self.exit(Reason::NotStarted, exit::NOT_STARTED, why),
             Leave::GaveUp { why, no_common_step: true, .. } => self.exit(Reason::Store, exit::STORE, why),
             Leave::GaveUp { why, first, .. } => {
                 let own = self.policy.gang.map(|gang| gang.seat);

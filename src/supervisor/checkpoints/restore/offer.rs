@@ -1,8 +1,10 @@
 //! Lists what this node of a gang can restore: complete checkpoints of the directory, and its commits in the store.
 
 use std::cmp::Reverse;
+use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
+use tokio::time::timeout;
 
 use crate::rules::checkpoint::listing::OWN;
 use crate::rules::gang::Incarnation;
@@ -10,6 +12,7 @@ use crate::rules::gang::agreement::{Mode, offered};
 use crate::rules::gang::message::{Offer, Step};
 use crate::rules::store::names::{BAD, CommitName, hash16};
 use crate::supervisor::checkpoints::config::{Restore, Role};
+use crate::supervisor::checkpoints::directory::disk::nonce;
 use crate::supervisor::checkpoints::directory::record;
 use crate::supervisor::checkpoints::failure::Failure;
 use crate::supervisor::checkpoints::mirror::Mirror;
@@ -20,6 +23,8 @@ use crate::supervisor::checkpoints::store::commits::judge;
 
 const AT_ONCE: usize = 4;
 const MOST_COMMITS: usize = 32;
+/// A write to the checkpoint directory that takes longer is logged.
+const SLOW_PROBE: Duration = Duration::from_secs(10);
 
 /// The prefix of the file in the leader's checkpoint directory that shows the other nodes whether they share it.
 pub(crate) const LEADERS_FILE: &str = "gang-leader-";
@@ -81,6 +86,7 @@ impl Mirror {
     /// Lists what can be restored, while no process writes. `leader`: the agent whose file shows that the directory is
     /// shared. Errors: as [`Mirror::restore`].
     pub(crate) async fn offer(&mut self, leader: Option<Incarnation>) -> Result<Offer, Failure> {
+        self.probe_directory().await;
         let is_half = self.in_dir(|dir| Ok(record::is_half_restored(&dir))).await.unwrap_or(false);
         let is_behind = self.remote.is_some() && self.lacks_the_newest().await?;
         let local = if is_half || is_behind || !self.in_gang.directory_counts || self.has_only_ignored_files().await {
@@ -119,6 +125,27 @@ impl Mirror {
             None => false,
         };
         Ok(Offer { steps, has_own_checkpoints, sees_leaders_file })
+    }
+
+    /// Waits until the directory takes a write: a file system that hangs may still answer reads, and the restore of the agreed
+    /// step would hang. A write that fails at once is reported by the restore.
+    async fn probe_directory(&self) {
+        let path = format!("{OWN}/gang-probe-{}", nonce());
+        let written = self.in_dir(move |dir| {
+            dir.replace(&path, b"", 0o644)?;
+            dir.remove_file(&path)
+        });
+        tokio::pin!(written);
+        if timeout(SLOW_PROBE, &mut written).await.is_err() {
+            tracing::warn!(
+                code = "checkpoint_dir",
+                "{} has not taken a write for {} s, so this replica cannot restore, and the gang waits for it; see whether its \
+                 file system hangs",
+                self.config.dir.display(),
+                SLOW_PROBE.as_secs()
+            );
+            let _ = written.await;
+        }
     }
 
     pub(crate) fn is_chief(&self) -> bool {

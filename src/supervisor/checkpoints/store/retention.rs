@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::edge::fault::Faults;
 use crate::edge::store::{Store, StoreError};
 use crate::rules::checkpoint::listing::OWN;
-use crate::rules::gang::message::MOST_STEPS;
+use crate::rules::gang::message::MOST_REMEMBERED;
 use crate::rules::store::manifest::Manifest;
 use crate::rules::store::names::{
     BAD, CommitName, PROBES, Stamp, is_trainits, nested_store_of, possible_nested_stores, stamp_of_data,
@@ -187,7 +187,7 @@ impl RetentionProgress {
         };
         let Some(own) = own else { return Ok(Deletions::default()) };
         let mut going = plan::expendable(&judged, self.rule, &own, spared.as_ref());
-        let offered: HashSet<&CommitName> = judged.iter().take(MOST_STEPS).map(|(name, _)| name).collect();
+        let offered: HashSet<&CommitName> = judged.iter().take(MOST_REMEMBERED).map(|(name, _)| name).collect();
         going.retain(|name| !hold.keeps(name.step, offered.contains(name)));
         let mut left = HashSet::new();
         if !going.is_empty() {
