@@ -248,8 +248,17 @@ impl Supervisor {
         self.has_more_children = last.is_none();
         let now = self.now();
         self.performer.main_children.in_order(&mut ended);
+        // One of these deaths has the effect of all, and thousands would delay the timers.
+        let mut has_orphan = false;
         for (pid, end) in ended {
-            self.queue.extend(self.performer.ended(now, pid, end));
+            for event in self.performer.ended(now, pid, end) {
+                match event {
+                    Event::Reaped { pid, end } if std::mem::replace(&mut has_orphan, true) => {
+                        view::log_reaped(pid, end)
+                    }
+                    event => self.queue.push_back(event),
+                }
+            }
         }
         if last == Some(Wait::Empty) || last.is_some() && self.performer.only_others_are_left() {
             self.performer.tree_is_empty(now);

@@ -37,6 +37,9 @@ pub fn log_step(
     signalled: &Signalled,
 ) {
     match event {
+        Event::Restored { resume: Some(resume), .. } if *before == State::Restoring => {
+            tracing::info!(step = resume.step, "resuming from {}", resume.from);
+        }
         Event::Restored { resume: Some(resume), .. } if let Some(bad) = machine.passed_over() => tracing::warn!(
             code = "poisoned_checkpoint",
             step = resume.step,
@@ -65,7 +68,7 @@ pub fn log_step(
                 );
             }
         }
-        Event::Reaped { pid, end } => tracing::debug!(pid, "reaped a process of the tree: {end}"),
+        Event::Reaped { pid, end } => log_reaped(*pid, *end),
         Event::Signal { signal, .. } if machine.announces(*signal) => {
             let left = machine.leaves_by().unwrap_or_default().saturating_sub(now);
             log_notice(&format!("signal {signal}"), left, machine);
@@ -119,6 +122,11 @@ pub fn log_step(
             tracing::warn!(next_attempt = machine.attempt() + 1, "restarting {command} in {}", seconds(pause));
         }
     }
+}
+
+/// Logs the end of a process other than a main child.
+pub fn log_reaped(pid: i32, end: End) {
+    tracing::debug!(pid, "reaped a process of the tree: {end}");
 }
 
 /// Logs the lines that must come before those of the actions.

@@ -86,6 +86,8 @@ impl Descendant {
 pub struct Tree {
     /// Every living descendant, including adopted ones, except separate processes and their descendants.
     pub processes: Vec<Descendant>,
+    /// How many they are together with those that are dead and not reaped.
+    pub count: usize,
     /// Process groups with a child of ours, dead or alive, and no process from outside the tree. Until that child is reaped,
     /// the kernel does not reuse the group's number.
     pub groups: Vec<i32>,
@@ -120,7 +122,8 @@ pub fn tree(is_apart: impl Fn(&Descendant) -> bool) -> Option<Tree> {
     let is_child = |process: &Descendant| process.parent == own && below.contains(&process.pid);
     let groups: HashSet<i32> = seen.iter().filter(|(child, _)| is_child(child)).map(|(child, _)| child.group).collect();
     let is_alone = others.iter().all(|(process, is_zombie)| process.pid == own || *is_zombie);
-    Some(Tree { groups: groups.difference(&their_groups).copied().collect(), processes, is_alone })
+    let groups = groups.difference(&their_groups).copied().collect();
+    Some(Tree { groups, processes, count: below.len(), is_alone })
 }
 
 /// Every living process below us except separate ones, as in [`tree`].

@@ -143,6 +143,8 @@ pub enum Event {
         /// How it ended.
         end: End,
     },
+    /// SIGKILL was sent to the tree, which has this many processes, dead ones included.
+    Left(usize),
     /// No process of the tree is left.
     TreeEmpty,
     /// A signal arrived.
@@ -319,7 +321,7 @@ pub enum Action {
         /// The signal.
         signal: Signal,
     },
-    /// Send SIGKILL to every process of the tree.
+    /// Send SIGKILL to every process of the tree; answer with `Left`.
     KillTree,
     /// Check whether the trainer is alive; answer with `LivenessSampled`.
     SampleLiveness,

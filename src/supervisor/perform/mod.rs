@@ -60,7 +60,7 @@ pub(super) struct Performer {
     pub(super) history: History,
     pub(super) report: Option<Report>,
     pub(super) liveness: Liveness,
-    pub(super) run_dir: Option<RunDir>,
+    run_dir: Option<RunDir>,
     terminal_stop: TerminalStop,
     /// SIGCHLD was ignored when trainit was started.
     ignore_chld: bool,
@@ -174,7 +174,7 @@ impl Performer {
             Action::Suspend { at_once } => self.terminal_stop.suspend(at_once),
             Action::LookAtTree(signal) => self.look_at_tree(signal),
             Action::SignalTree { grace, signal } => self.signal_tree(now, grace, signal),
-            Action::KillTree => self.kill_tree(),
+            Action::KillTree => return Done::Events(self.kill_tree().map(Event::Left).into_iter().collect()),
             Action::SampleLiveness => return Done::Events(vec![self.liveness.sample(now, self.tree())]),
             Action::ReportTree => {
                 let tree = self.liveness.tree_state(&self.tree().unwrap_or_default());

@@ -7,6 +7,8 @@ use crate::rules::job::{Timer, Uptime};
 /// The pause after a scan of the process tree, as a multiple of the scan's length: a slow scan means many processes to
 /// reap.
 const REST: u32 = 4;
+/// The longest pause: shorter than the time after which processes count as stuck.
+const LONGEST_REST: Duration = Duration::from_millis(500);
 
 /// The armed timers with their times; at most one of each kind.
 #[derive(Debug, Default)]
@@ -29,7 +31,7 @@ impl Timers {
 
     /// Records when a scan of the tree began and ended.
     pub(in crate::supervisor) fn looked(&mut self, begin: Uptime, end: Uptime) {
-        self.rest_until = end + end.saturating_sub(begin) * REST;
+        self.rest_until = end + (end.saturating_sub(begin) * REST).min(LONGEST_REST);
     }
 
     pub(in crate::supervisor) fn next(&self) -> Option<Uptime> {

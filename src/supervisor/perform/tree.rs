@@ -90,11 +90,15 @@ impl Performer {
         }
     }
 
-    pub(super) fn kill_tree(&mut self) {
-        if !self.tree_empty {
-            let tree = descendants::tree(|d| self.is_apart(d));
-            self.signals.kill(tree, &self.main_children, self.job.policy.signal_target);
+    /// Returns the number of processes, if it can be known.
+    pub(super) fn kill_tree(&mut self) -> Option<usize> {
+        if self.tree_empty {
+            return None;
         }
+        let tree = descendants::tree(|d| self.is_apart(d));
+        let count = tree.as_ref().map(|tree| tree.count);
+        self.signals.kill(tree, &self.main_children, self.job.policy.signal_target);
+        count
     }
 
     pub(super) fn dump_stacks(&self) {

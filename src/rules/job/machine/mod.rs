@@ -37,7 +37,7 @@ mod stopping;
 pub use flushing::COPY_AGAIN;
 pub use snapshot::{STATES, Snapshot};
 
-/// A process that survives SIGKILL for this long is logged and left behind.
+/// Processes whose number has not fallen for this long since SIGKILL are logged and left behind.
 const STUCK_AFTER: Duration = Duration::from_secs(2);
 /// The reason in the verdict for making no further attempt then.
 const STUCK: &str = "it is not restarted, because some of its processes could not be ended";
@@ -225,6 +225,7 @@ impl Machine {
                 Vec::new()
             }
             Event::Reaped { .. } => self.sweep_soon(now).into_iter().collect(),
+            Event::Left(count) => self.on_left(now, count),
             Event::TreeEmpty => self.on_tree_empty(now),
             Event::Signal { signal, sender } => self.on_signal(now, signal, sender),
             Event::Preempted { id, source, lead } => self.on_preempted(now, id, source, lead),
@@ -258,6 +259,16 @@ impl Machine {
         }
     }
 
+    /// While the number of processes falls, the kernel is at work, and nothing is stuck.
+    fn on_left(&mut self, now: Uptime, count: usize) -> Vec<Action> {
+        let falls = self.stopping.fewest_left.is_none_or(|fewest| count < fewest);
+        if self.stopping.kill_from.is_none() || !falls {
+            return Vec::new();
+        }
+        self.stopping.fewest_left = Some(count);
+        vec![Action::Arm(Timer::Stuck, now + STUCK_AFTER)]
+    }
+
     fn sweep(&mut self, at: Uptime) -> Action {
         self.stopping.sweep_at = Some(at);
         Action::Arm(Timer::Sweep, at)
@@ -268,7 +279,7 @@ impl Machine {
             return Vec::new();
         }
         let unsure = self.mark_unsure(now);
-        (self.stopping.kill_from, self.stopping.sweep_at) = (None, None);
+        (self.stopping.kill_from, self.stopping.fewest_left, self.stopping.sweep_at) = (None, None, None);
         let mut actions: Vec<Action> =
             [Timer::Grace, Timer::Stuck, Timer::Sweep].into_iter().map(Action::Disarm).collect();
         actions.extend(unsure);

@@ -81,6 +81,8 @@ pub(super) struct Stopping {
     pub(super) has_announced: bool,
     /// When SIGKILL was first sent to the remaining processes.
     pub(super) kill_from: Option<Uptime>,
+    /// The fewest processes that a scan since then has found.
+    pub(super) fewest_left: Option<usize>,
     /// The time of the next scan of the tree.
     pub(super) sweep_at: Option<Uptime>,
     /// The signal that ended the job between two attempts.

@@ -201,6 +201,20 @@ fn a_process_that_resists_sigkill_is_named_and_left_behind() {
 }
 
 #[test]
+fn while_the_number_of_processes_falls_after_sigkill_none_is_stuck() {
+    let mut machine = running(Policy::default());
+    assert_eq!(machine.step(secs(0.5), Event::Left(3)), []);
+    feed(&mut machine, 1.0, [term()]);
+    machine.step(secs(26.0), Event::Due(Timer::Grace));
+    for (at, count) in [(26.5, 15_000), (28.0, 9_000), (29.9, 8_999)] {
+        assert_eq!(machine.step(secs(at), Event::Left(count)), [Action::Arm(Timer::Stuck, secs(at + 2.0))]);
+    }
+    assert_eq!(machine.step(secs(30.0), Event::Left(8_999)), []);
+    assert_eq!(machine.step(secs(30.1), Event::Left(9_500)), [], "new ones are no end of the old ones");
+    assert!(machine.step(secs(31.9), Event::Due(Timer::Stuck)).contains(&Action::NameStuck));
+}
+
+#[test]
 fn a_crash_whose_tree_cannot_be_ended_is_not_restarted_and_the_verdict_says_why() {
     for (max_restarts, why) in [(3, "; it is not restarted, because"), (0, "failed with exit code 7")] {
         let mut machine = running(Policy { max_restarts, ..Policy::default() });
