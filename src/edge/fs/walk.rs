@@ -1,11 +1,13 @@
 //! Walks a checkpoint directory by descriptors, without following links.
 
+use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::readlinkat;
 use nix::sys::stat::FileStat;
+use nix::unistd::geteuid;
 
 use crate::edge::fs::rooted_dir::is_absent;
 use crate::edge::fs::rooted_dir::open_dir::OpenDir;
@@ -16,48 +18,92 @@ const MAX_DEPTH: usize = 64;
 /// Why a name that is not UTF-8 is refused.
 pub(super) const NOT_UTF8: &str = "its name is not UTF-8, which stores cannot keep; rename it";
 
+/// A directory with more names is refused: it is no checkpoint directory but a disk, and a walk of it takes too long.
+const MOST: usize = 500_000;
+
+#[derive(Default)]
+struct Walk {
+    entries: Vec<Entry>,
+    /// Files of another user than their directory's that have several names: their place among the entries, and how many.
+    foreign: Vec<(usize, u64)>,
+}
+
 /// Everything under `root` except `.trainit`. A missing root is empty. A file that disappears during the walk is omitted. A
 /// file that cannot be read or copied is a [`Kind::NoContent`] or [`Kind::Uncopyable`] entry. An absolute link to a place under
-/// `root` is shown as the relative link to it. Errors: the root itself cannot be read.
+/// `root` is shown as the relative link to it. Errors: the root itself cannot be read, or has too many names.
 pub fn walk(root: &Path) -> io::Result<Listing> {
-    let mut entries = Vec::new();
+    let mut walk = Walk::default();
     match OpenDir::open(root) {
         Ok(mut directory) => {
-            for name in directory.names(usize::MAX)?.iter().filter(|name| name.to_bytes() != OWN.as_bytes()) {
-                visit(&directory, name, "", 1, &mut entries);
+            let owner = directory.look(c".")?.st_uid;
+            for name in directory.names(MOST + 1)?.iter().filter(|name| name.to_bytes() != OWN.as_bytes()) {
+                visit(&directory, name, ("", owner), 1, &mut walk);
             }
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
+    if walk.entries.len() > MOST {
+        let text = format!("it has more than {MOST} names; name a directory that only checkpoints are in");
+        return Err(io::Error::other(text));
+    }
+    walk.refuse_foreign();
     let homes: Vec<PathBuf> = [std::path::absolute(root), root.canonicalize()].into_iter().flatten().collect();
-    for entry in &mut entries {
+    for entry in &mut walk.entries {
         if let Kind::Symlink(target) = &entry.kind
             && let Some(inside) = homes.iter().find_map(|home| Path::new(target).strip_prefix(home).ok()?.to_str())
         {
             entry.kind = Kind::Symlink(format!("{}{inside}", "../".repeat(entry.path.matches('/').count())));
         }
     }
-    Ok(Listing::new(entries))
+    Ok(Listing::new(walk.entries))
 }
 
-fn visit(directory: &OpenDir, name: &CStr, parent: &str, depth: usize, entries: &mut Vec<Entry>) {
+impl Walk {
+    /// A hard link to a file of another user that has a name elsewhere, too. Root must not copy it for the trainer.
+    fn refuse_foreign(&mut self) {
+        let mut names: BTreeMap<(u64, u64), u64> = BTreeMap::new();
+        let file_of = |entry: &Entry| (entry.device, entry.inode);
+        for (at, _) in &self.foreign {
+            *names.entry(file_of(&self.entries[*at])).or_default() += 1;
+        }
+        for (at, links) in &self.foreign {
+            let entry = &mut self.entries[*at];
+            if names[&file_of(entry)] < *links {
+                *entry =
+                    Entry { kind: Kind::Uncopyable("a hard link to a file of another user"), size: 0, ..entry.clone() };
+            }
+        }
+    }
+}
+
+/// `parent`: its path and its owner.
+fn visit(directory: &OpenDir, name: &CStr, parent: (&str, u32), depth: usize, walk: &mut Walk) {
     let Ok(stat) = directory.look(name) else { return };
-    let path = join(parent, &legible(name.to_bytes()));
+    if walk.entries.len() > MOST {
+        return;
+    }
+    let path = join(parent.0, &legible(name.to_bytes()));
     let kind = match name.to_str() {
         Err(_) => Kind::Uncopyable(NOT_UTF8),
         Ok(_) if depth > MAX_DEPTH => Kind::Uncopyable("it lies deeper than 64 directories"),
         Ok(_) => kind(directory, name, &stat),
     };
     let is_directory = kind == Kind::Directory;
-    let at = entries.len();
-    entries.push(entry(path.clone(), kind, &stat));
+    let at = walk.entries.len();
+    let is_foreign = stat.st_uid != parent.1 && parent.1 != 0 && geteuid().is_root();
+    if kind == Kind::File && stat.st_nlink > 1 && is_foreign {
+        walk.foreign.push((at, stat.st_nlink.into()));
+    }
+    walk.entries.push(entry(path.clone(), kind, &stat));
     if is_directory {
-        let opened = OpenDir::at(directory, name).and_then(|mut below| Ok((below.names(usize::MAX)?, below)));
+        let opened = OpenDir::at(directory, name).and_then(|mut below| Ok((below.names(MOST + 1)?, below)));
         match opened {
-            Ok((names, below)) => names.iter().for_each(|name| visit(&below, name, &path, depth + 1, entries)),
-            Err(error) if is_absent(&error) => entries.truncate(at),
-            Err(_) => entries[at].kind = Kind::Uncopyable("the directory cannot be read"),
+            Ok((names, below)) => {
+                names.iter().for_each(|name| visit(&below, name, (&path, stat.st_uid), depth + 1, walk));
+            }
+            Err(error) if is_absent(&error) => walk.entries.truncate(at),
+            Err(_) => walk.entries[at].kind = Kind::Uncopyable("the directory cannot be read"),
         }
     }
 }
@@ -109,6 +155,25 @@ mod tests {
     use std::fs;
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_hard_link_to_a_file_of_another_user_elsewhere_is_refused() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let (outside, root) = (dir.path().join("secret"), dir.path().join("c"));
+        fs::create_dir(&root).expect("mkdir");
+        std::os::unix::fs::chown(&root, Some(1000), None).expect("chown");
+        fs::write(&outside, "secret").expect("write");
+        fs::hard_link(&outside, root.join("stolen")).expect("link");
+        fs::write(root.join("best"), "of root, too").expect("write");
+        fs::hard_link(root.join("best"), root.join("last")).expect("link");
+        let listing = walk(&root).expect("walks");
+        let kind = |path: &str| listing.get(path).map(|entry| entry.kind.clone());
+        assert!(matches!(kind("stolen"), Some(Kind::Uncopyable(_))));
+        assert_eq!((kind("best"), kind("last")), (Some(Kind::File), Some(Kind::File)));
+    }
 
     #[test]
     fn a_walk_sees_every_kind_and_follows_nothing() {

@@ -1,17 +1,20 @@
 //! A store that is a bucket of a cloud, through `object_store`.
 
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::TryStreamExt;
 use futures_util::stream::BoxStream;
+use futures_util::{Stream, TryStreamExt};
 use object_store::path::Path as Key;
 use object_store::{
     Extensions, GetOptions, GetRange, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode,
 };
 use object_store::{PutOptions, PutPayload, PutResult};
 use tokio::sync::Mutex;
+use tokio::time::timeout;
 
 use super::checksum::Checksum;
 use super::error::{Failed, Trouble, silent};
@@ -26,6 +29,10 @@ use crate::rules::store::address::{self, Cloud};
 const ASSEMBLY: Duration = Duration::from_secs(30);
 const ASSEMBLED_BYTES_PER_SECOND: u64 = 16 << 20;
 const ASSEMBLY_POLL: Duration = Duration::from_secs(1);
+/// A longer listing counts as endless, and so does one that repeats more objects or takes longer. A server may send a page twice.
+const MOST_OBJECTS: usize = 1_000_000;
+const MOST_REPEATS: usize = 5_000;
+const LONGEST_LISTING: Duration = Duration::from_secs(600);
 
 pub(super) struct Bucket {
     bucket: address::Bucket,
@@ -230,9 +237,16 @@ impl Bucket {
         let key = self.key(prefix)?;
         let listed = self.run(|client| {
             let key = Some(key.clone()).filter(|_| !under.is_empty());
-            async move { client.list(key.as_ref()).try_collect::<Vec<ObjectMeta>>().await }
+            // A server may also send pages without objects for ever.
+            async move { timeout(LONGEST_LISTING, all(client.list(key.as_ref()))).await.unwrap_or(Ok(None)) }
         });
-        Ok(listed.await?.into_iter().map(|meta| self.object(meta)).collect())
+        let listed = listed.await?.ok_or_else(|| {
+            Failed::new(
+                Trouble::Other,
+                "the listing has no end: it repeats itself, or is longer than any store's".to_owned(),
+            )
+        });
+        Ok(listed?.into_iter().map(|meta| self.object(meta)).collect())
     }
 
     fn object(&self, meta: ObjectMeta) -> Object {
@@ -246,6 +260,23 @@ impl Bucket {
     }
 }
 
+/// Every object of a listing; `None`: it has no end.
+async fn all(
+    mut listing: impl Stream<Item = object_store::Result<ObjectMeta>> + Unpin,
+) -> object_store::Result<Option<Vec<ObjectMeta>>> {
+    let (mut objects, mut seen, mut repeats) = (Vec::new(), HashSet::new(), 0);
+    while let Some(object) = listing.try_next().await? {
+        let mut key = DefaultHasher::new();
+        object.location.as_ref().hash(&mut key);
+        repeats += usize::from(!seen.insert(key.finish()));
+        objects.push(object);
+        if repeats > MOST_REPEATS || objects.len() > MOST_OBJECTS {
+            return Ok(None);
+        }
+    }
+    Ok(Some(objects))
+}
+
 /// Errors: the store reports another checksum than that of the bytes sent.
 fn same_sum(answer: &Extensions, sent: Option<Checksum>) -> Result<(), Failed> {
     match (answer.get::<Checksum>(), sent) {
@@ -254,5 +285,25 @@ fn same_sum(answer: &Extensions, sent: Option<Checksum>) -> Result<(), Failed> {
             Err(Failed::new(Trouble::Other, detail))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::stream;
+
+    #[tokio::test]
+    async fn a_listing_of_ever_new_keys_has_no_end() {
+        let object = |number: u64| ObjectMeta {
+            location: Key::from(number.to_string()),
+            last_modified: Default::default(),
+            size: 1,
+            e_tag: None,
+            version: None,
+        };
+        let numbers = |count: u64| stream::iter((0..count).map(move |number| Ok(object(number))));
+        assert_eq!(all(numbers(10)).await.expect("lists").map(|objects| objects.len()), Some(10));
+        assert_eq!(all(numbers(u64::MAX)).await.expect("ends").map(|objects| objects.len()), None);
     }
 }

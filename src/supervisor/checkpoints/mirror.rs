@@ -19,12 +19,13 @@ use crate::edge::store::{Store, StoreError};
 use crate::edge::transfer::blocking::blocking;
 use crate::rules::checkpoint::listing::OWN;
 use crate::rules::checkpoint::{Listing, PartState};
+use crate::rules::job::Novelty;
 use crate::rules::process::exit;
 use crate::rules::store::address::{Address, Nearness};
 use crate::rules::store::names::{Attempt, CommitName, Stamp, hash16};
 use crate::rules::store::plan::Hold;
 use crate::supervisor::checkpoints::commit::dedup::Known;
-use crate::supervisor::checkpoints::commit::snapshot::Unconfirmed;
+use crate::supervisor::checkpoints::commit::publish::Unconfirmed;
 use crate::supervisor::checkpoints::config::{Config, Role};
 use crate::supervisor::checkpoints::directory::disk::{HARD_LINKS, TEMPORARY, is_read_only};
 use crate::supervisor::checkpoints::directory::look::Watcher;
@@ -74,6 +75,8 @@ pub(crate) struct Sender {
     pub(crate) known: Known,
     /// A commit whose manifest was sent and may exist.
     pub(crate) unconfirmed: Option<Arc<Unconfirmed>>,
+    /// Commits in a row that a change of their files has spoilt.
+    pub(crate) changes: u32,
     /// Bytes a second of the last commit.
     pub(crate) throughput: Option<f64>,
 }
@@ -91,6 +94,8 @@ pub(crate) struct History {
     pub(crate) known: Vec<Stamp>,
     /// Without a store: there was new content since the last check.
     pub(crate) is_further: bool,
+    /// What its commits had.
+    pub(crate) novelty: Novelty,
 }
 
 /// The results of the last look.

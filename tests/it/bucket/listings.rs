@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 
-use crate::bucket::commits::{amazon, each, google};
+use crate::bucket::commits::{amazon, each, fails, google};
 use crate::support::bucket::{Bucket, Fault, Request};
 use crate::support::checkpoints::Place;
 use crate::support::{Finished, Trainit};
@@ -75,4 +75,21 @@ fn commits_that_disappear_from_a_listing_are_listed_again_and_cause_no_start_fro
         let word = if expected == 0 { "resumed from 7" } else { "showed commits when this run claimed it" };
         assert!(said.contains(word), "{said}");
     }
+}
+
+#[test]
+fn a_listing_whose_token_repeats_is_an_error() {
+    let bucket = Bucket::start();
+    let place = amazon(&bucket);
+    let keys = (0..1000).map(|key| {
+        format!(
+            "<Contents><Key>jobs/1/.trainit/commits/{key}</Key><LastModified>2026-11-21T16:00:00.000Z</LastModified><ETag>x</ETag><Size>1</Size></Contents>"
+        )
+    });
+    let keys: String = keys.collect();
+    let page = format!(
+        "<ListBucketResult><IsTruncated>true</IsTruncated>{keys}<NextContinuationToken>again</NextContinuationToken></ListBucketResult>"
+    );
+    bucket.misbehave(move |r| is_listing_of("/.trainit/commits")(r).then(|| Fault::Tell(page.clone())));
+    fails(place.checkpoint("list").output(), &["cannot list", "the listing has no end"]);
 }

@@ -8,4 +8,5 @@ mod listings;
 mod partly_hung;
 mod pruning;
 pub mod runs;
+mod saved_over;
 mod secrets;

@@ -147,3 +147,25 @@ fn directories_are_restored_with_their_modes() {
     assert_eq!(restored, [0o770, 0o707, 0o755], "each owner can still use the directory");
     assert!(place.checkpoint_in("pull", &place.path("pulled")).output().out().contains("is already in place"));
 }
+
+#[test]
+fn restored_files_belong_to_the_user_that_the_directory_belongs_to() {
+    let place = Place::new();
+    if !is_root(&place) {
+        return;
+    }
+    place.save(1);
+    std::os::unix::fs::symlink("weights.bin", place.local().join("step-1/link")).unwrap();
+    fs::create_dir(place.local().join("step-1/empty")).unwrap();
+    fs::set_permissions(place.local().join("step-1/weights.bin"), fs::Permissions::from_mode(0o600)).unwrap();
+    place.push();
+    let dir = place.path("elsewhere");
+    fs::create_dir(&dir).unwrap();
+    std::os::unix::fs::chown(&dir, Some(1000), Some(1001)).unwrap();
+    place.pull_afresh("elsewhere");
+    let paths = ["", "/weights.bin", "/layers", "/layers/0.bin", "/link", "/empty"].map(|name| format!("step-1{name}"));
+    for path in paths {
+        let found = fs::symlink_metadata(dir.join(&path)).unwrap();
+        assert_eq!((found.uid(), found.gid()), (1000, 1001), "{path}");
+    }
+}

@@ -295,3 +295,30 @@ fn a_reused_file_gets_its_committed_time_so_that_the_marker_stays_the_youngest()
         fs::File::open(pulled.join("step-1/DONE")).unwrap().set_modified(UNIX_EPOCH).unwrap();
     }
 }
+
+#[test]
+fn after_a_restore_the_newest_file_and_the_newest_directory_by_time_are_those_of_the_last_save() {
+    let place = Place::new();
+    let at = |dir: &Path, number: u64| [dir.join(format!("files/{number}.json")), dir.join(format!("runs/{number}"))];
+    let hour = Duration::from_secs(3600);
+    // Named so that neither the order of names nor its reverse is the order of the saves.
+    for (age, number) in [(3, 2), (2, 10), (1, 5)] {
+        let [file, unit] = at(&place.local(), number);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::create_dir_all(unit.join("inner")).unwrap();
+        for path in [file, unit.join("inner/raw.txt")] {
+            fs::write(&path, "{}").unwrap();
+            let saved = std::time::SystemTime::now() - hour * age;
+            fs::File::options().write(true).open(&path).unwrap().set_modified(saved).unwrap();
+        }
+    }
+    place.push();
+    let pulled = place.pull_afresh("elsewhere");
+    let newest = |kind: usize| {
+        let time = |number: &u64| fs::metadata(&at(&pulled, *number)[kind]).unwrap().modified().unwrap();
+        let mut numbers = [2, 10, 5];
+        numbers.sort_by_key(time);
+        numbers
+    };
+    assert_eq!((newest(0), newest(1)), ([2, 10, 5], [2, 10, 5]));
+}

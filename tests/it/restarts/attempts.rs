@@ -52,6 +52,18 @@ fn two_deaths_soon_after_a_resume_fall_back_to_an_older_checkpoint_and_delete_no
     }
 }
 
+#[test]
+fn the_same_checkpoint_in_each_attempt_is_no_progress_and_the_job_ends() {
+    for store in [true, false] {
+        let place = Place::new();
+        let script =
+            "echo x; mkdir -p \"$TRAINIT_CHECKPOINT_DIR\"; echo {} > \"$TRAINIT_CHECKPOINT_DIR/step-1.json\"; exit 7";
+        let done = run(&place, store, script).env("TRAINIT_MAX_RESTARTS", "2").output().expect_code(7);
+        let starts = done.out().lines().count();
+        assert!((2..=5).contains(&starts), "{starts} starts, store: {store}");
+    }
+}
+
 /// Saves like torch.distributed, whose format is recognised at any depth.
 fn save_sharded(unit: &Path, seconds: u64) {
     fs::create_dir_all(unit).unwrap();

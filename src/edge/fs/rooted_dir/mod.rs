@@ -19,7 +19,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat, renameat};
 use nix::sys::stat::{Mode, fchmod, fstat, mkdirat};
 use nix::sys::statvfs::fstatvfs;
-use nix::unistd::{UnlinkatFlags, linkat, symlinkat, syncfs, unlinkat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fchownat, geteuid, linkat, symlinkat, syncfs, unlinkat};
 
 pub use bytes::{finish_file, forget, read_at, read_into, set_time, touch, write_sparsely};
 
@@ -34,6 +34,8 @@ use open_dir::OpenDir;
 pub struct RootedDir {
     path: PathBuf,
     top: OwnedFd,
+    /// The user and group that get what is created here: those of the directory, if this process is root and they are not.
+    owner: Option<(Uid, Gid)>,
 }
 
 /// Number of tries when another process changes the directory at the same time.
@@ -55,8 +57,10 @@ impl RootedDir {
     /// for a link of another user.
     pub fn open(path: &Path) -> io::Result<RootedDir> {
         let path = trusted_open::resolve(path)?;
-        let top = trusted_open::reach(&path, OFlag::O_RDONLY)?.into();
-        Ok(RootedDir { path, top })
+        let top = trusted_open::reach(&path, OFlag::O_RDONLY)?;
+        let of = top.metadata()?;
+        let owner = (geteuid().is_root() && of.uid() != 0).then(|| (Uid::from_raw(of.uid()), Gid::from_raw(of.gid())));
+        Ok(RootedDir { path, top: top.into(), owner })
     }
 
     /// Creates it and its parents if needed, and opens it. Errors: ENOTDIR if it is something else, or a link without a
@@ -156,6 +160,11 @@ impl RootedDir {
         Ok(fchmod(self.directory(path, false)?, Mode::from_bits_truncate(mode & 0o777 | 0o700))?)
     }
 
+    /// Sets the modification time of a directory. Errors: as open(2), futimens(2).
+    pub fn set_time_of(&self, directory: &str, mtime_ns: i64) -> io::Result<()> {
+        set_time(&self.directory(directory, false)?.into(), mtime_ns)
+    }
+
     /// Replaces the file at the path atomically, through a temporary file in the same directory ([`FRESH`]). Errors: as
     /// open(2), write(2), rename(2).
     pub fn replace(&self, path: &str, bytes: &[u8], mode: u32) -> io::Result<()> {
@@ -183,7 +192,12 @@ impl RootedDir {
 
     /// Creates a symbolic link. Errors: as symlink(2).
     pub fn link_symbolically(&self, path: &str, target: &str) -> io::Result<()> {
-        Ok(symlinkat(target, self.directory(parent_of(path), true)?, name_of(path))?)
+        let parent = self.directory(parent_of(path), true)?;
+        symlinkat(target, &parent, name_of(path))?;
+        if let Some((user, group)) = self.owner {
+            let _ = fchownat(&parent, name_of(path), Some(user), Some(group), AtFlags::AT_SYMLINK_NOFOLLOW);
+        }
+        Ok(())
     }
 
     /// Creates a hard link and its missing directories. Errors: EXDEV or EPERM without support for hard links, else as
@@ -276,10 +290,22 @@ impl RootedDir {
     /// Opens a path; `create`: missing directories are created.
     fn reach(&self, path: &str, flags: OFlag, create: bool) -> io::Result<OwnedFd> {
         let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        if let Some(fd) = self.at_once(path, flags)? {
-            return Ok(fd);
+        let opened = match self.at_once(path, flags)? {
+            Some(fd) => fd,
+            None => openat(self.directory(parent_of(path), create)?, name_of(path), flags, OWN)?,
+        };
+        if flags.contains(OFlag::O_CREAT) {
+            self.give(&opened);
         }
-        Ok(openat(self.directory(parent_of(path), create)?, name_of(path), flags, OWN)?)
+        Ok(opened)
+    }
+
+    /// Gives a new file or directory to the directory's owner: the trainer must be able to replace its own checkpoint. A file
+    /// system without owners refuses it, and needs none.
+    fn give(&self, created: &OwnedFd) {
+        if let Some((user, group)) = self.owner {
+            let _ = fchown(created, Some(user), Some(group));
+        }
     }
 
     /// Opens by one openat2, if it is available. Errors: [`io::ErrorKind::InvalidInput`] for a path with `.` or `..`.
@@ -302,11 +328,15 @@ impl RootedDir {
         for part in path.split('/').filter(|p| !p.is_empty()) {
             at = match openat(&at, part, DIRECTORY, Mode::empty()) {
                 Err(Errno::ENOENT) if create => {
-                    match mkdirat(&at, part, Mode::from_bits_truncate(0o777)) {
-                        Ok(()) | Err(Errno::EEXIST) => {}
-                        Err(errno) => return Err(errno.into()),
+                    let made = mkdirat(&at, part, Mode::from_bits_truncate(0o777));
+                    if !matches!(made, Ok(()) | Err(Errno::EEXIST)) {
+                        made?;
                     }
-                    openat(&at, part, DIRECTORY, Mode::empty())?
+                    let opened = openat(&at, part, DIRECTORY, Mode::empty())?;
+                    if made.is_ok() {
+                        self.give(&opened);
+                    }
+                    opened
                 }
                 opened => opened?,
             };

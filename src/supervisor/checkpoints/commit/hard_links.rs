@@ -1,7 +1,7 @@
 //! Hard links to the files of a commit while they are sent, so that the framework may delete its own names. The files are
-//! compared afterwards, because a hard link does not protect from a write in place.
+//! compared afterwards, because a hard link does not protect from a write in place. Copies protect from that, too.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
@@ -11,6 +11,7 @@ use crate::edge::fs::links as followed;
 use crate::edge::fs::rooted_dir::RootedDir;
 use crate::edge::transfer::blocking::blocking;
 use crate::rules::checkpoint::{Entry, Kind};
+use crate::rules::store::plan::space_needed;
 use crate::supervisor::checkpoints::directory::disk::HARD_LINKS;
 use crate::supervisor::checkpoints::directory::scratch_dir::{ScratchDir, sweep};
 use crate::supervisor::checkpoints::failure::Stop;
@@ -44,16 +45,22 @@ impl Held {
     }
 }
 
-/// The hard links of a commit. A file has none if its file system has no hard links or refuses one.
+/// The hard links of a commit. A file has neither link nor copy if its file system has no hard links or refuses one.
 pub(crate) struct HardLinks {
     under: Option<ScratchDir>,
     held: HashMap<String, Held>,
+    /// Files that are copies, which nothing changes.
+    copied: HashSet<String>,
 }
 
 impl HardLinks {
     pub(crate) fn remove(self, dir: &RootedDir, within: &str) -> io::Result<()> {
         self.under.map_or(Ok(()), |scratch| scratch.remove(dir))?;
         unlink(dir, within)
+    }
+
+    pub(crate) fn has_copy_of(&self, path: &str) -> bool {
+        self.copied.contains(path)
     }
 
     pub(crate) fn held(&self, entry: &Entry) -> Held {
@@ -67,16 +74,22 @@ pub(crate) fn unlink(dir: &RootedDir, within: &str) -> io::Result<()> {
     dir.remove_empty(HARD_LINKS)
 }
 
-pub(crate) async fn link(dir: &Arc<RootedDir>, within: &str, entries: &[&Entry]) -> io::Result<HardLinks> {
-    let (dir, within) = (Arc::clone(dir), within.to_owned());
+/// Links these files; those of `copies` are copied, if the disk has room and they do not change meanwhile.
+pub(crate) async fn link(
+    dir: &Arc<RootedDir>,
+    within: &str,
+    entries: &[&Entry],
+    copies: &[Entry],
+) -> io::Result<HardLinks> {
+    let (dir, within, copies) = (Arc::clone(dir), within.to_owned(), copies.to_vec());
     let files = entries.iter().filter(|e| e.kind == Kind::File);
     let files: Vec<(String, Option<PathBuf>)> = files.map(|e| (e.path.clone(), e.through.clone())).collect();
     blocking(move || {
+        let mut links = HardLinks { under: None, held: HashMap::new(), copied: HashSet::new() };
         // Removes the links of a failed commit first.
         let Ok(scratch) = unlink(&dir, &within).and_then(|()| ScratchDir::take(&dir, &within)) else {
-            return Ok(HardLinks { under: None, held: HashMap::new() });
+            return Ok(links);
         };
-        let mut held = HashMap::new();
         for (path, through) in files {
             let to = format!("{}/{path}", scratch.files());
             let linked = match &through {
@@ -84,12 +97,31 @@ pub(crate) async fn link(dir: &Arc<RootedDir>, within: &str, entries: &[&Entry])
                 None => dir.link(&path, &to),
             };
             if linked.is_ok() {
-                held.insert(path, Held::Inside(to));
+                links.held.insert(path, Held::Inside(to));
             }
         }
-        Ok(HardLinks { under: Some(scratch), held })
+        let has_room = space_needed(copies.iter().map(|entry| entry.size).sum()) <= dir.free_bytes()?;
+        for entry in copies.into_iter().filter(|_| has_room) {
+            let to = format!("{}/copies/{}", scratch.files(), entry.path);
+            if copy(&dir, &entry, &to).unwrap_or(false) {
+                links.held.insert(entry.path.clone(), Held::Inside(to));
+                links.copied.insert(entry.path);
+            }
+        }
+        links.under = Some(scratch);
+        Ok(links)
     })
     .await
+}
+
+/// Copies a file; where the file system can, both share the bytes. False: it changed meanwhile.
+fn copy(dir: &RootedDir, entry: &Entry, to: &str) -> io::Result<bool> {
+    let named = Held::loosely(entry);
+    let before = named.look(dir)?;
+    io::copy(&mut named.open(dir)?, &mut dir.create_file(to)?)?;
+    let is_it =
+        |now: &Entry| entry.same_bytes(now) && before.as_ref().is_some_and(|then| then.ctime_ns == now.ctime_ns);
+    Ok(named.look(dir)?.as_ref().is_some_and(is_it))
 }
 
 /// Fails if a file differs from the walk, or if its change time differs from `since`: an in-place write may restore the

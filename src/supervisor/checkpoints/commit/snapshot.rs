@@ -1,50 +1,32 @@
 //! Commits a snapshot of the checkpoint directory: data first, the manifest last, each key written once. After a kill at any
 //! time the store holds either the old commits, or also the complete new one.
 
-use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
-use crate::edge::clock;
-use crate::edge::store::{Created, Trouble};
-use crate::rules::checkpoint::{Look, PartRecord, Plan, Writer};
+use crate::edge::store::Trouble;
+use crate::rules::checkpoint::{Entry, Look, Plan, Writer};
 use crate::rules::job::{Event, Mirrored};
-use crate::rules::store::manifest::{Item, Manifest, SCHEMA, WHOLE};
-use crate::rules::store::names::{Attempt, CommitName, Stamp, stamp_of_data};
+use crate::rules::store::names::{Attempt, Stamp};
 use crate::rules::text::safe_text::and_more;
-use crate::supervisor::checkpoints::commit::dedup::{Known, Sent};
 use crate::supervisor::checkpoints::commit::hard_links::unlink;
 use crate::supervisor::checkpoints::commit::outcome::{Ask, Outcome, held_back, log_first, waiting};
+use crate::supervisor::checkpoints::commit::publish::{content_of, sample};
 use crate::supervisor::checkpoints::config::Role;
 use crate::supervisor::checkpoints::directory::disk::HARD_LINKS;
 use crate::supervisor::checkpoints::failure::{Stop, way_out};
-use crate::supervisor::checkpoints::mirror::{LastCommit, Mirror};
+use crate::supervisor::checkpoints::mirror::Mirror;
 use crate::supervisor::checkpoints::store::claim::Remote;
-use crate::supervisor::checkpoints::store::commits::{delete_all, verify};
-use crate::supervisor::checkpoints::store::fence::{AT_ONCE, shared};
-use crate::supervisor::checkpoints::store::retention::data_of;
+use crate::supervisor::checkpoints::store::commits::delete_all;
+use crate::supervisor::checkpoints::store::fence::AT_ONCE;
 
 /// After the time limit: how long to wait for the store to say whether the commit exists.
 const FINAL_CHECK: Duration = Duration::from_millis(200);
 /// A shorter time limit is not mentioned.
 const MOMENT: Duration = Duration::from_millis(100);
+/// So many copies in a row that were spoilt by a change cause a warning.
+const MANY_CHANGES: u32 = 3;
 /// Smaller commits do not measure the store's throughput.
 const MEASURED_BYTES: u64 = 1 << 20;
-/// The framework of a snapshot that is resumed from as a whole.
-const TREE: &str = "tree";
-
-/// A commit whose manifest was sent.
-#[derive(Debug)]
-pub(crate) struct Unconfirmed {
-    name: CommitName,
-    manifest: Manifest,
-    /// The manifest's bytes.
-    text: Vec<u8>,
-    plan: Plan,
-    sent: Vec<Sent>,
-    /// When it was ready.
-    since: Duration,
-    begun: Duration,
-}
 
 impl Mirror {
     /// Commits what is new and ready. Calls `progress` with the bytes done and the bytes in all.
@@ -73,7 +55,17 @@ impl Mirror {
             // Another run in the same directory removes these hard links, which looks like a change.
             Err(Stop::Changed(why)) => match self.overtaken().await {
                 Some(by) => Outcome::Fenced { by },
-                None => Outcome::Changed { why },
+                None => {
+                    self.sender.changes += 1;
+                    if self.sender.changes == MANY_CHANGES {
+                        tracing::warn!(
+                            code = "checkpoint_keeps_changing",
+                            "{why}, and so did the last {MANY_CHANGES} saves that were sent: it is saved over faster than it can be copied; {}; save less often, or under a new name",
+                            self.last_commit_clause()
+                        );
+                    }
+                    Outcome::Changed { why }
+                }
             },
             Err(Stop::Fenced(by)) => Outcome::Fenced { by },
             Err(Stop::OutOfTime(why)) => Outcome::OutOfTime { why },
@@ -200,8 +192,14 @@ impl Mirror {
         let Some(plan) = look.plan else {
             return waiting(&look).map_or(Outcome::Empty, |why| Outcome::Waiting { why, again: look.again });
         };
+        let last = self.watcher.last().unwrap_or_default().entries;
+        let is_new = |entry: &&Entry| last.get(&entry.path).is_none_or(|old| !old.same_bytes(entry));
+        let new: Vec<Entry> = content_of(&plan).filter(is_new).cloned().collect();
+        let read = self.in_dir(move |dir| Ok(new.iter().flat_map(|entry| sample(&dir, entry)).collect::<Vec<_>>()));
+        let read = read.await.unwrap_or_default();
+        let is_progress = self.history.novelty.is_progress(plan.step, read.into_iter());
+        self.history.is_further |= is_progress && plan.is_new_content;
         self.watcher.committed(&plan);
-        self.history.is_further |= plan.is_new_content;
         self.write_record().await;
         Outcome::UpToDate { step: plan.step }
     }
@@ -250,131 +248,9 @@ impl Mirror {
         )))
     }
 
-    /// Puts the manifest, which makes the commit. `since` and `begun`: when it was ready, and when the upload began.
-    async fn publish(
-        &mut self,
-        remote: &Remote,
-        plan: Plan,
-        sent: Vec<Sent>,
-        (since, begun): (Duration, Duration),
-    ) -> Result<Outcome, Stop> {
-        let stamp = self.stamp(remote)?;
-        let cannot = |why: String| Stop::Failed(format!("cannot commit the checkpoint: {why}"));
-        let text = self.manifest(&plan, &stamp, &sent).bytes().map_err(cannot)?;
-        let name = CommitName::of(stamp, plan.step, &text);
-        // A manifest that a restore would refuse is not committed.
-        let manifest = Manifest::read(&name, &text).map_err(cannot)?;
-        let unconfirmed = Arc::new(Unconfirmed { name, manifest, text, plan, sent, since, begun });
-        self.sender.unconfirmed = Some(Arc::clone(&unconfirmed));
-        self.config.faults.point(8);
-        let done = self.put_manifest(remote, &unconfirmed).await?;
-        let key = unconfirmed.name.key();
-        done.ok_or_else(|| Stop::Failed(format!("{key} of another process is in the store already")))
-    }
-
-    /// Completes a commit whose manifest may be in the store, so that it does not appear twice.
-    async fn complete_earlier(&mut self, remote: &Remote) -> Result<Option<Outcome>, Stop> {
-        let Some(unconfirmed) = self.sender.unconfirmed.clone() else { return Ok(None) };
-        remote.fence(self.last.as_ref().map(|last| &last.stamp), &self.sender.uncommitted).await?;
-        match verify(&remote.store, unconfirmed.manifest.regular()).await {
-            Ok(()) => self.put_manifest(remote, &unconfirmed).await,
-            Err(Stop::Lost(_)) => {
-                self.sender.unconfirmed = None;
-                Ok(None)
-            }
-            Err(stop) => Err(stop),
-        }
-    }
-
-    /// `None`: another process's object has this key.
-    async fn put_manifest(&mut self, remote: &Remote, unconfirmed: &Unconfirmed) -> Result<Option<Outcome>, Stop> {
-        if remote.store.create(&unconfirmed.name.key(), unconfirmed.text.clone()).await? == Created::Taken {
-            self.sender.unconfirmed = None;
-            return Ok(None);
-        }
-        self.config.faults.point(9);
-        remote.confirm_manifest(&unconfirmed.name, &unconfirmed.text).await?;
-        self.conclude(remote, unconfirmed).await.map(Some)
-    }
-
-    /// Makes a commit that the store holds the last one, or deletes it if its shared files may be lost.
-    async fn conclude(&mut self, remote: &Remote, unconfirmed: &Unconfirmed) -> Result<Outcome, Stop> {
-        let Unconfirmed { name, manifest, plan, sent, since, begun, .. } = unconfirmed;
-        if let Some(by) = remote.find_newer_run(name, manifest).await {
-            self.take_down(remote, name, manifest).await?;
-            return Err(Stop::Fenced(by));
-        }
-        let is_foreign =
-            |item: &&Item| stamp_of_data(&item.key).is_some_and(|stamp| stamp.attempt != name.stamp.attempt);
-        // An earlier run may have deleted shared files until it found this claim.
-        if let Err(stop) = verify(&remote.store, manifest.regular().filter(is_foreign)).await {
-            self.take_down(remote, name, manifest).await?;
-            return Err(stop);
-        }
-        self.sender.known = Known::new(sent.clone());
-        self.last = Some(LastCommit::of(name, plan.step));
-        self.history.known.push(name.stamp.clone());
-        self.watcher.committed(plan);
-        self.retiring.is_due = true;
-        self.waits(None);
-        self.write_record().await;
-        // Last, so that a commit that was cut off above is concluded again.
-        self.sender.unconfirmed = None;
-        Ok(Outcome::Committed {
-            step: plan.step,
-            unit: plan.resume.unit.clone().unwrap_or_else(|| WHOLE.to_owned()),
-            bytes: manifest.total_bytes,
-            seconds: self.clock.now().saturating_sub(*begun).as_secs_f64(),
-            lag: self.clock.now().saturating_sub(*since).as_secs_f64(),
-            is_progress: plan.is_new_content,
-        })
-    }
-
-    async fn take_down(&mut self, remote: &Remote, name: &CommitName, manifest: &Manifest) -> Result<(), Stop> {
-        let kept: Vec<&str> = shared(name, manifest).collect();
-        let keys = data_of(name, Some(manifest), |key| kept.contains(&key));
-        self.sender.unconfirmed = None;
-        Ok(self.retiring.delete(&remote.store, name, keys).await?)
-    }
-
     pub(crate) fn stamp(&self, remote: &Remote) -> Result<Stamp, Stop> {
         let attempt = remote.attempt().ok_or_else(|| Stop::Failed("no --checkpoint-store is set".to_owned()))?;
         Ok(Stamp { attempt: attempt.clone(), seq: self.sender.seq })
-    }
-
-    fn manifest(&self, plan: &Plan, stamp: &Stamp, sent: &[Sent]) -> Manifest {
-        let files: Vec<_> = sent.iter().map(|sent| sent.item.clone()).collect();
-        let is_there = |path: &String| files.binary_search_by(|item| item.path.cmp(path)).is_ok();
-        // A text file may have been deleted before it was read.
-        let part = |record: &PartRecord| PartRecord {
-            files: record.files.iter().filter(|path| is_there(path)).cloned().collect(),
-            ..record.clone()
-        };
-        let parts: Vec<PartRecord> = plan.parts.iter().map(|of| part(&of.record)).collect();
-        let resumed = parts.iter().find(|part| part.unit.is_some() && part.unit == plan.resume.unit);
-        let framework = resumed.and_then(|part| part.layout.clone()).unwrap_or_else(|| TREE.to_owned());
-        Manifest {
-            schema: SCHEMA.to_owned(),
-            job: self.config.job.clone(),
-            attempt: stamp.attempt.number,
-            attempt_tag: stamp.attempt.tag,
-            seq: stamp.seq,
-            step: plan.step,
-            unit: plan.resume.unit.clone().filter(|unit| !unit.is_empty()).unwrap_or_else(|| WHOLE.to_owned()),
-            framework,
-            world_size: self.config.options.world_size,
-            node: self.config.node,
-            created_unix: clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
-            parent: self.history.parent.as_ref().map(Stamp::to_string),
-            gang_kept: self.retiring.hold.recorded(),
-            timing: plan.timing.clone(),
-            home: self.config.home().into_os_string().into_string().ok(),
-            total_bytes: files.iter().map(|item| item.size).sum(),
-            files,
-            parts,
-            pointers: Vec::new(),
-            copies: Vec::new(),
-        }
     }
 
     /// Removes the hard links of a failed commit.

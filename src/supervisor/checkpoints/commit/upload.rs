@@ -57,7 +57,11 @@ impl Mirror {
             sent.push(old);
         }
         let dir = self.in_dir(Ok).await.map_err(|error| self.config.unreadable(&error))?;
-        let links = link(&dir, &self.links_place(), &new).await.map_err(|error| self.config.unreadable(&error))?;
+        // What is saved over while it is sent is copied first.
+        let copies = if self.sender.changes > 0 { &steady[..] } else { &[] };
+        let links = link(&dir, &self.links_place(), &new, copies).await;
+        let links = links.map_err(|error| self.config.unreadable(&error))?;
+        steady.retain(|entry| !links.has_copy_of(&entry.path));
         let touched = unchanged(&dir, &steady, &links, None).await?;
         faults.point(2);
         remote.fence(last, uncommitted).await?;

@@ -1,6 +1,6 @@
 //! The files of a commit that are already in the checkpoint directory: they are neither fetched nor committed again.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::edge::fs::links;
 use crate::edge::fs::rooted_dir::{RootedDir, forget, read_at, set_time};
 use crate::edge::transfer::blocking::blocking;
+use crate::rules::checkpoint::listing::{around, join};
 use crate::rules::checkpoint::{Kind, Listing};
 use crate::rules::store::manifest::{Item, ItemKind, Manifest};
 use crate::supervisor::checkpoints::directory::sums::Sums;
@@ -75,10 +76,13 @@ fn is_equal(file: &File, item: &Item) -> io::Result<bool> {
 }
 
 /// Whether every file of the manifest is in the directory with its size. Files that were not fetched get the manifest's
-/// modification times, because frameworks may compare them; files of other users keep theirs. Errors: as stat(2).
+/// modification times, and directories that of their newest content, because trainers take the newest by its time; what
+/// belongs to other users keeps its own. Errors: as stat(2).
 pub(crate) async fn settle(dir: &Arc<RootedDir>, manifest: &Manifest, equal: &HashSet<String>) -> io::Result<bool> {
     let dir = Arc::clone(dir);
     let files: Vec<(Item, bool)> = manifest.regular().map(|item| (item.clone(), equal.contains(&item.path))).collect();
+    let parents = manifest.regular().flat_map(|item| around(&item.path).skip(1));
+    let directories: BTreeSet<String> = parents.map(str::to_owned).collect();
     blocking(move || {
         for (item, is_old) in files {
             let entry = dir.look(&item.path)?.filter(|entry| entry.kind == Kind::File && entry.size == item.size);
@@ -86,6 +90,12 @@ pub(crate) async fn settle(dir: &Arc<RootedDir>, manifest: &Manifest, equal: &Ha
             if is_old && entry.mtime_ns != item.mtime_ns {
                 let _ = dir.read_file(&item.path).and_then(|file| set_time(&file, item.mtime_ns));
             }
+        }
+        // The innermost first.
+        for path in directories.iter().rev() {
+            let content = dir.names(path)?.into_iter().map(|name| dir.look(&join(path, &name)));
+            let newest = content.filter_map(|entry| Some(entry.ok()??.mtime_ns)).max();
+            let _ = newest.map(|newest| dir.set_time_of(path, newest));
         }
         Ok(true)
     })

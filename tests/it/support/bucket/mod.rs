@@ -61,6 +61,8 @@ pub enum Fault {
     LosePage,
     /// Answers 200 with this text without performing the request.
     Say(&'static str),
+    /// The same with a text that was made for this request.
+    Tell(String),
     /// Answers with this status and this text, and then sends more text until the client closes.
     Endless(&'static str, &'static str),
 }

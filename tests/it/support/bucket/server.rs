@@ -54,6 +54,7 @@ pub(super) fn serve(stream: &TcpStream, shared: &Shared) {
             Some(Fault::LosePage) => {
                 xml("<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>".into())
             }
+            Some(Fault::Tell(body)) => Answer { body: body.into(), ..answer("200 OK") },
             Some(Fault::Say(body)) => Answer { body: body.into(), ..answer("200 OK") },
             Some(Fault::Endless(status, words)) => {
                 let _ = babble(stream, status, words, shared);
