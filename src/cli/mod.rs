@@ -20,6 +20,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use refusal::refusal;
 use subs::{SUBS, Sub, as_flags};
 
+use crate::rules::text::quoted::shown;
 use crate::settings::Complaint;
 use crate::settings::defs::{MOST_USED, Setting, Takes, find, on};
 use crate::settings::values::reader::switch_value;
@@ -115,7 +116,7 @@ fn misplaced_values(sub: &Sub, argv: &mut Vec<OsString>) -> Vec<Complaint> {
             Some(Takes::Switch) if switch_value(&next).is_some() && argv[at + 2..].iter().any(|word| word == "--") => {
                 argv.remove(at + 1);
                 at += 1;
-                format!("it takes no value, found {next:?}; remove the value, or omit the flag")
+                format!("it takes no value, found {}; remove the value, or omit the flag", shown(&next))
             }
             Some(Takes::One(value) | Takes::Many(value)) if is_flag(&next) => {
                 argv.remove(at);
@@ -267,7 +268,7 @@ fn collect(sub: &'static Sub, matches: &ArgMatches) -> Parsed {
                     parsed.flags.insert(setting.name, texts);
                 }
                 None => {
-                    let odd: Vec<String> = values.map(|value| format!("{value:?}")).collect();
+                    let odd: Vec<String> = values.map(|value| shown(&value.to_string_lossy()).into_owned()).collect();
                     let message = format!("not UTF-8, so it would not be found; found {}", odd.join(", "));
                     parsed.mistakes.push(Complaint { place: format!("--{}", setting.name), message });
                 }

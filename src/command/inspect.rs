@@ -21,7 +21,7 @@ use crate::rules::job::Policy;
 use crate::rules::preempt;
 use crate::rules::process::env::{Changes, Env};
 use crate::rules::process::exit;
-use crate::rules::store::address::shown;
+use crate::rules::text::quoted::shown;
 use crate::rules::text::safe_text::{counted, printable};
 use crate::settings::defs::{Takes, find};
 use crate::settings::{Origin, Reader, Values};
@@ -163,9 +163,8 @@ fn settings_object(values: &Values) -> Value {
             Origin::Default => "default".to_owned(),
         };
         let value = match setting.map(|s| s.takes) {
-            Some(Takes::Many(_)) => json!(given.values),
-            _ if name.ends_with("-store") => json!(given.values.last().map(|url| shown(url))),
-            _ => json!(given.values.last()),
+            Some(Takes::Many(_)) => given.values.iter().map(|value| shown(value)).collect(),
+            _ => json!(given.values.last().map(|value| shown(value))),
         };
         (name.to_owned(), json!({ "value": value, "source": origin }))
     });

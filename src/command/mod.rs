@@ -27,6 +27,7 @@ use crate::edge::process::signals::{self, Mask};
 use crate::rules::cluster::spec::ClusterError;
 use crate::rules::process::env::Env;
 use crate::rules::process::exit;
+use crate::rules::text::quoted::shown;
 use crate::settings::values::layers::unknown_variables;
 use crate::settings::values::platform;
 use crate::settings::values::reader::unquoted;
@@ -132,7 +133,10 @@ fn config_file(parsed: &Parsed, env: &Env) -> Result<Option<ConfigFile>, Complai
                     ErrorKind::InvalidInput => "name a regular file of at most 1 MiB",
                     _ => limits::way_out(&error, "check its file system, or name another file"),
                 };
-                Err(Complaint { place, message: format!("cannot read {}: {error}; {way_out}", path.display()) })
+                Err(Complaint {
+                    place,
+                    message: format!("cannot read {}: {error}; {way_out}", shown(&path.to_string_lossy())),
+                })
             }
         },
     }

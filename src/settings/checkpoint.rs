@@ -52,13 +52,11 @@ const A_STEP: &str = "1234567890";
 /// Data without a commit is kept for this long.
 const ORPHAN_AGE: Duration = Duration::from_secs(24 * 3600);
 
-/// A timeout. Errors: those of a duration, and a timeout of zero.
-fn timeout(text: &str) -> Result<Duration, String> {
-    match duration::parse(text)? {
-        Duration::ZERO => Err("expected more than 0, because a store needs time to answer".to_owned()),
-        timeout => Ok(timeout),
-    }
-}
+/// A store needs time to answer.
+const LEAST_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// More frequent scans would keep a processor busy.
+const LEAST_INTERVAL: Duration = Duration::from_millis(10);
 
 /// `--restore`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,7 +90,9 @@ impl Checkpoints {
             dir,
             store,
             allow_http: reader.switch("allow-http"),
-            store_timeout: reader.parse("store-timeout", timeout).unwrap_or(Duration::from_secs(30)),
+            store_timeout: reader
+                .parse("store-timeout", duration::at_least(LEAST_TIMEOUT))
+                .unwrap_or(Duration::from_secs(30)),
             options: Options {
                 format,
                 marker,
@@ -106,7 +106,9 @@ impl Checkpoints {
             include,
             model_dir: None,
             settle: reader.parse("settle", duration::parse).unwrap_or(Duration::from_secs(2)),
-            interval: reader.parse("mirror-interval", duration::parse).unwrap_or(Duration::from_secs(30)),
+            interval: reader
+                .parse("mirror-interval", duration::at_least(LEAST_INTERVAL))
+                .unwrap_or(Duration::from_secs(30)),
             bandwidth: reader.parse("mirror-bandwidth", rate),
             retention: Retention {
                 last: last.unwrap_or(3),

@@ -23,16 +23,13 @@ pub struct Gpus {
     pub policy: WatchPolicy,
 }
 
+/// A shorter time would end every call, or keep a processor busy.
+const LEAST: Duration = Duration::from_millis(10);
+
 /// Reads the settings of the subcommand (a bit of [`on`]). Mistakes are collected in the reader, and the default is
 /// used.
 pub fn read(reader: &mut Reader<'_>, sub: u8, env: &Env) -> Gpus {
-    let mut positive = |name, default| {
-        let parse = |text: &str| match duration::parse(text) {
-            Ok(duration) if duration.is_zero() => Err("expected more than 0s".to_owned()),
-            other => other,
-        };
-        reader.parse(name, parse).unwrap_or(default)
-    };
+    let mut positive = |name, default| reader.parse(name, duration::at_least(LEAST)).unwrap_or(default);
     let timeout = positive("gpu-timeout", Duration::from_secs(5));
     let interval = if sub & (on::RUN | on::GPUS) == 0 { Duration::ZERO } else { positive("gpu-interval", INTERVAL) };
     let demands = Demands {

@@ -130,9 +130,16 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
     }
 }
 
+/// A shorter silence is none: it would end every trainer.
+const LEAST_HANG: Duration = Duration::from_millis(100);
+
 /// When silence is a hang; zero means never.
 fn hang_timeout(reader: &mut Reader<'_>) -> Option<Duration> {
-    let or_never = |text: &str| if text.trim() == "never" { Ok(Duration::ZERO) } else { duration::parse(text) };
+    let or_never = |text: &str| match duration::parse(text) {
+        _ if text.trim() == "never" => Ok(Duration::ZERO),
+        Ok(Duration::ZERO) => Ok(Duration::ZERO),
+        _ => duration::at_least(LEAST_HANG)(text),
+    };
     reader.parse("hang-timeout", or_never).filter(|timeout| !timeout.is_zero())
 }
 

@@ -21,7 +21,7 @@ use crate::supervisor::background::Background;
 use crate::supervisor::gang::GangMember;
 use crate::supervisor::job::tree_signals::Remarks;
 use crate::supervisor::output::Collectors;
-use crate::supervisor::output::drain::Waits;
+use crate::supervisor::output::drain::{TIMEOUT, Waits};
 use crate::supervisor::perform::{self, Performer};
 use crate::supervisor::status::history::History;
 use crate::telemetry::view;
@@ -154,6 +154,13 @@ impl Supervisor {
         let Remarks { left_behind, main_waits, late, killed } = self.performer.remarks();
         let signalled = view::Signalled { is_out_of_reach, main_waits, left_behind, late, killed };
         view::log_step(&self.command, now, &before, &event, &self.machine, &actions, &signalled);
+    }
+
+    /// The time at which all that follows the run must be done: last metrics, report and verdict. A stop does not prolong its
+    /// deadline.
+    pub(super) fn end_by(&self) -> Uptime {
+        let latest = self.now() + TIMEOUT;
+        if self.machine.is_stopping() { self.wait_ends.min(latest) } else { latest }
     }
 
     /// The facts of this moment.

@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::edge::clock::Clock;
 use crate::edge::fs::run_dir::RunDir;
@@ -26,7 +27,7 @@ use crate::edge::process::{descendants, spawn, terminal};
 use crate::rules::gang::Summary;
 use crate::rules::gpu::ledger::XidCount;
 use crate::rules::job::goodput::Totals;
-use crate::rules::job::{ChildFacts, Outcome, Policy};
+use crate::rules::job::{ChildFacts, Outcome, Policy, Uptime};
 use crate::rules::metric::ledger::Ledger;
 use crate::rules::process::env::{Changes, Env};
 use crate::rules::process::signal::Signal;
@@ -43,6 +44,7 @@ use gang::{Gang, GangMember};
 pub use gpu::watch::GpuWatch;
 use output::Collectors;
 pub use output::Metrics;
+use output::drain::A_MOMENT;
 use status::history::History;
 pub use status::page::Page;
 
@@ -104,6 +106,23 @@ pub struct Ended {
     pub goodput: Totals,
     /// The run's directory, to be removed after the verdict.
     pub run_dir: Option<RunDir>,
+    /// The time at which the verdict must be written.
+    pub end_by: EndBy,
+}
+
+/// The common deadline of all that follows the end of the trainer. A step that finds it over still has a moment, because a
+/// file system that works needs no more.
+#[derive(Debug, Clone, Copy)]
+pub struct EndBy {
+    clock: Clock,
+    at: Uptime,
+}
+
+impl EndBy {
+    /// The time that is left.
+    pub fn left(self) -> Duration {
+        self.at.saturating_sub(self.clock.now()).max(A_MOMENT)
+    }
 }
 
 /// The limit of batches of reports that are read after the end.
@@ -139,6 +158,7 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
     let mut supervisor = Supervisor::new(job, background, collectors, gang, history.clone(), clock, signals);
     let outcome = supervisor.live();
     let view = supervisor.performer.report.is_some().then(|| supervisor.view());
+    let end_by = EndBy { clock, at: supervisor.end_by() };
     let mut performer = supervisor.performer;
     // Other processes may send for ever.
     let _ = (0..LAST_REPORTS).all(|_| performer.status.take_reports(&history));
@@ -146,14 +166,31 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
     let gang = performer.gang.as_mut().map(GangMember::end);
     let peak_memory_bytes = performer.memory.peak();
     let xids = performer.gpus.state().map(|state| state.xids);
-    let metrics = performer.collectors.take().map(Collectors::finish).unwrap_or_default();
-    let takes_others_along = spawn::own_pid() == 1 && performer.has_inherited();
-    if let (Some(report), Some(view)) = (performer.report.take(), view) {
+    // Written during the wait for the last metrics.
+    let report = performer.report.take().zip(view).map(|(report, view)| {
         let verdict = Some((outcome.reason.word(), outcome.detail.clone()));
-        report.finish(RunView { verdict, ..view });
+        report.write(RunView { verdict, ..view });
+        report
+    });
+    let metrics = performer.collectors.take().map(|collectors| collectors.finish(end_by.left())).unwrap_or_default();
+    let takes_others_along = spawn::own_pid() == 1 && performer.has_inherited();
+    if let Some(report) = report {
+        report.finish(end_by.left());
     }
     let goodput = history.totals(clock.now());
     let (reported, pace) = (history.reported_values(), history.pace());
     let run_dir = performer.run_dir.take();
-    Ok(Ended { outcome, peak_memory_bytes, metrics, reported, pace, xids, gang, takes_others_along, goodput, run_dir })
+    Ok(Ended {
+        outcome,
+        peak_memory_bytes,
+        metrics,
+        reported,
+        pace,
+        xids,
+        gang,
+        takes_others_along,
+        goodput,
+        run_dir,
+        end_by,
+    })
 }

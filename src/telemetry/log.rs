@@ -46,6 +46,9 @@ static BACKLOG: Backlog = Backlog::new(stdio::STDERR, lost);
 /// How long the end of a run waits until its lines are read.
 const DRAIN_LIMIT: Duration = Duration::from_millis(200);
 
+/// The same for a file. It needs no reader, but a busy machine may delay the thread that writes.
+const FILE_LIMIT: Duration = Duration::from_secs(1);
+
 /// Keeps the last lines from now on.
 pub fn keep_recent() {
     recent_lines().get_or_insert_default();
@@ -63,7 +66,8 @@ fn recent_lines() -> MutexGuard<'static, Option<VecDeque<String>>> {
 /// Writes the last line of a run, for any log level. Only a line of text has the summary: JSON has the verdict.
 pub fn last_line(level: Level, message: String, summary: String, fields: Map<String, Value>, verdict: Value) {
     let line = Line { message, summary, fields, verdict: Some(verdict) };
-    BACKLOG.put_last(line.whole(format(), level), DRAIN_LIMIT);
+    let limit = if stdio::is_file(stdio::STDERR) { FILE_LIMIT } else { DRAIN_LIMIT };
+    BACKLOG.put_last(line.whole(format(), level), limit);
 }
 
 /// Lets another thread write to standard error between log lines; `is_begun`: its output leaves a line without its end,

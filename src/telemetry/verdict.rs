@@ -35,8 +35,8 @@ const METRICS_IN_SUMMARY: usize = 3;
 /// Opening a FIFO without a reader must not block.
 const OVERWRITE: OFlag = OFlag::O_WRONLY.union(OFlag::O_TRUNC).union(OFlag::O_NONBLOCK);
 
-/// The limit for writing the verdict's file; the log line follows after it.
-const FILE_LIMIT: Duration = Duration::from_secs(2);
+/// The limit for writing the verdict's file if no trainer ran.
+pub const FILE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Facts about a run that the job machine does not know.
 #[derive(Debug, Default)]
@@ -128,11 +128,11 @@ pub fn broken_gpus(exit_code: u8, detail: String) -> Outcome {
     Outcome { reason: Reason::Gpu, exit_code, ..not_started(detail) }
 }
 
-/// Writes the verdict to all its places, the log line last. `code` names the mistake, if there was one.
-pub fn publish(outcome: &Outcome, facts: &Facts, file: Option<&Path>, code: Option<&str>) {
+/// Writes the verdict to all its places, the log line last, and its file within the limit. `code` names the mistake, if there was one.
+pub fn publish(outcome: &Outcome, facts: &Facts, file: Option<&Path>, code: Option<&str>, limit: Duration) {
     let verdict = object(outcome, facts);
     if let Some(path) = file
-        && let Err(error) = write_in_time(path, format!("{verdict}\n"))
+        && let Err(error) = write_in_time(path, format!("{verdict}\n"), limit)
     {
         tracing::warn!(
             "the verdict could not be written to {}: {error}; it is on the last log line only; {}",
@@ -177,9 +177,9 @@ fn summary(outcome: &Outcome, facts: &Facts) -> String {
 
 /// Writes on another thread, because a hanging file system must not block. A FIFO without a reader is an immediate
 /// error. If the file is the log itself (`/dev/stdout`), it is appended to.
-fn write_in_time(path: &Path, text: String) -> io::Result<()> {
+fn write_in_time(path: &Path, text: String, limit: Duration) -> io::Result<()> {
     let path = path.to_owned();
-    signals::in_time("verdict", FILE_LIMIT, move || {
+    signals::in_time("verdict", limit, move || {
         if let Some(output) = stdio::output_into(&path) {
             return stdio::write_all(output, text.as_bytes());
         }

@@ -19,8 +19,9 @@ use crate::rules::cluster::framework::Resolved;
 use crate::rules::cluster::spec::{ClusterSpec, Fact};
 use crate::rules::process::env::Env;
 use crate::rules::status::sibling::Kept;
-use crate::rules::store::address::{Address, Nearness, shown};
+use crate::rules::store::address::{Address, Nearness};
 use crate::rules::store::pace::Pace;
+use crate::rules::text::quoted;
 use crate::settings::Reader;
 use crate::settings::checkpoint::{Checkpoints, Resuming};
 use crate::settings::model::{self, Model};
@@ -265,14 +266,17 @@ fn with_others(checkpoints: keep::Checkpoints, spec: &ClusterSpec, env: &Env) ->
 fn identity(dir: PathBuf, store: &Address, node_rank: Option<u32>, spec: &ClusterSpec) -> Kept {
     let directory = dir.to_string_lossy().into_owned();
     let launch = spec.reading.launch.as_ref().map(|launch| launch.chars().take(LAUNCH_CHARS).collect());
-    Kept { directory, store: shown(&store.to_string()), node_rank, launch, beside: false }
+    Kept { directory, store: store.to_string(), node_rank, launch, beside: false }
 }
 
 /// The model to copy at the end. Only the chief copies it, because otherwise each replica would overwrite it.
 fn model_to_copy(model: Option<Model>, node_rank: Option<u32>, settings: &Checkpoints, env: &Env) -> Option<LeftModel> {
     let Model { dir, store } = model?;
     let Some(store) = store else {
-        tracing::warn!("the model in {} is not copied: neither --model-store nor AIP_MODEL_DIR is set", dir.display());
+        tracing::warn!(
+            "the model in {} is not copied: neither --model-store nor AIP_MODEL_DIR is set",
+            quoted::shown(&dir.to_string_lossy())
+        );
         return None;
     };
     let access = Access::new(env.clone(), settings.allow_http, settings.store_timeout);

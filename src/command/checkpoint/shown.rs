@@ -9,6 +9,7 @@ use crate::command::checkpoint::directory::Survey;
 use crate::rules::checkpoint::{Explanation, PartRecord, PartState, State};
 use crate::rules::store::address::Address;
 use crate::rules::store::manifest::Manifest;
+use crate::rules::text::quoted;
 use crate::rules::text::safe_text::printable;
 use crate::supervisor::checkpoints::store::audit::Audited;
 use crate::supervisor::checkpoints::store::retention::Pruned;
@@ -141,7 +142,7 @@ pub(super) fn local_table(local: &Survey, dir: &Path) -> String {
     let is_empty = local.parts.iter().all(|part| part.state == State::Empty);
     if is_empty && local.excluded.is_empty() {
         let why = if local.absent.is_some() { ", which does not exist" } else { "" };
-        return format!("no checkpoints in {}{why}\n", printable(&dir.to_string_lossy()));
+        return format!("no checkpoints in {}{why}\n", printable(&quoted::shown(&dir.to_string_lossy())));
     }
     let mut table = format!("{:<18} {:>10} {:>7} {:>15}  {}\n", "LOCAL", "STEP", "FILES", "BYTES", "PART");
     for part in local.parts.iter().filter(|part| part.state != State::Empty) {

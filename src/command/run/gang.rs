@@ -15,6 +15,7 @@ use crate::rules::gang::leader::OnNotice;
 use crate::rules::gang::place::{Place, place};
 use crate::rules::job::Policy;
 use crate::rules::process::env::Env;
+use crate::rules::text::quoted::shown;
 use crate::settings::gang::{GangMode, GangSettings};
 use crate::supervisor::gang::{Gang, KeySource, SharedStore};
 
@@ -133,7 +134,8 @@ fn job_id(env: &Env) -> String {
 
 fn read_token(path: &Path) -> Result<String, ClusterError> {
     let wrong = |what: String| {
-        let message = format!("{}: {what}; write the secret that all replicas share into it", path.display());
+        let message =
+            format!("{}: {what}; write the secret that all replicas share into it", shown(&path.to_string_lossy()));
         ClusterError::new("gang", "--gang-token-file", message)
     };
     let text =

@@ -232,7 +232,7 @@ fn supervise(job: Job, work: Work, clock: Clock, settings: &RunSettings, tuner: 
     {
         warn_of_missing(&looked_for, step_name.as_deref(), &ended.metrics, tuner);
     }
-    verdict::publish(&ended.outcome, &facts, settings.verdict_file.as_deref(), None);
+    verdict::publish(&ended.outcome, &facts, settings.verdict_file.as_deref(), None, ended.end_by.left());
     if let Some(run_dir) = ended.run_dir {
         run_dir.remove();
     }
@@ -255,7 +255,7 @@ fn stopped_before_start(policy: &Policy) -> Option<Outcome> {
 
 /// Publishes the outcome of a job that never started. Returns the exit code.
 fn end(outcome: &Outcome, settings: &RunSettings, code: Option<&str>) -> u8 {
-    verdict::publish(outcome, &Facts::default(), settings.verdict_file.as_deref(), code);
+    verdict::publish(outcome, &Facts::default(), settings.verdict_file.as_deref(), code, verdict::FILE_LIMIT);
     outcome.exit_code
 }
 

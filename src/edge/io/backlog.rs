@@ -1,7 +1,7 @@
 //! A queue of lines to an output stream that may have no reader. The caller never waits.
 //!
-//! Files, and pipes with room, are written directly. If a write may block (a full pipe, a socket, a terminal held with
-//! Ctrl-S), a thread writes, from the first such line on. The queue is bounded; lines beyond it are dropped, and a line says
+//! Pipes with room are written directly. If a write may block (a full pipe, a socket, a terminal held with Ctrl-S, a file on
+//! a file system that hangs), a thread writes, from the first such line on. The queue is bounded; lines beyond it are dropped, and a line says
 //! how many.
 //! An unfinished line of another writer to the same pipe is waited for, and ended by a newline after a timeout.
 //! Deliberately absent: O_NONBLOCK, because it would apply to every process that shares the stream.

@@ -61,15 +61,20 @@ pub fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a write of this length will not block, unless another process fills the pipe at this moment.
+/// Whether a write of this length will not block, unless another process fills the pipe at this moment. A file may be on a
+/// file system that hangs.
 pub fn takes_at_once(fd: BorrowedFd<'_>, length: usize) -> bool {
     let Ok(stat) = fstat(fd) else { return true };
     match stat.st_mode & libc::S_IFMT {
         // A writable pipe has room for one atomic write.
         libc::S_IFIFO => length <= libc::PIPE_BUF && is_writable(fd),
-        libc::S_IFSOCK => false,
-        _ => !fd.is_terminal(),
+        _ => false,
     }
+}
+
+/// Whether it is a file, which takes a line at once unless its file system hangs.
+pub fn is_file(fd: BorrowedFd<'_>) -> bool {
+    fstat(fd).is_ok_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFREG)
 }
 
 /// Our own standard output and standard error.

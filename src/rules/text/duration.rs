@@ -15,9 +15,26 @@ pub fn parse(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|_| expected()).map(|duration| duration.min(LONGEST))
 }
 
+/// Reads a duration that has a least value. Errors: the expected form, in one clause.
+pub fn at_least(least: Duration) -> impl Fn(&str) -> Result<Duration, String> {
+    move |text| match parse(text)? {
+        short if short < least => {
+            Err(format!("expected at least {}, found {text:?}", humantime::format_duration(least)))
+        }
+        duration => Ok(duration),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_duration_below_its_least_value_is_refused() {
+        let read = at_least(Duration::from_millis(10));
+        assert_eq!(read("10ms"), Ok(Duration::from_millis(10)));
+        assert_eq!(read("0"), Err("expected at least 10ms, found \"0\"".to_owned()));
+    }
 
     #[test]
     fn a_bare_number_is_seconds() {

@@ -3,6 +3,7 @@
 pub mod duration;
 pub mod lines;
 pub mod python_json;
+pub mod quoted;
 pub mod safe_text;
 pub mod timestamps;
 pub mod transfer_progress;

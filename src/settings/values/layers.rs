@@ -10,6 +10,7 @@ use super::config_file::ConfigFile;
 use super::reader::unquoted;
 use crate::rules::cluster::spec::ClusterError;
 use crate::rules::process::env::Env;
+use crate::rules::text::quoted::{has_secret_place, shown};
 use crate::settings::defs::{Setting, Takes, all, find};
 use crate::settings::values::suggest::hint;
 
@@ -85,7 +86,7 @@ impl Values {
         for (name, text) in env.iter().filter(|(name, text)| name.starts_with("TRAINIT_") && !text.trim().is_empty()) {
             let Some(setting) = all().find(|s| s.on & on != 0 && s.is_set_by(name)) else { continue };
             if env.is_damaged(name) {
-                let message = format!("not UTF-8, so it would not be found; found {text:?}");
+                let message = format!("not UTF-8, so it would not be found; found {}", shown(text));
                 complaints.push(Complaint { place: name.to_owned(), message });
                 continue;
             }
@@ -106,7 +107,27 @@ impl Values {
         for (name, values) in flags {
             given.insert(name, Given { values, origin: Origin::Flag });
         }
-        Values { given }
+        let mut values = Values { given };
+        values.refuse_secrets(complaints);
+        values
+    }
+
+    /// Refuses every value with a secret in it, so that no message and no file can show it.
+    fn refuse_secrets(&mut self, complaints: &mut Vec<Complaint>) {
+        // A store's address has its own complaint. A pattern may contain anything.
+        let is_read = |name: &str| !PATTERNS.contains(&name) && !name.ends_with("-store");
+        let has_secret = |given: &Given| given.values.iter().find(|value| has_secret_place(value)).cloned();
+        let found = self.given.iter().filter(|(name, _)| is_read(name));
+        let found: Vec<_> = found.filter_map(|(name, given)| Some((*name, has_secret(given)?))).collect();
+        for (name, value) in found {
+            let message = format!(
+                "expected a value without JSON and without a user or a query in an address, since a secret in a setting may be \
+                 shown, found {}; keys and tokens belong in their own variables and files",
+                shown(&value)
+            );
+            complaints.push(Complaint { place: self.place(name), message });
+            self.given.remove(name);
+        }
     }
 
     /// The values of a setting, if there are any.

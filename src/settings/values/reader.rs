@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use super::layers::{Complaint, Origin, Values};
 use crate::rules::store::address::Address;
+use crate::rules::text::quoted::{about, shown};
 use crate::settings::defs::{Takes, find};
 use crate::settings::values::suggest::one_of;
 
@@ -133,6 +134,8 @@ impl<'a> Reader<'a> {
 
     /// Adds a complaint about the value of `name`.
     pub fn complain(&mut self, name: &str, message: String) {
+        let values = self.values.get(name).map_or(&[][..], |given| &given.values);
+        let message = values.iter().fold(message, |message, value| about(message, value));
         self.complaints.push(Complaint { place: self.place(name), message });
     }
 
@@ -179,8 +182,11 @@ pub fn unquoted(text: &str) -> Result<&str, String> {
     let trimmed = text.trim();
     let why = "is part of the value: docker run --env-file keeps it, because no shell reads the line";
     if trimmed.starts_with(is_quote) || trimmed.ends_with(is_quote) {
-        let shown =
-            if is_secret(trimmed) { String::new() } else { format!(", as in {}", trimmed.trim_matches(is_quote)) };
+        let shown = if is_secret(trimmed) {
+            String::new()
+        } else {
+            format!(", as in {}", shown(trimmed.trim_matches(is_quote)))
+        };
         return Err(format!("the quotation mark {why}; omit the quotes{shown}"));
     }
     let remark = trimmed.char_indices().any(|(at, c)| c == '#' && trimmed[..at].ends_with(char::is_whitespace));

@@ -21,6 +21,7 @@ use crate::rules::metric::files::records::{Lines, Reader};
 use crate::rules::metric::files::tfrecord::{Record, Records};
 use crate::rules::metric::output::pattern::Found;
 use crate::rules::metric::sources::{self, Sources};
+use crate::rules::text::quoted::shown;
 use crate::supervisor::metrics::reporter::Sink;
 
 /// The shortest pause between two polls, and the pause after a slow poll as a multiple of its length.
@@ -159,14 +160,14 @@ struct Events {
 impl FileReader {
     fn new(files: Files, sink: Sink) -> FileReader {
         let events = files.events.map(|(dir, choices)| Events {
-            seen: sources::Events::new(dir.display().to_string()),
+            seen: sources::Events::new(shown(&dir.to_string_lossy()).into_owned()),
             folder: Folder::new(dir, |name| name.contains(EVENT_FILE)),
             names: Names::new(choices),
             files: HashMap::new(),
             is_first: true,
         });
         let records = files.records.map(|path| RecordFile {
-            reader: Reader::new(path.display().to_string(), files.step.as_deref(), files.asked),
+            reader: Reader::new(shown(&path.to_string_lossy()).into_owned(), files.step.as_deref(), files.asked),
             file: Named::new(path),
             lines: Lines::default(),
             exists: false,
@@ -251,7 +252,7 @@ impl RecordFile {
     }
 
     fn seen(&self) -> sources::Records {
-        let shown = self.file.path().display().to_string();
+        let shown = shown(&self.file.path().to_string_lossy()).into_owned();
         sources::Records { shown, exists: self.exists, counts: self.reader.counts() }
     }
 }

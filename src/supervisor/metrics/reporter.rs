@@ -29,6 +29,9 @@ const BATCH: usize = 256;
 /// The longest queue if the file has no limit.
 const LONGEST_QUEUE: usize = 10_000;
 
+/// How long a full queue waits for the file. A longer write hangs: the trainer must not wait for it.
+const HANGS_AFTER: Duration = Duration::from_secs(2);
+
 /// Passes measurements to the writer; one for each collector, with the place where it finds them.
 #[derive(Debug, Clone)]
 pub(in crate::supervisor) struct Sink(Arc<Shared>, &'static str);
@@ -60,6 +63,8 @@ struct State {
     waiting: VecDeque<(Measured, f64)>,
     /// The last write failed.
     failing: bool,
+    /// A write takes so long that nothing waits for it.
+    hangs: bool,
     closed: bool,
 }
 
@@ -148,12 +153,18 @@ impl Sink {
             let Some(measured) = measured else { continue };
             shared.history.measured(&measured, time);
             while state.waiting.len() >= shared.room() {
-                if shared.file.keep > 0 || state.failing || state.closed {
+                if shared.file.keep > 0 || state.failing || state.hangs || state.closed {
                     state.waiting.pop_front();
                 } else {
                     // Wakes the writer, which may sleep if all of these came within one call.
                     shared.changed.notify_all();
-                    state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    let waited = shared.changed.wait_timeout(state, HANGS_AFTER);
+                    let (again, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+                    state = again;
+                    state.hangs = waited.timed_out();
+                    if state.hangs {
+                        shared.log_hang();
+                    }
                 }
             }
             state.waiting.push_back((measured, time));
@@ -167,6 +178,15 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn log_hang(&self) {
+        tracing::warn!(
+            "the metrics file {} has taken nothing for {}: the oldest metrics that wait for it are dropped, and training \
+             continues; check whether its file system hangs",
+            self.file.path.display(),
+            humantime::format_duration(HANGS_AFTER)
+        );
+    }
+
     fn write_until_closed(&self) {
         let mut logged: Vec<String> = Vec::new();
         loop {
@@ -174,6 +194,7 @@ impl Shared {
             let guard = self.changed.wait_while(self.state(), nothing_to_do);
             let mut state = guard.unwrap_or_else(PoisonError::into_inner);
             let batch = std::mem::take(&mut state.waiting);
+            state.hangs = false;
             let last = state.closed;
             drop(state);
             self.changed.notify_all();

@@ -17,7 +17,7 @@ pub(in crate::supervisor) const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The shortest wait at the end of an attempt, and the wait of the last commit. A stop ends within half a second of its
 /// deadline.
-const A_MOMENT: Duration = Duration::from_millis(250);
+pub(in crate::supervisor) const A_MOMENT: Duration = Duration::from_millis(250);
 
 /// The kind of wait for the end of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -29,7 +29,7 @@ use crate::rules::metric::output::searched::Searched;
 use crate::rules::metric::sources::Output;
 use crate::supervisor::metrics::files::{Files, Follower};
 use crate::supervisor::metrics::reporter::{Reporter, Sink};
-use crate::supervisor::output::drain::{OutputThreads, TIMEOUT};
+use crate::supervisor::output::drain::OutputThreads;
 use crate::supervisor::output::ranks::Search;
 use crate::supervisor::output::writer::OutputWriter;
 use crate::supervisor::status::history::History;
@@ -184,9 +184,9 @@ impl Collectors {
         self.reporter.as_ref().map(Reporter::last_values).unwrap_or_default()
     }
 
-    /// The run is over: writes the last metrics and returns the ledger.
-    pub fn finish(self) -> Ledger {
-        self.reporter.map(|reporter| reporter.finish(TIMEOUT)).unwrap_or_default()
+    /// The run is over: writes the last metrics, within the limit, and returns the ledger.
+    pub fn finish(self, limit: Duration) -> Ledger {
+        self.reporter.map(|reporter| reporter.finish(limit)).unwrap_or_default()
     }
 }
 
@@ -281,7 +281,7 @@ mod tests {
     use std::thread;
 
     use crate::edge::clock::Clock;
-    use crate::supervisor::output::drain::Waits;
+    use crate::supervisor::output::drain::{TIMEOUT, Waits};
 
     /// An output thread: its input, its output, and the collected metrics.
     struct Fixture {
@@ -342,7 +342,7 @@ mod tests {
         rig.child_end.write_all(b"loss: 0.5\nloss: 0.25").expect("room");
         pass_on_all(&mut rig.output_threads);
         assert_eq!(all(&mut rig.reader), b"loss: 0.5\nloss: 0.25");
-        assert_eq!(rig.collectors.finish().last_values()["loss"], "0.25");
+        assert_eq!(rig.collectors.finish(TIMEOUT).last_values()["loss"], "0.25");
         drop(rig.child_end);
     }
 
@@ -367,7 +367,7 @@ mod tests {
         pass_on_all(&mut rig.output_threads);
         assert!(seen == text.as_bytes());
         let path = rig._dir.path().join("m");
-        assert_eq!(rig.collectors.finish().last_values()["loss"], "0.19999");
+        assert_eq!(rig.collectors.finish(TIMEOUT).last_values()["loss"], "0.19999");
         let mut written = String::new();
         File::open(path).and_then(|mut file| file.read_to_string(&mut written)).expect("the file");
         assert_eq!(written.lines().count(), 20_000);

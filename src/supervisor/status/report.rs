@@ -11,9 +11,6 @@ use crate::edge::process::signals;
 use crate::rules::status::html::{self, RunView};
 use crate::supervisor::status::history::History;
 
-/// How long the end of a run waits for the last report.
-const TIMEOUT: Duration = Duration::from_secs(2);
-
 /// The thread that writes.
 #[derive(Debug)]
 pub(in crate::supervisor) struct Report {
@@ -57,16 +54,14 @@ impl Report {
         let _ = self.views.send(view);
     }
 
-    /// Writes the last report, and waits for it for a limited time.
-    pub(in crate::supervisor) fn finish(self, view: RunView) {
-        self.write(view);
+    /// Waits for the last report for a limited time.
+    pub(in crate::supervisor) fn finish(self, limit: Duration) {
         drop(self.views);
-        if self.gone.recv_timeout(TIMEOUT) == Err(RecvTimeoutError::Timeout) {
+        if self.gone.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
             tracing::warn!(
-                "the report could not be written to {} within {} s: an older one, or none, is there; check whether its \
-                 file system hangs",
-                self.path.display(),
-                TIMEOUT.as_secs()
+                "the report could not be written to {} before the end of the run: an older one, or none, is there; check \
+                 whether its file system hangs",
+                self.path.display()
             );
         }
     }

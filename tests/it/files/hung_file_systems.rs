@@ -2,6 +2,8 @@
 //! hanging file system.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -10,7 +12,7 @@ use crate::support::bucket::{Bucket, NAME};
 use crate::support::checkpoints::Place;
 use crate::support::metadata::{Metadata, gce};
 use crate::support::mounts::{Frozen, Hung};
-use crate::support::{Finished, Running, Trainit, assert_prompt, eventually};
+use crate::support::{Finished, Running, Trainit, assert_prompt, eventually, is_alive, send};
 
 macro_rules! or_skip {
     ($mounted:expr) => {
@@ -197,4 +199,67 @@ fn a_notice_is_handled_during_a_restore_to_a_frozen_disk() {
     assert!(verdict.contains("the command had not been started"), "{verdict}");
     drop(ice);
     going.finish().expect_code(143);
+}
+
+#[test]
+fn a_log_file_that_does_not_answer_delays_no_deadline() {
+    let place = Place::new();
+    fs::create_dir(place.path("far")).unwrap();
+    let frozen = or_skip!(Frozen::over(&place.path("far")));
+    let log = fs::File::create(place.path("far/log")).unwrap();
+    let script = "trap '' TERM; echo pid=$$; while :; do sleep 0.01; done";
+    let mut trainit = Trainit::new(["run", "--stop-grace", "300ms", "--", "sh", "-c", script]);
+    let mut child = trainit.command().stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+    let line = BufReader::new(child.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+    let trainer: i32 = line.strip_prefix("pid=").unwrap().parse().unwrap();
+    let ice = frozen.freeze();
+    send(child.id() as i32, libc::SIGTERM);
+    eventually("the trainer is killed at the deadline", || !is_alive(trainer));
+    drop(ice);
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+}
+
+#[test]
+fn a_metrics_file_that_does_not_answer_never_stops_the_trainer() {
+    let place = Place::new();
+    fs::create_dir(place.path("far")).unwrap();
+    let frozen = or_skip!(Frozen::over(&place.path("far")));
+    let (metrics, begin) = (place.path("far/metrics"), place.path("begin"));
+    fs::write(&metrics, "").unwrap();
+    let script =
+        "echo ready; until [ -e \"$0\" ]; do sleep 0.01; done; yes 'loss: 0.5' | head -n 100000; echo done >&2";
+    let run = ["run", "--metric", "loss=loss: ([0-9.]+)", "--keep", "0", "--", "sh", "-c", script];
+    let going = Trainit::new(run).args([&begin]).env("CLOUD_ML_HP_METRIC_FILE", &metrics).start();
+    going.after_line("ready");
+    let ice = frozen.freeze();
+    fs::write(&begin, "").unwrap();
+    going.after_log("has taken nothing for 2s");
+    going.after_log("done");
+    drop(ice);
+    let done = going.finish().expect_code(0);
+    assert!(!done.err().contains("the reader of trainit's output"), "{}", done.err());
+}
+
+#[test]
+fn last_metrics_report_and_verdict_have_one_deadline() {
+    let place = Place::new();
+    fs::create_dir(place.path("far")).unwrap();
+    let begin = place.path("begin");
+    let script = "trap '' TERM; echo ready; until [ -e \"$0\" ]; do sleep 0.01; done; echo loss: 0.5; echo up; while :; do sleep 0.01; done";
+    let far = |name: &str| place.path("far").join(name).to_str().unwrap().to_owned();
+    let (verdict, report) = (far("verdict"), far("report.html"));
+    let run = ["run", "--stop-grace", "1s", "--metric", "loss=loss: ([0-9.]+)", "--verdict-file", &verdict];
+    let run = Trainit::new(run).args(["--run-report", &report, "--", "sh", "-c", script]).args([&begin]);
+    let going = run.env("CLOUD_ML_HP_METRIC_FILE", far("metrics")).start();
+    going.after_line("ready");
+    let _hung = or_skip!(Hung::over(&place.path("far")));
+    fs::write(&begin, "").unwrap();
+    going.after_line("up");
+    let asked = Instant::now();
+    going.signal(libc::SIGTERM);
+    let done = going.finish().expect_code(143);
+    assert!(asked.elapsed() < Duration::from_secs(8), "{:?}\n{}", asked.elapsed(), done.err());
+    for what in ["last metrics could not be written", "report could not be written", "verdict could not be written"] {
+        assert!(done.err().contains(what), "{what}: {}", done.err());
+    }
 }

@@ -3,6 +3,7 @@
 mod command_line;
 mod documentation;
 mod manifests;
+mod planted_secrets;
 mod shipping;
 mod states_page;
 mod walls;

@@ -16,6 +16,7 @@ use crate::edge::store::clouds::{Opened, values};
 use crate::edge::store::error::Failed;
 use crate::edge::store::http::connect::{self, Connector};
 use crate::rules::store::address::Bucket;
+use crate::rules::text::quoted::shown;
 
 const WAY_OUT: &str =
     "run as a service account (metadata server), or name its key file in GOOGLE_APPLICATION_CREDENTIALS";
@@ -47,7 +48,7 @@ pub(in crate::edge::store) async fn open(bucket: &Bucket, access: &Access) -> Re
     if let Some(base) = emulator.as_deref().or(base) {
         builder = builder.with_base_url(base.trim_end_matches('/'));
     }
-    let file = || FILES.iter().find_map(|name| Some(format!("{name}={}", access.given(name)?)));
+    let file = || FILES.iter().find_map(|name| Some(format!("{name}={}", shown(access.given(name)?))));
     let account = access.given(KEY).map(|_| KEY.to_owned()).or_else(file);
     let way_out = account.map_or(WAY_OUT.to_owned(), |name| {
         format!("see that {name} is whole, with its private_key as Google wrote it")

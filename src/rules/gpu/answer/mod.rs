@@ -9,6 +9,7 @@ use super::health::health;
 use super::protocol::{Findings, Overrun};
 use super::{Discovery, Evidence, Gpu, Health};
 use crate::process::exit::End;
+use crate::text::quoted::shown;
 use crate::text::safe_text::counted;
 
 /// NVML return values with a meaning for trainit.
@@ -208,7 +209,7 @@ fn hang_text(overrun: &Overrun, last: &str) -> String {
 
 fn not_started(report: &Report, reason: &str) -> String {
     let words = if report.words.is_empty() { String::new() } else { format!(" ({})", report.words) };
-    format!("the GPU probe {} could not be started: {reason}{words}", report.program)
+    format!("the GPU probe {} could not be started: {reason}{words}", shown(&report.program))
 }
 
 /// ENOENT from exec.
@@ -236,7 +237,10 @@ fn stated_problem(report: &Report, site: &Site) -> Option<String> {
                 site.is_expected().then(|| if is_missed { format!("{NO_UTILITY}; {why}") } else { why })
             }
             ("dlopen", Some(code::LIBRARY_NOT_FOUND)) => match &site.named_library {
-                Some(path) => Some(format!("TRAINIT_NVML_LIBRARY is {path}, which cannot be loaded: {message}")),
+                Some(path) => {
+                    let (library, message) = (shown(path), message.replace(path.as_str(), &shown(path)));
+                    Some(format!("TRAINIT_NVML_LIBRARY is {library}, which cannot be loaded: {message}"))
+                }
                 None => site.control_node.then(|| NO_UTILITY.to_owned()),
             },
             ("dlopen", _) => Some(format!("NVML exists but cannot be loaded: {message}")),

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::metric::report::line::KEYS;
 use crate::metric::sources::Sources;
+use crate::text::quoted::shown;
 use crate::text::safe_text::named;
 
 /// The warning for a run in which no metric has the tag that the tuner waits for.
@@ -88,7 +89,9 @@ impl Trial<'_> {
             };
             return vec![format!(
                 "trial {} ended without a report in {}, so it may become INFEASIBLE: {}",
-                self.id, self.path, advice
+                shown(self.id),
+                self.path,
+                advice
             )];
         }
         let mut warnings = Vec::new();

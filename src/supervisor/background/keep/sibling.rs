@@ -17,7 +17,7 @@ use crate::edge::net::status_socket;
 use crate::edge::transfer::blocking::blocking;
 use crate::rules::status::parse;
 use crate::rules::status::sibling::{First, From, Kept, Stage, first};
-use crate::rules::store::address::{Address, shown};
+use crate::rules::store::address::Address;
 use crate::supervisor::checkpoints::directory::record::{path, written};
 use crate::supervisor::checkpoints::failure::Failure;
 use crate::supervisor::checkpoints::mirror::{Mirror, Resume};
@@ -90,7 +90,7 @@ fn runs(tmp: Option<&str>, kept: &Kept) -> Vec<PathBuf> {
 /// The process of a run on this machine that commits to this store (0: of another PID namespace), as far as it can be seen
 /// from here; `dir` is the checkpoint directory of the caller.
 pub(crate) async fn committer(store: &Address, dir: PathBuf, tmp: Option<String>) -> Option<i32> {
-    let store = shown(&store.to_string());
+    let store = store.to_string();
     let found = blocking(move || {
         let own = real(&dir).to_string_lossy().into_owned();
         let commits = |dir: &PathBuf| kept_in(dir).is_some_and(|kept| kept.commits_to(&store, &own));
