@@ -93,6 +93,7 @@ fn visit(directory: &OpenDir, name: &CStr, parent: (&str, u32), depth: usize, wa
     let at = walk.entries.len();
     let is_foreign = stat.st_uid != parent.1 && parent.1 != 0 && geteuid().is_root();
     if kind == Kind::File && stat.st_nlink > 1 && is_foreign {
+        #[allow(clippy::useless_conversion, reason = "the field has 32 bits on aarch64")]
         walk.foreign.push((at, stat.st_nlink.into()));
     }
     walk.entries.push(entry(path.clone(), kind, &stat));

@@ -60,7 +60,7 @@ pub(super) struct Performer {
     pub(super) history: History,
     pub(super) report: Option<Report>,
     pub(super) liveness: Liveness,
-    run_dir: Option<RunDir>,
+    pub(super) run_dir: Option<RunDir>,
     terminal_stop: TerminalStop,
     /// SIGCHLD was ignored when trainit was started.
     ignore_chld: bool,
