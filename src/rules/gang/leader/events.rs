@@ -101,6 +101,7 @@ pub enum Event {
 
 /// An action for the caller.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[allow(clippy::large_enum_variant, reason = "one at a time, and most of them are messages")]
 pub enum Action {
     /// Send this over the link.
     Send(Link, ToMember),

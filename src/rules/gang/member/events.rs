@@ -76,6 +76,7 @@ pub enum Leave {
 
 /// An action for the caller.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[allow(clippy::large_enum_variant, reason = "one at a time, and most of them are messages")]
 pub enum Action {
     /// Connect to the leader, and retry until it succeeds.
     Dial,

@@ -94,6 +94,7 @@ pub(super) enum Message {
 }
 
 #[derive(Debug, Clone)]
+#[allow(clippy::large_enum_variant, reason = "one at a time, and most of them are events of members")]
 pub(super) enum Input {
     Member(member::Event),
     Tick { leader: bool },
