@@ -116,7 +116,7 @@ fn misplaced_values(sub: &Sub, argv: &mut Vec<OsString>) -> Vec<Complaint> {
             Some(Takes::Switch) if switch_value(&next).is_some() && argv[at + 2..].iter().any(|word| word == "--") => {
                 argv.remove(at + 1);
                 at += 1;
-                format!("it takes no value, found {}; remove the value, or omit the flag", shown(&next))
+                format!("it takes no value, found {:?}; remove the value, or omit the flag", shown(&next))
             }
             Some(Takes::One(value) | Takes::Many(value)) if is_flag(&next) => {
                 argv.remove(at);

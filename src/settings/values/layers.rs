@@ -114,8 +114,8 @@ impl Values {
 
     /// Refuses every value with a secret in it, so that no message and no file can show it.
     fn refuse_secrets(&mut self, complaints: &mut Vec<Complaint>) {
-        // A store's address has its own complaint. A pattern may contain anything.
-        let is_read = |name: &str| !PATTERNS.contains(&name) && !name.ends_with("-store");
+        // The addresses of stores and of training data have their own complaints. A pattern may contain anything.
+        let is_read = |name: &str| !PATTERNS.contains(&name) && !name.ends_with("-store") && name != "fetch";
         let has_secret = |given: &Given| given.values.iter().find(|value| has_secret_place(value)).cloned();
         let found = self.given.iter().filter(|(name, _)| is_read(name));
         let found: Vec<_> = found.filter_map(|(name, given)| Some((*name, has_secret(given)?))).collect();

@@ -33,7 +33,7 @@ fn puts(bucket: &Bucket, name: &str) -> usize {
 fn an_unchanged_file_is_sent_once_and_kept_while_a_commit_needs_it() {
     let bucket = Bucket::start();
     let place = Place::with_store(&format!("gs://{NAME}/job"), bucket.as_google());
-    let going = run(&place, &["--keep-last", "1"]);
+    let going = run(&place, &["--keep-last", "1", "--keep-saves", "1"]);
     for step in 1..=3 {
         let unit = place.path(&format!("step-{step}"));
         fs::create_dir(&unit).unwrap();
@@ -59,7 +59,7 @@ fn an_unchanged_file_is_sent_once_and_kept_while_a_commit_needs_it() {
     fs::write(place.local().join("step-3/head.bin"), "changed").unwrap();
     fs::remove_file(place.local().join("step-3/base.bin")).unwrap();
     fs::write(place.local().join("step-3/base.bin"), "thawed").unwrap();
-    place.checkpoint("push").args(["--keep-last", "1"]).output().expect_code(0);
+    place.checkpoint("push").args(["--keep-last", "1", "--keep-saves", "1"]).output().expect_code(0);
     assert!(bucket.object(expected[0]).is_none());
 }
 

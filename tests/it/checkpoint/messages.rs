@@ -17,7 +17,8 @@ fn a_name_with_control_characters_is_shown_escaped() {
     let url = format!("file://{}", store.display());
     let list = ["checkpoint", "list", "--checkpoint-store", &url, "--checkpoint-dir"];
     let out = Trainit::new(list).args([&empty]).output().expect_code(0).out();
-    assert!(out.contains("/s\u{fffd}[2Jt\n") && out.contains("/a\u{fffd}[2Jb\n"), "{out:?}");
+    // A path with such a character is no plausible path, so only its length is shown.
+    assert!(out.contains("/s\u{fffd}[2Jt\n") && out.contains("no checkpoints in a text of "), "{out:?}");
     assert!(!out.contains('\u{1b}'), "{out:?}");
 }
 

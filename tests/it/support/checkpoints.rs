@@ -114,7 +114,7 @@ impl Place {
     pub fn save_and_push(&self, steps: RangeInclusive<u64>) {
         for step in steps {
             self.save(step);
-            self.push();
+            self.checkpoint("push").args(["--keep-saves", "1"]).output().expect_code(0);
         }
     }
 

@@ -7,6 +7,7 @@ use crate::edge::clock::Clock;
 use crate::rules::job::{self, Event, Flushed, Mirrored};
 use crate::rules::process::exit;
 use crate::rules::store::names::Attempt;
+use crate::rules::text::quoted::shown;
 use crate::supervisor::background::orders::EventSender;
 use crate::supervisor::checkpoints::commit::outcome::Outcome;
 use crate::supervisor::checkpoints::config::Restore;
@@ -44,7 +45,8 @@ fn on_progress(events: EventSender, what: &'static str, word: fn(u64, u64) -> Ev
 fn log_start(mirror: &mut Mirror, resume: Option<&Resume>) {
     let fetched = mirror.fetched.take();
     let chiefs = mirror.config.chiefs_store.as_ref().filter(|_| mirror.in_gang.follows_chief);
-    let (dir, store) = (mirror.config.dir.display(), chiefs.or(mirror.config.store.as_ref()));
+    let (dir, store) = (mirror.config.dir.to_string_lossy(), chiefs.or(mirror.config.store.as_ref()));
+    let dir = shown(&dir);
     let Some(resume) = resume else {
         let why = match store {
             _ if mirror.config.restoring.what == Restore::Never => "--restore is none".to_owned(),
