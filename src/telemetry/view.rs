@@ -37,9 +37,6 @@ pub fn log_step(
     signalled: &Signalled,
 ) {
     match event {
-        Event::Restored { resume: Some(resume), .. } if *before == State::Restoring => {
-            tracing::info!(step = resume.step, "resuming from {}", resume.from);
-        }
         Event::Restored { resume: Some(resume), .. } if let Some(bad) = machine.passed_over() => tracing::warn!(
             code = "poisoned_checkpoint",
             step = resume.step,

@@ -5,7 +5,7 @@
 //! the platform's, the port in the leader's address, 29500. For processes that `run` starts on a single node, a free
 //! port replaces the last one, so that two runs on one host use different ports.
 
-use std::net::IpAddr;
+use core::net::IpAddr;
 
 use super::spec::{
     ClusterError, ClusterOptions, ClusterSpec, Explicit, Nproc, PlatformName, Reading, Warning, quote, role_of_rank,

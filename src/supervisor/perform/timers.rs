@@ -8,7 +8,7 @@ use crate::rules::job::{Timer, Uptime};
 /// reap.
 const REST: u32 = 4;
 /// The longest pause: shorter than the time after which processes count as stuck.
-const LONGEST_REST: Duration = Duration::from_millis(500);
+const LONGEST_REST: Duration = Duration::from_millis(1500);
 
 /// The armed timers with their times; at most one of each kind.
 #[derive(Debug, Default)]
