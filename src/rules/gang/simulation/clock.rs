@@ -64,6 +64,7 @@ impl World {
             | WorldEvent::Heals
             | WorldEvent::Dies(_)
             | WorldEvent::MachineEnds { .. }
+            | WorldEvent::CollectiveBreaks { .. }
             | WorldEvent::CheckHalt { .. }
             | WorldEvent::Replaces { .. } => None,
         }
@@ -120,6 +121,7 @@ impl World {
             WorldEvent::MachineEnds { agent, after } => self.end_machine(agent, after),
             WorldEvent::Replaces { seat } => self.replace(seat),
             WorldEvent::CheckHalt { generation, since, soft } => self.check_halt(generation, since, soft),
+            WorldEvent::CollectiveBreaks { generation, except } => self.break_collective(generation, except),
             WorldEvent::FindsHang { agent, run } => self.find_hang(agent, run),
             WorldEvent::TrainerEnds { agent, run } => self.trainer_gone(agent, run),
             WorldEvent::Surveyed { agent, survey, offer } => {

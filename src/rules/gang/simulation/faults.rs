@@ -123,6 +123,37 @@ impl World {
                 }
             }
             Fault::StoreAway(lasts) => self.store_goes_away(lasts),
+            Fault::EarlyExit(seat) => {
+                let Some(agent) = self.holder(seat).filter(|agent| self.agents[*agent].frozen.is_none()) else {
+                    return;
+                };
+                let Some(generation) = self.agents[agent].run.as_ref().map(|run| run.generation) else { return };
+                self.deaths += 1;
+                self.succeed(agent);
+                let when = self.now + self.random.between(10, 2 * SECOND);
+                self.at(when, WorldEvent::CollectiveBreaks { generation, except: seat });
+            }
+            Fault::OneSidedClose(seat) => {
+                let link = self.holder(seat).and_then(|agent| self.agents[agent].link);
+                if let Some(link) = link.filter(|link| !self.is_inside(*link)) {
+                    self.at(self.now, WorldEvent::Closed { link, to_leader: true, silent: false });
+                    // The next bytes of the member are answered with a reset, or never.
+                    let is_silent = self.random.below(2) == 0;
+                    let when = self.now + if is_silent { 20 * SECOND } else { self.random.below(2 * SECOND) };
+                    self.at(when, WorldEvent::Closed { link, to_leader: false, silent: is_silent });
+                    self.disturbed_until = self.disturbed_until.max(self.now + 21 * SECOND);
+                }
+            }
+            Fault::Leaves { seat, code } => {
+                let Some(agent) = self.holder(seat).filter(|agent| self.agents[*agent].frozen.is_none()) else {
+                    return;
+                };
+                if self.agents[agent].left.is_none() {
+                    self.deaths += 1;
+                    (self.agents[agent].run, self.agents[agent].last_commit) = (None, None);
+                    self.leave_with(agent, code);
+                }
+            }
             // The platform starts a replacement before the old agent is dead.
             Fault::SecondAgent(seat) => self.replace(seat),
             Fault::Notice { seat, lead } => {
@@ -180,7 +211,7 @@ impl World {
             let seat = self.plan.seats[self.random.below(seats) as usize];
             let when = self.random.between(5 * SECOND, until);
             let lasts = self.random.between(100, 60 * SECOND);
-            let fault = match self.random.below(12) {
+            let fault = match self.random.below(16) {
                 0 | 1 => Fault::TrainerDies(seat),
                 2 => Fault::AgentDies { seat, after: Some(lasts) },
                 3 => Fault::Freeze { seat, lasts },
@@ -191,6 +222,9 @@ impl World {
                 8 => Fault::StoreAway(lasts),
                 9 => Fault::TrainerHangs { seat, is_reported: self.random.below(2) == 0 },
                 10 if self.plan.has_two_gangs() => Fault::SecondGang,
+                11 => Fault::EarlyExit(seat),
+                12 => Fault::OneSidedClose(seat),
+                13 => Fault::Leaves { seat, code: [201, 204][self.random.below(2) as usize] },
                 _ => Fault::Notice { seat, lead: self.random.between(SECOND, 30 * SECOND) },
             };
             self.at(when, WorldEvent::Fault(fault));

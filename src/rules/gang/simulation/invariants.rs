@@ -119,6 +119,22 @@ impl World {
         }
     }
 
+    /// An agent gets its seat of the only leader only when the trainer of the former agent is gone. A frozen trainer does not count.
+    fn trains_in(&self, seat: Seat, except: usize) -> bool {
+        let trains = |(at, agent): (usize, &Agent)| {
+            at != except && agent.seat == seat && agent.alive && agent.frozen.is_none() && agent.run.is_some()
+        };
+        self.agents.iter().enumerate().any(trains)
+    }
+
+    pub(super) fn check_seat(&mut self, link: u64) {
+        let Some(member) = self.links.get(&link).map(|conn| conn.member) else { return };
+        let seat = self.agents[member].seat;
+        if self.leaders.len() == 1 && seat.is_required() && self.trains_in(seat, member) {
+            self.record_violation(format!("agent {member} gets {seat} while the trainer of another agent runs there"));
+        }
+    }
+
     /// No two generations train at once, and no seat twice. A frozen trainer does not count.
     pub(super) fn check_runs(&mut self) {
         if self.two_gangs_may_train() {

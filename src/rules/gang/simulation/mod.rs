@@ -12,11 +12,16 @@
 //! | the agreed step was offered by the member that restores it | `restore` |
 //! | no start from the beginning while a step is common | `restore` |
 //! | every tree is empty 1 s after a death, or after the lease, or some time after a hang | `check_halt` |
+//! | once the end is in the store, every agent leaves with 0; no gang gives up then | `tests::violation`, `member_actions` |
+//! | nothing is halted for a seat outside the barrier | `World::leader` |
+//! | a seat is filled only after the trainer of its former agent | `check_seat` |
 //! | after the last fault the job finishes | `tests::violation` |
 //! | one cause is charged once | `World::leader` |
 //! | nothing starts after the end; the leader is done last | `check_after_end`, `World::leader` |
 //! | the kept step never decreases and stays offered | `member_actions`, `check_offer` |
 //! | each 203 and 204 names a seat | `member_actions` |
+//!
+//! A freeze of an agent whose trainer goes on is not simulated, because nothing stops that trainer.
 //!
 //! Of two complete gangs with a store, one yields. They train at the same time only if the store answers late
 //! (`two_gangs_may_train`). Without a store, two complete gangs are not simulated, because only the lease separates them
@@ -74,6 +79,8 @@ struct Run {
 
 struct Agent {
     seat: Seat,
+    /// The time of its start.
+    started: Millis,
     incarnation: Incarnation,
     /// The number of its leader's last request to the store.
     claim: u64,
@@ -134,6 +141,8 @@ struct World {
     two_gangs: bool,
     /// The agent whose leader has ended the job.
     finished: Option<usize>,
+    /// The time since which the end of the job is in the store.
+    end_written: Option<Millis>,
     gave_up: bool,
     violation: Option<String>,
     /// The commits of each seat that are not poisoned: the step and its generation.

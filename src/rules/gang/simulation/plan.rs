@@ -10,8 +10,8 @@ pub(super) struct Plan {
     pub(super) timing: Timing,
     /// Whether there is a store for the claims.
     pub(super) store: bool,
-    /// Whether a last commit may fail.
-    pub(super) commits_may_fail: bool,
+    /// The platform's id of the job; empty if the platform gives none.
+    pub(super) job_id: String,
     /// Whether each leader has `from_scratch`.
     pub(super) from_scratch: bool,
     /// Whether the leader has the mode in its configuration; otherwise it detects it.
@@ -31,7 +31,7 @@ impl Plan {
             on_notice: OnNotice::Hold,
             timing: Timing::default(),
             store: true,
-            commits_may_fail: false,
+            job_id: "job".to_owned(),
             from_scratch: false,
             is_mode_set: true,
             step: 100,
@@ -52,6 +52,11 @@ impl Plan {
 
     pub(super) fn with_from_scratch(mut self, from_scratch: bool) -> Plan {
         self.from_scratch = from_scratch;
+        self
+    }
+
+    pub(super) fn without_job_id(mut self) -> Plan {
+        self.job_id = String::new();
         self
     }
 

@@ -34,7 +34,7 @@ impl World {
         }
         let when = self.now.max(self.store.away_until) + self.latency();
         let leader = self.agents[agent].incarnation;
-        let object = Claim { generation, leader, host: format!("host-{agent}"), job_id: String::new(), job };
+        let object = Claim { generation, leader, host: format!("host-{agent}"), job_id: self.plan.job_id.clone(), job };
         self.at(when, WorldEvent::Put { agent, claim, object });
     }
 
@@ -46,6 +46,9 @@ impl World {
         } else {
             leader::Event::ClaimedByOther(self.newest_claim().expect("a claim exists"))
         };
+        if self.end_written.is_none() && self.newest_claim().is_some_and(|claim| claim.job.has_finished) {
+            self.end_written = Some(self.now);
+        }
         self.milestone(|| format!("the store answers agent {agent}: {event:?}"));
         let when = self.now + self.latency();
         self.at(when, WorldEvent::ToLeader { agent, claim, event });

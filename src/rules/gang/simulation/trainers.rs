@@ -67,21 +67,34 @@ impl World {
         }
         self.agents[agent].last_commit = None;
         match self.agents[agent].member.state() {
-            "committing" if self.plan.commits_may_fail && self.random.below(10) == 0 => self.fail_last_commit(agent),
+            "committing" if self.random.below(20) == 0 => {
+                self.deaths += 1;
+                self.leave_with(agent, 204);
+            }
             "committing" => self.member(agent, member::Event::Finished),
             _ => self.emptied(agent, 1),
         }
     }
 
-    fn fail_last_commit(&mut self, agent: usize) {
-        self.milestone(|| format!("the last commit of agent {agent} fails"));
-        self.deaths += 1;
-        let departure = Departure { code: 204, reason: "store".to_owned(), detail: "the store is full".to_owned() };
+    /// An agent exits with this code, and the platform starts another.
+    pub(super) fn leave_with(&mut self, agent: usize, code: u8) {
+        self.milestone(|| format!("agent {agent} leaves with {code}"));
+        let departure = Departure { code, reason: "store".to_owned(), detail: "the store is full".to_owned() };
         self.member(agent, member::Event::Leaves(departure));
-        let (seat, now) = (self.agents[agent].seat, self.now);
-        self.disturbed_until = self.disturbed_until.max(now + SECOND);
-        self.at(now + SECOND, WorldEvent::Dies(agent));
-        self.at(now + 10 * SECOND, WorldEvent::Replaces { seat });
+        self.disturbed_until = self.disturbed_until.max(self.now + SECOND);
+        // The thread with the connections sends its last messages.
+        self.at(self.now + 500, WorldEvent::Dies(agent));
+    }
+
+    /// The trainer of another seat fails, because a trainer of this generation is gone.
+    pub(super) fn break_collective(&mut self, generation: Generation, except: Seat) {
+        let runs = |agent: &Agent| agent.run.as_ref().is_some_and(|run| run.generation == generation && !run.stopping);
+        let is_next = |agent: &Agent| agent.alive && agent.frozen.is_none() && agent.seat != except && runs(agent);
+        let Some(agent) = self.agents.iter().position(is_next) else { return };
+        self.agents[agent].run = None;
+        let failure = Failure { code: Some(1), ..Failure::new(Class::Code, None, "connection closed by peer") };
+        self.member(agent, member::Event::Failed(failure));
+        self.emptied(agent, 1);
     }
 
     /// Reports the activity of a trainer.

@@ -24,6 +24,7 @@ impl World {
             store: store::Store::default(),
             two_gangs: false,
             finished: None,
+            end_written: None,
             gave_up: false,
             violation: None,
             commits: BTreeMap::new(),
@@ -82,7 +83,9 @@ impl World {
     }
 
     pub(super) fn replace(&mut self, seat: Seat) {
-        if self.finished.is_some() {
+        // A replica that has exited with 0 is complete.
+        let is_complete = |agent: &Agent| agent.seat == seat && matches!(agent.left, Some((_, Leave::Finished)));
+        if self.agents.iter().any(is_complete) {
             return;
         }
         let second = self.would_be_two_gangs(seat);
@@ -102,8 +105,11 @@ impl World {
         let (offset, clock_excess) = (self.random.below(1_000_000), self.random.between(0, 1_000) as i64 - 500);
         let incarnation = Incarnation(u128::from(self.random.next()));
         let clock = Duration::from_millis(self.now * (100_000 + clock_excess) as u64 / 100_000 + offset);
-        let (member, actions) =
-            Member::new(clock, seat, seat_of(0), incarnation, format!("host-{at}"), self.plan.timing);
+        let is_alone = !self.agents.iter().any(|agent| agent.alive && agent.seat == seat);
+        let is_same_host = is_alone && self.random.below(2) == 0;
+        let host = if is_same_host { format!("host-of-{seat}") } else { format!("host-{at}") };
+        let (mut member, actions) = Member::new(clock, seat, seat_of(0), incarnation, host, self.plan.timing);
+        member.of_job(self.plan.job_id.clone());
         let own = seat == seat_of(0);
         let config = || Config {
             timing: self.plan.timing,
@@ -113,6 +119,7 @@ impl World {
             limits: Limits { max_restarts: 1_000, ..Limits::default() },
             hang: Some(HANG),
             newest_claim: self.newest_claim(),
+            job_id: self.plan.job_id.clone(),
             ..Config::of(self.plan.seats.iter().copied(), seat, incarnation)
         };
         let leader = own.then(|| Leader::new(clock, config()));
@@ -121,6 +128,7 @@ impl World {
         }
         self.agents.push(Agent {
             seat,
+            started: self.now,
             incarnation,
             claim: 0,
             member,
@@ -224,6 +232,13 @@ impl World {
                     let yields = self.agents[agent].leader.as_ref().is_some_and(|leader| leader.state() == "yielded");
                     if let Leave::GaveUp { why, .. } = &leave {
                         self.gave_up |= !yields && !self.two_gangs;
+                        // Without an id of the job, a new agent may take the end for that of an earlier run.
+                        let knows = |end: Millis| !self.plan.job_id.is_empty() || self.agents[agent].started < end;
+                        if self.end_written.is_some_and(|end| self.now > end + 60 * SECOND && knows(end)) && !yields {
+                            self.record_violation(format!(
+                                "agent {agent} gives up although the job has finished: {why}"
+                            ));
+                        }
                         if !self.plan.seats.iter().any(|seat| why.contains(&seat.to_string())) {
                             self.record_violation(format!("no seat is named: {why}"));
                         }
@@ -255,11 +270,15 @@ impl World {
         let charged = leader.record().charged;
         let state_was = leader.state();
         let actions = leader.step(clock, event);
+        let is_outside = leader.record().first.as_ref().is_some_and(|first| !first.seat.is_required());
         let (state, more) = (leader.state(), leader.record().charged.saturating_sub(charged));
         self.gave_up |= state == "given_up";
         // A single replica is done at once.
         if self.finished.is_none() && (state == "ending" || state == "done" && state_was == "concluding") {
             self.finished = Some(agent);
+        }
+        if is_outside {
+            self.record_violation("a generation was halted for a seat outside the barrier".to_owned());
         }
         if !merges_record {
             self.charges += more;
@@ -269,7 +288,12 @@ impl World {
         }
         for action in actions {
             match action {
-                leader::Action::Send(link, message) => self.send(agent, false, Message::Down(message), Some(link)),
+                leader::Action::Send(link, message) => {
+                    if matches!(message, ToMember::Welcome { .. }) {
+                        self.check_seat(link);
+                    }
+                    self.send(agent, false, Message::Down(message), Some(link));
+                }
                 leader::Action::Close(link) => self.close(link, true),
                 leader::Action::Claim { generation, job } => self.claim(agent, generation, job),
                 leader::Action::MarkCommon(generation) => self.mark_common(generation),

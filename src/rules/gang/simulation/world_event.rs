@@ -76,6 +76,11 @@ pub(super) enum WorldEvent {
         agent: usize,
         after: Millis,
     },
+    /// A trainer of this generation fails, because a trainer of another seat is gone.
+    CollectiveBreaks {
+        generation: Generation,
+        except: Seat,
+    },
     /// An agent detects that its trainer hangs.
     FindsHang {
         agent: usize,
@@ -128,6 +133,15 @@ pub(super) enum Fault {
         lasts: Millis,
     },
     SecondAgent(Seat),
+    /// A trainer ends with 0 before its work is done, and the collective of the others breaks.
+    EarlyExit(Seat),
+    /// Only the leader's end of a link closes.
+    OneSidedClose(Seat),
+    /// An agent exits with this code, and the platform starts another.
+    Leaves {
+        seat: Seat,
+        code: u8,
+    },
     /// The platform starts all replicas a second time. The old ones die much later.
     SecondGang,
     /// The store does not answer.
