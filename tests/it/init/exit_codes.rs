@@ -197,6 +197,7 @@ fn the_verdict_has_every_key_and_goes_to_the_file_too() {
         "reason",
         "resumed_step",
         "seconds",
+        "step",
         "xids",
     ];
     assert_eq!(keys, expected);

@@ -174,10 +174,9 @@ fn the_variables_of_every_manifest_are_read() {
         files("docs/examples", ".yaml").into_iter().flat_map(|f| yaml(&f).into_iter().map(move |d| (f.clone(), d)));
     for (file, document) in json_files.chain(yaml_files) {
         let document: Value = document;
-        let index: &[(&str, &str)] = match document["spec"]["completionMode"].as_str() {
-            Some("Indexed") => &[("JOB_COMPLETION_INDEX", "0")],
-            _ => &[],
-        };
+        // A JobSet has the indexed Job inside.
+        let is_indexed = document.to_string().contains(r#""completionMode":"Indexed""#);
+        let index: &[(&str, &str)] = if is_indexed { &[("JOB_COMPLETION_INDEX", "0")] } else { &[] };
         objects(&document, &mut |object| {
             let variables = variables(object);
             // The part that both workers of the compose file share lacks the rank that each adds.

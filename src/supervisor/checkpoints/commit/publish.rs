@@ -19,8 +19,6 @@ use crate::supervisor::checkpoints::failure::Stop;
 use crate::supervisor::checkpoints::mirror::{LastCommit, Mirror};
 use crate::supervisor::checkpoints::store::claim::Remote;
 use crate::supervisor::checkpoints::store::commits::verify;
-use crate::supervisor::checkpoints::store::fence::shared;
-use crate::supervisor::checkpoints::store::retention::data_of;
 
 /// The pieces of a file that are compared if no store has its checksum.
 const PIECES: u64 = 16;
@@ -94,14 +92,14 @@ impl Mirror {
     pub(crate) async fn conclude(&mut self, remote: &Remote, unconfirmed: &Unconfirmed) -> Result<Outcome, Stop> {
         let Unconfirmed { name, manifest, plan, sent, since, begun, .. } = unconfirmed;
         if let Some(by) = remote.find_newer_run(name, manifest).await {
-            self.take_down(remote, name, manifest).await?;
+            self.take_down(remote, name).await?;
             return Err(Stop::Fenced(by));
         }
         let is_foreign =
             |item: &&Item| stamp_of_data(&item.key).is_some_and(|stamp| stamp.attempt != name.stamp.attempt);
         // An earlier run may have deleted shared files until it found this claim.
         if let Err(stop) = verify(&remote.store, manifest.regular().filter(is_foreign)).await {
-            self.take_down(remote, name, manifest).await?;
+            self.take_down(remote, name).await?;
             return Err(stop);
         }
         self.sender.known = Known::new(sent.clone());
@@ -128,11 +126,10 @@ impl Mirror {
         })
     }
 
-    async fn take_down(&mut self, remote: &Remote, name: &CommitName, manifest: &Manifest) -> Result<(), Stop> {
-        let kept: Vec<&str> = shared(name, manifest).collect();
-        let keys = data_of(name, Some(manifest), |key| kept.contains(&key));
+    async fn take_down(&mut self, remote: &Remote, name: &CommitName) -> Result<(), Stop> {
+        // Its data stay until a prune: a newer run may have restored this commit, and may refer to them.
         self.sender.unconfirmed = None;
-        Ok(self.retiring.delete(&remote.store, name, keys).await?)
+        Ok(self.retiring.delete(&remote.store, name, Vec::new()).await?)
     }
 
     fn manifest(&self, plan: &Plan, stamp: &Stamp, sent: &[Sent]) -> Manifest {
