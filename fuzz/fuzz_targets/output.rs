@@ -8,7 +8,7 @@ use trainit_rules::metric::output::scrape::{Hit, Scraper};
 
 // Compiled once, because compiling takes most of a run.
 static PATTERNS: LazyLock<Vec<Pattern>> = LazyLock::new(|| {
-    let mut patterns = vec![Pattern::step("epoch").expect("a name")];
+    let mut patterns = vec![Pattern::step("epoch", true).expect("a name")];
     patterns.extend(Pattern::parse_all("loss=loss[:= ]*([0-9.]+)").expect("a pattern"));
     patterns.extend(Pattern::parse_all("acc=^acc (\\S+)( at (?<step>\\S+))?$").expect("a pattern"));
     patterns.push(Pattern::filter(r"([\w|-]+)\s*=\s*([+-]?\d*(\.\d+)?([Ee][+-]?\d+)?)").expect("a filter"));
