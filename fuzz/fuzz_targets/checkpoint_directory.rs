@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use trainit_rules::checkpoint::listing::parent_of;
 use trainit_rules::checkpoint::{
-    Entry, Exclusions, Facts, Format, Kind, Listing, Options, Peek, PlanFile, Scan, Tracker, Writer, explain,
+    Earlier, Entry, Exclusions, Facts, Format, Kind, Listing, Options, Peek, PlanFile, Scan, Tracker, Writer, explain,
     format_names, partition, resume,
 };
 
@@ -92,7 +92,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         died_ns: None,
         settle: Duration::from_secs(2),
     };
-    let mut tracker = Tracker::begin(Duration::ZERO, &Listing::default(), &files, None);
+    let mut tracker = Tracker::begin(Duration::ZERO, &Listing::default(), &files, None, Earlier::default());
     tracker.look(&facts(1, Writer::Running));
     let found = partition(&scan, tracker.history());
     let units = || found.roots.iter().flat_map(|root| &root.units);
