@@ -72,6 +72,7 @@ fn lost(how: &str, every: f64, after: Duration) -> f64 {
 }
 
 #[test]
+#[ignore = "takes minutes, and has not been judged yet"]
 fn a_kill_loses_at_most_two_intervals_and_five_seconds() {
     let all = std::env::var_os("TRAINIT_LOSSES").is_some();
     let intervals: &[f64] = if all { &[0.5, 1.0, 2.0, 4.0, 8.0] } else { &[0.5, 2.0] };

@@ -66,15 +66,15 @@ fn if_a_commit_disappears_during_its_check_a_newer_one_is_restored() {
     for is_half_gone in [true, false] {
         let place = Place::new();
         place.save(1);
-        place.push();
+        place.push_one();
         place.save(2);
-        place.push();
+        place.push_one();
         let (manifest, data) = (place.manifest().0, place.store().join("step-2"));
         let pulled = place.path("elsewhere");
         let pull = place.checkpoint_in("pull", &pulled).env("TRAINIT_TEST_FAULT", "19:stop").start();
         stopped(&pull);
         let saved = place.save(3);
-        place.push();
+        place.push_one();
         if is_half_gone {
             fs::remove_dir_all(data).unwrap()
         } else {
@@ -237,7 +237,7 @@ fn tensorflows_state_file_is_restored_unchanged() {
     let state = "model_checkpoint_path: \"ckpt-20\"\nall_model_checkpoint_paths: \"ckpt-10\"\nall_model_checkpoint_paths: \"ckpt-20\"\n\
                  all_model_checkpoint_timestamps: 1.5\nall_model_checkpoint_timestamps: 2.5\nlast_preserved_timestamp: 0.5\n";
     fs::write(place.local().join("checkpoint"), state).unwrap();
-    place.checkpoint("push").args(["--keep-saves", "3"]).output().expect_code(0);
+    place.push();
     let pulled = place.path("elsewhere");
     let done = place.checkpoint_in("pull", &pulled).args(["--json"]).output().expect_code(0);
     let value: Value = serde_json::from_str(&done.out()).unwrap();
@@ -312,7 +312,7 @@ fn after_a_restore_the_newest_file_and_the_newest_directory_by_time_are_those_of
             fs::File::options().write(true).open(&path).unwrap().set_modified(saved).unwrap();
         }
     }
-    place.checkpoint("push").args(["--keep-saves", "3"]).output().expect_code(0);
+    place.push();
     let pulled = place.pull_afresh("elsewhere");
     let newest = |kind: usize| {
         let time = |number: &u64| fs::metadata(&at(&pulled, *number)[kind]).unwrap().modified().unwrap();

@@ -85,7 +85,11 @@ fn retention_keeps_the_newest_and_the_multiples_and_deletes_their_data_too() {
     let place = Place::new();
     for step in 1..=6 {
         place.save(step);
-        place.checkpoint("push").args(["--keep-last", "2", "--keep-every", "3"]).output().expect_code(0);
+        place
+            .checkpoint("push")
+            .args(["--keep-last", "2", "--keep-every", "3", "--keep-saves", "1"])
+            .output()
+            .expect_code(0);
     }
     assert_eq!(place.steps(), [6, 5, 3]);
     let mut left: Vec<_> = fs::read_dir(place.store()).unwrap().map(|e| e.unwrap().file_name()).collect();

@@ -311,7 +311,7 @@ fn a_checkpoint_with_the_name_of_a_nodes_store_is_deleted_like_any_other() {
         let unit = place.local().join(format!("node-00001/checkpoint-{step}"));
         fs::create_dir_all(&unit).unwrap();
         fs::write(unit.join("trainer_state.json"), format!("{{\"global_step\": {step}}}")).unwrap();
-        place.checkpoint("push").args(["--keep-last", "1"]).output().expect_code(0);
+        place.checkpoint("push").args(["--keep-last", "1", "--keep-saves", "1"]).output().expect_code(0);
     }
     let left: Vec<_> =
         fs::read_dir(place.store().join("node-00001")).unwrap().map(|e| e.unwrap().file_name()).collect();

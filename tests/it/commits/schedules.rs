@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use trainit::rules::checkpoint::Options;
 use trainit::rules::store::address::Address;
 use trainit::rules::store::names::{CommitName, Stamp};
 use trainit::rules::store::plan::Retention;
@@ -82,12 +83,15 @@ pub struct Kept {
 
 pub fn config(dir: &Path, store: &Path, kept: Kept, claim: bool) -> Config {
     let store = Address::parse(&format!("file://{}", store.display())).unwrap();
-    Config {
+    let mut config = Config {
         role: if claim { Role::Keeps } else { Role::Looks },
         settle: SETTLE,
         retention: Retention { last: kept.last, every: kept.every, orphan_age: Duration::from_secs(86_400) },
         ..Config::new(dir.to_owned(), Some(store))
-    }
+    };
+    // One save in each commit, so that the book of a schedule names it.
+    config.options = Arc::new(Options { keep_saves: Some(1), ..(*config.options).clone() });
+    config
 }
 
 /// Two files that belong to this save only, and one that all saves share, which is sent once.

@@ -32,11 +32,11 @@ fn is_get_of(request: &Request, key: &str) -> bool {
 /// Two commits, the second with a large file.
 fn two_commits(place: &Place) {
     place.save(1);
-    place.push();
+    place.push_one();
     place.save(2);
     let large: Vec<u8> = (0..3_000_000_u32).map(|at| (at % 251) as u8).collect();
     fs::write(place.local().join("step-2/large.bin"), large).unwrap();
-    place.push();
+    place.push_one();
 }
 
 #[test]

@@ -62,11 +62,7 @@ impl Place {
     pub fn checkpoint_through(&self, prefix: &[&str], action: &str, local: &Path) -> Trainit {
         let (url, local) = (self.url(), local.to_str().unwrap());
         let args = ["checkpoint", action, "--checkpoint-store", &url, "--checkpoint-dir", local, "--settle", "0"];
-        let mut trainit = Trainit::through(prefix, args);
-        if action == "push" {
-            // One save in each commit, so that a test sees what belongs to which.
-            trainit = trainit.env("TRAINIT_KEEP_SAVES", "1");
-        }
+        let trainit = Trainit::through(prefix, args);
         self.env().iter().fold(trainit, |trainit, (name, value)| trainit.env(name, value))
     }
 
@@ -78,6 +74,12 @@ impl Place {
     #[track_caller]
     pub fn push(&self) -> Finished {
         self.checkpoint("push").output().expect_code(0)
+    }
+
+    /// Pushes only the newest save.
+    #[track_caller]
+    pub fn push_one(&self) -> Finished {
+        self.checkpoint("push").args(["--keep-saves", "1"]).output().expect_code(0)
     }
 
     /// Starts a push that stops itself at a fault point, and waits until it has.
@@ -118,7 +120,7 @@ impl Place {
     pub fn save_and_push(&self, steps: RangeInclusive<u64>) {
         for step in steps {
             self.save(step);
-            self.push();
+            self.push_one();
         }
     }
 
