@@ -216,6 +216,13 @@ async fn life(book: Rc<RefCell<Book>>, number: u32, dir: PathBuf, store: PathBuf
                     book.borrow_mut().committed.insert(stamp, saved);
                     break;
                 }
+                // The save was spoilt, and a deletion made a commit of the save before it.
+                Outcome::Committed { step: Some(done), .. } if time < SPOILT && done < step => {
+                    let stamp = mirror.committed().unwrap().1.clone();
+                    if let Some(saved) = mark_in_store(&store, done, &stamp) {
+                        book.borrow_mut().committed.insert(stamp, saved);
+                    }
+                }
                 Outcome::Fenced { by } => {
                     assert!(by.number > attempt);
                     return;
