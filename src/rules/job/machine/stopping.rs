@@ -125,9 +125,9 @@ impl Machine {
         self.stopping.stop.get_or_insert(Stop { cause: Cause::Signal { sender }, is_signalled: false });
         let preempt_signal = preempt_signal.filter(|_| !already_signalled);
         let signal = preempt_signal.map(|signal| self.deliver(now, signal)).unwrap_or_default();
-        // A trainer with checkpoints may read the deadline in its handler, so the file is written first, as for every
-        // notice. For any other command the signal comes first.
-        if self.policy.checkpoints {
+        // A trainer with checkpoints, or one of a gang, may read the deadline or the common step in its handler, so the file is
+        // written first, as for every notice. For any other command the signal comes first.
+        if self.policy.checkpoints || self.is_in_gang() {
             start.into_iter().chain(signal).collect()
         } else {
             signal.into_iter().chain(start).collect()

@@ -133,6 +133,9 @@ fn a_signal_to_one_replica_is_reported_to_the_gang_as_a_notice_and_ends_the_repl
     let mut machine = in_generation(policy(Role::Worker), 1);
     let actions = machine.step(secs(5.0), term());
     assert_eq!(report(&actions), Some(&MemberEvent::Noticed(Policy::default().stop_grace)));
+    let position = |is: fn(&Action) -> bool| actions.iter().position(is);
+    let file = position(|action| matches!(action, Action::WritePreemptionFile { .. }));
+    assert!(file.is_some() && file < position(|action| *action == leader(Signal::TERM)), "{actions:?}");
     assert_eq!(machine.step(secs(5.1), Event::Gang(Order::Stop(GRACE))), [], "its own deadline holds");
     let end = feed(&mut machine, 6.0, [ended(0), Event::TreeEmpty]);
     assert!(matches!(report(&end), Some(MemberEvent::Leaves(_))), "{end:?}");
