@@ -350,10 +350,11 @@ fn a_list_shows_the_local_checkpoints_with_their_missing_files() {
     let value: serde_json::Value =
         serde_json::from_str(&list(&["--json", "--checkpoint-dir", dir.to_str().unwrap()])).unwrap();
     let local = value["local"].as_array().unwrap();
-    assert_eq!((&local[0]["framework"], &local[0]["state"]), (&"tree".into(), &"unproven".into()), "{value}");
-    assert_eq!(local[0]["step"].as_u64(), None);
+    assert_eq!((&local[0]["framework"], &local[0]["state"]), (&"tree".into(), &"torn".into()), "{value}");
+    assert!(local[0]["problem"].as_str().unwrap().contains("step-2.npy"), "{value}");
+    assert_eq!((local[0]["files"].as_u64(), local[0]["step"].as_u64()), (Some(4), None));
     let text = list(&["--checkpoint-dir", dir.to_str().unwrap()]);
-    assert!(text.contains("(the rest)  "), "{text}");
+    assert!(text.contains("(the rest)  torn: step-2.npy"), "{text}");
     assert_eq!(value["commits"], serde_json::json!([]));
     Trainit::new(["checkpoint", "list"]).output().expect_code(125);
 }
