@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use object_store::PutMode;
+use tokio::time::{Instant, timeout};
 
 mod bucket;
 mod checksum;
@@ -41,6 +42,9 @@ const CREATE_TRIES: u32 = 3;
 const HOLDS_TRIES: u32 = 2;
 /// Before the next try.
 const CONFLICT: Duration = Duration::from_millis(200);
+
+/// Limit for the check whether the response was lost, because the request itself was retried before.
+const LOST_RESPONSE: Duration = Duration::from_secs(10);
 
 /// Whether put-if-absent put anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,7 +115,7 @@ impl Store {
     /// exists, the object is compared: an earlier try may have created it.
     pub async fn create(&self, key: &str, bytes: Vec<u8>) -> Result<Created, StoreError> {
         let (bytes, mut mode) = (Bytes::from(bytes), PutMode::Create);
-        let mut tries = 0;
+        let (begun, mut tries) = (Instant::now(), 0);
         loop {
             tries += 1;
             let put = match &self.backend {
@@ -131,11 +135,14 @@ impl Store {
                 }
                 _ => return Err(error),
             }
-            match self.holds(key, &bytes).await {
-                Ok(Some(is_own)) => return Ok(if is_own { Created::Own } else { Created::Taken }),
+            let limit = if says_exists { Duration::MAX } else { LOST_RESPONSE };
+            match timeout(limit, self.holds(key, &bytes)).await {
+                Ok(Ok(Some(is_own))) => return Ok(if is_own { Created::Own } else { Created::Taken }),
                 // It was never created, or was deleted meanwhile.
-                Ok(None) if tries < CREATE_TRIES => tokio::time::sleep(CONFLICT * tries).await,
-                Err(unread) if says_exists => return Err(unread),
+                Ok(Ok(None)) if tries < CREATE_TRIES && (says_exists || begun.elapsed() < LOST_RESPONSE) => {
+                    tokio::time::sleep(CONFLICT * tries).await;
+                }
+                Ok(Err(unread)) if says_exists => return Err(unread),
                 _ => return Err(error),
             }
         }

@@ -106,6 +106,7 @@ impl<'a> Part<'a> {
     }
 
     pub(super) fn report(&self) -> PartState {
+        let torn = self.given_up.as_ref().filter(|_| matches!(self.state, State::Committed | State::Empty));
         let files = self.files.iter().filter(|entry| entry.kind == Kind::File);
         PartState {
             root: self.root_dir().map(str::to_owned),
@@ -114,7 +115,7 @@ impl<'a> Part<'a> {
             step: self.unit().and_then(|unit| unit.step),
             files: files.clone().count(),
             bytes: files.map(|file| file.size).sum(),
-            state: self.state.clone(),
+            state: torn.map_or_else(|| self.state.clone(), |(_, why)| State::Torn(why.clone())),
         }
     }
 
@@ -131,6 +132,12 @@ impl Tracker {
         self.update(facts);
         let found = partition(&facts.scan, &self.history);
         let mut parts = self.parts(facts, &found);
+        for part in &mut parts {
+            if let Some((path, why)) = part.given_up.take() {
+                (part.state, part.blocker) = (State::Torn(why), Some(path));
+                part.files.clone_from(&found.rest);
+            }
+        }
         for part in parts.iter_mut().filter(|part| part.state == State::Ready && part.is_settled_only()) {
             let is_counted = |entry: &&Entry| {
                 entry.kind == Kind::File && self.history.is_fresh(entry) && !self.history.is_text(entry)
@@ -157,8 +164,22 @@ impl Tracker {
             record.is_some_and(|record| record.units.contains_key(&unit.path)) && !unit.members.iter().any(is_fresh)
         };
         let (mut units, mut older, mut waits) = (Vec::new(), Vec::new(), None);
+        let is_gone = |unit: &String| {
+            let files = record.iter().flat_map(|record| &record.files);
+            files.filter(|path| *path == unit || is_below(path, unit)).all(|path| self.is_gone(facts, path))
+        };
+        // A newer save of the last commit that is being rewritten, or was deleted a moment ago, stays in the commit and takes
+        // the place of an older one.
+        let carried = |at: usize, taken: &[&Unit]| {
+            let is_carried = |unit: &String, time: i64| match root.units.iter().position(|other| other.path == *unit) {
+                Some(place) => place < at && !taken.iter().any(|taken| taken.path == *unit),
+                None => time > root.units[at].place.1 && !is_gone(unit),
+            };
+            let committed = record.iter().flat_map(|record| &record.units);
+            committed.filter(|(unit, time)| is_carried(unit, **time)).count()
+        };
         for (at, unit) in root.units.iter().enumerate() {
-            let is_kept = units.len() < facts.scan.options.kept_units();
+            let is_kept = units.len() + carried(at, &units) < facts.scan.options.kept_units();
             let checked = match unit.state {
                 UnitState::Incomplete(_) => continue,
                 _ if !is_kept => Ok(()),

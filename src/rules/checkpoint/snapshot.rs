@@ -259,8 +259,7 @@ impl Tracker {
     /// Whether a commit drops this path of the last one: it has been gone for a quiet period, it is excluded now, or newer
     /// saves are kept in its place. A unit stays while one of its files does.
     fn is_dropped(&self, facts: &Facts, found: &Partition, parts: &[Part], record: &PartRecord, path: &String) -> bool {
-        let wait = if facts.writer == Writer::Finished { Duration::ZERO } else { self.wait(facts) };
-        let is_gone = |path: &String| self.history.gone_for(facts.now, path).is_some_and(|gone| gone >= wait);
+        let is_gone = |path: &String| self.is_gone(facts, path);
         let is_excluded = || found.excluded.iter().any(|(what, _)| around(path).any(|outer| outer == what));
         let is_older = || {
             parts.iter().filter(|part| part.state == State::Ready).flat_map(|part| &part.older).any(|e| e.path == *path)
@@ -273,6 +272,12 @@ impl Tracker {
             _ => true,
         };
         is_gone(path) && is_unit_gone() || is_older() || is_excluded()
+    }
+
+    /// Whether a path of the last commit has been missing for a quiet period.
+    pub(super) fn is_gone(&self, facts: &Facts, path: &str) -> bool {
+        let wait = if facts.writer == Writer::Finished { Duration::ZERO } else { self.wait(facts) };
+        self.history.gone_for(facts.now, path).is_some_and(|gone| gone >= wait)
     }
 
     fn is_complete(&self, found: &Partition, unit: &str) -> bool {

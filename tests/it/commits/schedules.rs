@@ -212,12 +212,14 @@ async fn life(book: Rc<RefCell<Book>>, number: u32, dir: PathBuf, store: PathBuf
                     let stamp = mirror.committed().unwrap().1.clone();
                     let saved = mark_in_store(&store, step, &stamp).unwrap_or_else(|| mark.clone());
                     assert!(saved.starts_with(&mark), "{stamp} is of {saved}, not of {mark}");
-                    assert_eq!(commits_of(&store, attempt, step), 1, "{stamp} appears twice");
+                    if time == 0 && saved == mark {
+                        assert_eq!(commits_of(&store, attempt, step), 1, "{stamp} appears twice");
+                    }
                     book.borrow_mut().committed.insert(stamp, saved);
                     break;
                 }
                 // The save was spoilt, and a deletion made a commit of the save before it.
-                Outcome::Committed { step: Some(done), .. } if time < SPOILT && done < step => {
+                Outcome::Committed { step: Some(done), .. } if time < 2 * SPOILT && done < step => {
                     let stamp = mirror.committed().unwrap().1.clone();
                     if let Some(saved) = mark_in_store(&store, done, &stamp) {
                         book.borrow_mut().committed.insert(stamp, saved);

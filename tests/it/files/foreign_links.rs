@@ -114,7 +114,7 @@ fn metric_files_are_not_read_through_links_of_the_trainer() {
         ("--metric-file", "theirs/soft", soft, "soft is a symbolic link of user 65534"),
         ("--metric-file", "theirs/hard", hard, "hard links"),
         ("--tensorboard-dir", "theirs/folder", folder, "folder is a symbolic link of user 65534"),
-        ("--tensorboard-dir", "theirs/events", event, "hard links"),
+        ("--tensorboard-dir", "theirs/events", event, "a hard link to a file of another user"),
     ] {
         let done = place.run(&[flag, name], &script);
         assert!(done.err().contains(words), "{name}: {}", done.err());

@@ -161,15 +161,20 @@ impl Running {
     }
 
     /// Waits for the end.
-    pub fn finish(mut self) -> Finished {
-        let deadline = Instant::now() + TIMEOUT;
+    pub fn finish(self) -> Finished {
+        self.finish_within(TIMEOUT)
+    }
+
+    /// Waits for the end of a program that may take long.
+    pub fn finish_within(mut self, limit: Duration) -> Finished {
+        let deadline = Instant::now() + limit;
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 break status;
             }
             assert!(
                 Instant::now() < deadline,
-                "still running after {TIMEOUT:?}\nstdout: {}\nstderr: {}",
+                "still running after {limit:?}\nstdout: {}\nstderr: {}",
                 self.stdout.text(),
                 self.stderr.text()
             );

@@ -85,7 +85,15 @@ impl Folder {
         let (mut more, mut trouble, mut rooted_dir) = (false, None, None);
         let mut buffer = Vec::new();
         let name = |path: &str| path.rsplit('/').next().is_some_and(self.is_wanted);
-        for entry in listing.entries().iter().filter(|e| e.kind == Kind::File && name(&e.path)) {
+        for entry in listing.entries().iter().filter(|entry| name(&entry.path)) {
+            match &entry.kind {
+                Kind::File => {}
+                Kind::Uncopyable(why) => {
+                    trouble = Some(io::Error::other(format!("{} is {why}", entry.path)));
+                    continue;
+                }
+                Kind::Directory | Kind::Symlink(_) | Kind::NoContent(_) => continue,
+            }
             let id = (entry.device, entry.inode);
             let grown =
                 self.files.entry(id).or_insert_with(|| if is_first { passed_over(entry) } else { Grown::default() });

@@ -52,7 +52,10 @@ fn log_start(mirror: &mut Mirror, resume: Option<&Resume>) {
             _ if mirror.config.restoring.what == Restore::Never => "--restore is none".to_owned(),
             Some(store) if mirror.committed().is_none() => format!("{store} has no commit"),
             Some(store) => format!("nothing in {dir} and {store} can be resumed from"),
-            None => format!("{dir} has no checkpoint"),
+            None => match mirror.left_out().first() {
+                Some(why) => format!("nothing in {dir} can be resumed from: {why}"),
+                None => format!("{dir} has no checkpoint"),
+            },
         };
         tracing::info!("starts from the beginning: {why}");
         return;

@@ -43,6 +43,11 @@ impl Mirror {
             true => None,
             false => self.local_resume().await?,
         };
+        if resume.is_none()
+            && let Ok(look) = self.watcher.look(How::AT_REST).await
+        {
+            self.seen.parts = look.parts;
+        }
         let is_it = |resume: &Resume| step.is_none_or(|step| resume.step == Some(step));
         if !resume.as_ref().is_some_and(is_it) && (what == Restore::Required || step.is_some()) {
             return Err(self.no_checkpoint(step).await);
