@@ -219,5 +219,13 @@ def _after_fork() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-atexit.register(_flush)
+def _at_exit() -> None:
+    """Python removes its handlers before it ends. A trainer that saved because of the file is not ended by a late SIGTERM."""
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if in_main_thread and signal.getsignal(signal.SIGTERM) is _on_sigterm and should_stop():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _flush()
+
+
+atexit.register(_at_exit)
 os.register_at_fork(after_in_child=_after_fork)

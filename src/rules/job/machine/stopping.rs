@@ -128,7 +128,7 @@ impl Machine {
         // A trainer with checkpoints, or one of a gang, may read the deadline or the common step in its handler, so the file is
         // written first, as for every notice. For any other command the signal comes first.
         if self.policy.checkpoints || self.is_in_gang() {
-            start.into_iter().chain(signal).collect()
+            file_then_signal(start, signal)
         } else {
             signal.into_iter().chain(start).collect()
         }
@@ -142,11 +142,9 @@ impl Machine {
             return Vec::new();
         }
         self.stopping.stop = Some(Stop { cause: Cause::Gpu { detail }, is_signalled: true });
-        let mut actions = self.begin_stop(now, now + self.policy.stop_grace);
-        if let Some(signal) = self.policy.preempt_signal {
-            actions.extend(self.deliver(now, signal));
-        }
-        actions
+        let start = self.begin_stop(now, now + self.policy.stop_grace);
+        let signal = self.policy.preempt_signal.map(|signal| self.deliver(now, signal));
+        file_then_signal(start, signal.unwrap_or_default())
     }
 
     pub(super) fn on_fenced(&mut self, now: Uptime, detail: String) -> Vec<Action> {
@@ -157,12 +155,10 @@ impl Machine {
         match self.state {
             State::Running | State::Launching if again => Vec::new(),
             State::Running | State::Launching => {
-                let mut actions = self.begin_stop(now, now + self.policy.stop_grace);
+                let start = self.begin_stop(now, now + self.policy.stop_grace);
                 // Many trainers treat a second signal as a request not to save.
-                if !was_signalled {
-                    actions.extend(self.deliver(now, Signal::TERM));
-                }
-                actions
+                let signal = (!was_signalled).then(|| self.deliver(now, Signal::TERM));
+                file_then_signal(start, signal.unwrap_or_default())
             }
             State::Draining | State::Done => Vec::new(),
             _ => self.finish(),
@@ -251,4 +247,12 @@ impl Machine {
             self.next.held_signals.push(signal);
         }
     }
+}
+
+/// The preemption file directly before the signal. The look at the tree takes time, in which a trainer that reads the file
+/// could save and end without the signal.
+fn file_then_signal(start: Vec<Action>, signal: Vec<Action>) -> Vec<Action> {
+    let (looks, signal): (Vec<_>, Vec<_>) =
+        signal.into_iter().partition(|action| matches!(action, Action::LookAtTree(_)));
+    looks.into_iter().chain(start).chain(signal).collect()
 }

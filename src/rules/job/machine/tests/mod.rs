@@ -99,7 +99,7 @@ fn only_the_preemption_file_of_a_trainer_with_checkpoints_comes_before_the_signa
     let (look, sweep) = (Action::LookAtTree(Signal::TERM), Action::Arm(Timer::Sweep, secs(60.0)));
     assert_eq!(actions, [look.clone(), leader(Signal::TERM), sweep.clone(), announce.clone(), arm.clone()]);
     let actions = running(Policy { checkpoints: true, ..Policy::default() }).step(secs(60.0), term());
-    assert_eq!(actions, [announce, arm, look, leader(Signal::TERM), sweep]);
+    assert_eq!(actions, [look, announce, arm, leader(Signal::TERM), sweep]);
 }
 
 #[test]
