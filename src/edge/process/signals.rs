@@ -22,6 +22,9 @@ use crate::rules::process::signal::Signal;
 /// would end trainit instead of reaching the command. So the system calls are made directly.
 static ALL: u64 = u64::MAX;
 
+/// The signals that C libraries reserve for their threads.
+const RESERVED: std::ops::RangeInclusive<i32> = 32..=34;
+
 /// A signal mask as the kernel keeps it.
 #[derive(Debug, Clone, Copy)]
 pub struct Mask(u64);
@@ -54,6 +57,9 @@ impl Mask {
 /// thread that starts the first one; when this returns, both have them blocked again. Errors: as pthread_create(3).
 pub fn thread_without_signals(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let (deaf, is_ready) = mpsc::channel::<()>();
+    // One that arrives while it is unblocked is lost, in place of the process.
+    let reserved: Vec<i32> = RESERVED.filter(|signal| disposition(*signal, None) == libc::SIG_DFL).collect();
+    reserved.iter().for_each(|signal| drop(disposition(*signal, Some(libc::SIG_IGN))));
     let started = thread::Builder::new().name(name.to_owned()).spawn(move || {
         block_all();
         drop(deaf);
@@ -62,6 +68,9 @@ pub fn thread_without_signals(name: &str, body: impl FnOnce() + Send + 'static) 
     block_all();
     // The sender is dropped to report it.
     let _ = is_ready.recv();
+    // The C library may have installed a handler of its own.
+    let is_ours = |signal: &&i32| disposition(**signal, None) == libc::SIG_IGN;
+    reserved.iter().filter(is_ours).for_each(|signal| drop(disposition(*signal, Some(libc::SIG_DFL))));
     started.map(drop)
 }
 

@@ -14,10 +14,16 @@ pub struct Progress {
 
 /// Reads a line. A step counts only together with a loss, because a line about a checkpoint names a step, too.
 pub fn read(line: &str) -> Progress {
-    let loss = value(line, "loss").and_then(|text| text.parse::<f64>().ok());
+    let loss = value(line, "loss").and_then(|text| text.parse::<f64>().ok()).filter(|_| !is_own(line));
     let step = value(line, "step").and_then(|text| text.parse().ok()).filter(|_| loss.is_some());
     let generation = value(line, "generation").and_then(|text| text.parse().ok());
     Progress { step, loss: loss.filter(|_| step.is_some()), generation }
+}
+
+/// Whether trainit wrote the line: its verdict names the last step and the last loss again.
+fn is_own(line: &str) -> bool {
+    let is_text = line.get(8..).is_some_and(|rest| rest.starts_with(" trainit: "));
+    is_text || line.contains("\"message\":") && line.contains("\"severity\":")
 }
 
 /// The number after a word.
@@ -51,6 +57,13 @@ mod tests {
             "step=12 loss=5e-1 lr=3",
         ] {
             assert_eq!(said(line), (Some(12), Some(0.5)), "{line}");
+        }
+        let verdicts = [
+            "14:27:39 trainit: finished: the command finished; step 21 (18 a second), committed step 21, loss 0.28",
+            "{\"message\":\"finished\",\"severity\":\"INFO\",\"verdict\":{\"metrics\":{\"loss\":0.2},\"step\":5}}",
+        ];
+        for line in verdicts {
+            assert_eq!(said(line), (None, None), "{line}");
         }
         for line in ["checkpoint step=10 file=x", "footstep=12 loss=1", "step=x loss=0.5", "", "done step=12", "loss=2"]
         {

@@ -2,7 +2,7 @@
 //!
 //! Claims are a log, so an end that is newer than the newest generation of this member ends this member's run. A member that
 //! never had a seat cannot compare: it believes an end with the platform's id of its own job, an end that it has seen come,
-//! and, when nobody has come within the limit for waiting, any end.
+//! and any end if no other replica has connected within the limit for waiting.
 
 use std::time::Duration;
 
