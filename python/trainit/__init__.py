@@ -51,13 +51,13 @@ _got_sigterm = False
 _checked_handler = False
 
 
-def step(n: Any = None, /, **metrics: Any) -> None:
+def step(n: Any = None, /, *, total: Any = None, **metrics: Any) -> None:
     """Writes the heartbeat with step `n`, for --hang-timeout and the verdict, and reports metrics.
 
     Cheap enough for every step. Heartbeat and metrics are written at most once a second: the newest value of each metric, with
     its own step. The last values are written when Python ends. float() converts a value when it is written, so a GPU tensor is
     synchronised once a second, not at each step. Use report() for a value that must not be skipped. Every rank writes
-    heartbeats; only the first rank reports metrics."""
+    heartbeats; only the first rank reports metrics. `total` is the training's last step, for the progress and the time left."""
     steps = _steps
     now = time.monotonic()
     with steps.lock:
@@ -68,7 +68,7 @@ def step(n: Any = None, /, **metrics: Any) -> None:
             return
         steps.due = now + _PERIOD
         pending, steps.pending = steps.pending, {}
-    _beat(n)
+    _beat(n, total)
     _write(pending)
 
 
@@ -156,7 +156,7 @@ def checkpoint_dir(default: Any = None) -> Any:
     return os.environ.get("TRAINIT_CHECKPOINT_DIR") or default
 
 
-def _beat(n: Any) -> None:
+def _beat(n: Any, total: Any = None) -> None:
     """Replaces the heartbeat file atomically: a reader finds the old step or the new one."""
     path = os.environ.get("TRAINIT_HEARTBEAT_FILE")
     if not path:
@@ -164,7 +164,8 @@ def _beat(n: Any) -> None:
     try:
         text = "{}" if n is None else '{"step": %d}' % int(n)
         if n is not None:
-            _report.tell(b'{"global_step": "%d", "timestamp": %r}\n' % (int(n), time.time()))
+            end = b"" if total is None else b', "total_steps": %d' % int(total)
+            _report.tell(b'{"global_step": "%d", "timestamp": %r%s}\n' % (int(n), time.time(), end))
     except Exception as error:  # a foreign __int__ may raise anything
         _report.warn("the step %s is no whole number (%s), so the heartbeat has no step" % (repr(n)[:60], type(error).__name__))
         text = "{}"

@@ -8,6 +8,7 @@ pub mod job;
 pub mod metric;
 pub mod preempt;
 pub mod process;
+pub mod push;
 pub mod simulate;
 pub mod status;
 pub mod store;

@@ -59,6 +59,8 @@ pub struct RunSettings {
     pub verdict_file: Option<PathBuf>,
     /// The file for the page about the run.
     pub run_report: Option<PathBuf>,
+    /// The training's last step.
+    pub steps: Option<u64>,
     /// The HTTP address of the status page.
     pub status_addr: Option<SocketAddr>,
     /// The source of preemption notices.
@@ -124,6 +126,7 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
         hang_forensics: reader.path("hang-forensics").map(|dir| std::path::absolute(&dir).unwrap_or(dir)),
         verdict_file: reader.path("verdict-file"),
         run_report: reader.path("run-report"),
+        steps: reader.count("steps"),
         status_addr: reader.parse("status-addr", status_addr),
         preemption: preemption(reader),
         preemption_lead: reader.parse("preemption-lead", duration::parse).unwrap_or(preempt::PREEMPTION_LEAD),

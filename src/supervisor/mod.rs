@@ -47,6 +47,7 @@ pub use output::Metrics;
 use output::drain::A_MOMENT;
 use status::history::History;
 pub use status::page::Page;
+use status::push;
 
 /// The settings of a run.
 #[derive(Debug)]
@@ -77,6 +78,8 @@ pub struct Job {
     pub metrics: Option<Metrics>,
     /// The gang that this replica is part of.
     pub gang: Option<Gang>,
+    /// The training's last step.
+    pub steps: Option<u64>,
     /// The file for the page about the run.
     pub report: Option<PathBuf>,
     /// The directory for the flight recorder's dumps.
@@ -145,11 +148,13 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
             );
         }
     }
+    let receivers = work.receivers.clone();
     let is_shown = job.report.is_some() || work.page.is_some();
     if is_shown {
         log::keep_recent();
     }
     let history = History::new(clock, is_shown);
+    history.set_total_steps(job.steps);
     let background = Background::start(work, &history)?;
     let collectors = Collectors::start(job.metrics.take(), job.policy.hang_timeout.is_some(), &history)?;
     // A terminal has one foreground group.
@@ -157,7 +162,7 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
     let gang = job.gang.take().map(|gang| GangMember::start(gang, clock)).transpose()?;
     let mut supervisor = Supervisor::new(job, background, collectors, gang, history.clone(), clock, signals);
     let outcome = supervisor.live();
-    let view = supervisor.performer.report.is_some().then(|| supervisor.view());
+    let view = (supervisor.performer.report.is_some() || !receivers.is_empty()).then(|| supervisor.view());
     let end_by = EndBy { clock, at: supervisor.end_by() };
     let mut performer = supervisor.performer;
     // Other processes may send for ever.
@@ -166,7 +171,8 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
     let gang = performer.gang.as_mut().map(GangMember::end);
     let peak_memory_bytes = performer.memory.peak();
     let xids = performer.gpus.state().map(|state| state.xids);
-    // Written during the wait for the last metrics.
+    // Sent and written during the wait for the last metrics.
+    let last_push = view.as_ref().and_then(|view| push::last(receivers, view));
     let report = performer.report.take().zip(view).map(|(report, view)| {
         let verdict = Some((outcome.reason.word(), outcome.detail.clone()));
         report.write(RunView { verdict, ..view });
@@ -176,6 +182,9 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
     let takes_others_along = spawn::own_pid() == 1 && performer.has_inherited();
     if let Some(report) = report {
         report.finish(end_by.left());
+    }
+    if let Some(last_push) = last_push {
+        last_push.finish(end_by.left());
     }
     let goodput = history.totals(clock.now());
     let (reported, pace) = (history.reported_values(), history.pace());

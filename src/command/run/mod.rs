@@ -19,6 +19,7 @@ use crate::edge::host::{dmi, limits};
 use crate::edge::io::stdio;
 use crate::edge::process::signals::{self, Mask};
 use crate::edge::process::{descendants, reaper, spawn};
+use crate::rules::cluster::first::is_first;
 use crate::rules::cluster::framework::Launch;
 use crate::rules::cluster::spec::ClusterError;
 use crate::rules::gang::place::on_notice;
@@ -28,6 +29,7 @@ use crate::rules::preempt::{self, NoticeFacts};
 use crate::rules::process::env::Env;
 use crate::rules::process::exit;
 use crate::rules::process::signal::Signal;
+use crate::rules::push;
 use crate::settings::fetch::Fetching;
 use crate::settings::metrics::Tuner;
 use crate::settings::run::{LogFormat, LogLevel, RunSettings};
@@ -127,6 +129,8 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     if let Some(dir) = &settings.hang_forensics {
         forensics::prepare(dir, &env, &mut resolved.launches);
     }
+    let (receivers, unusable) = push::receivers(&env, is_first(&env));
+    unusable.iter().for_each(|warning| tracing::warn!(code = "progress_not_sent", "{warning}"));
     let job = Job {
         policy: settings.policy.clone(),
         argv: parsed.operands,
@@ -141,11 +145,12 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         gpus: watch,
         metrics,
         gang,
+        steps: settings.steps,
         report: settings.run_report.clone(),
         hang_forensics: settings.hang_forensics.clone(),
     };
     let page = settings.status_addr.and_then(Page::open);
-    supervise(job, Work { fetches, keep, preemption_watch, peers, page }, clock, &settings, &tuner)
+    supervise(job, Work { fetches, keep, preemption_watch, peers, page, receivers }, clock, &settings, &tuner)
 }
 
 /// The directory for the command. It is absolute, because the command may change its working directory before it uses

@@ -7,6 +7,7 @@ pub mod http;
 pub mod http_server;
 pub mod metadata_server;
 pub mod names;
+pub mod post;
 pub mod report_socket;
 pub mod status_socket;
 pub mod tcp_connect;

@@ -59,7 +59,9 @@ pub fn thread_without_signals(name: &str, body: impl FnOnce() + Send + 'static) 
     let (deaf, is_ready) = mpsc::channel::<()>();
     // One that arrives while it is unblocked is lost, in place of the process.
     let reserved: Vec<i32> = RESERVED.filter(|signal| disposition(*signal, None) == libc::SIG_DFL).collect();
-    reserved.iter().for_each(|signal| drop(disposition(*signal, Some(libc::SIG_IGN))));
+    for signal in &reserved {
+        disposition(*signal, Some(libc::SIG_IGN));
+    }
     let started = thread::Builder::new().name(name.to_owned()).spawn(move || {
         block_all();
         drop(deaf);
@@ -69,8 +71,9 @@ pub fn thread_without_signals(name: &str, body: impl FnOnce() + Send + 'static) 
     // The sender is dropped to report it.
     let _ = is_ready.recv();
     // The C library may have installed a handler of its own.
-    let is_ours = |signal: &&i32| disposition(**signal, None) == libc::SIG_IGN;
-    reserved.iter().filter(is_ours).for_each(|signal| drop(disposition(*signal, Some(libc::SIG_DFL))));
+    for signal in reserved.into_iter().filter(|signal| disposition(*signal, None) == libc::SIG_IGN) {
+        disposition(signal, Some(libc::SIG_DFL));
+    }
     started.map(drop)
 }
 

@@ -60,6 +60,8 @@ pub struct Facts {
     pub metrics: BTreeMap<String, String>,
     /// The present step of the attempt.
     pub step: Option<u64>,
+    /// The training's last step.
+    pub total_steps: Option<u64>,
     /// Its steps a second.
     pub steps_per_second: Option<f64>,
     /// The GPUs with their samples, oldest first; `None` if no GPU watch runs.

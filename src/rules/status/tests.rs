@@ -47,6 +47,7 @@ fn facts() -> Facts {
         metrics: [("loss".to_owned(), "0.31".to_owned()), ("bad".to_owned(), "nan".to_owned())].into(),
         step: Some(560),
         steps_per_second: Some(0.125),
+        total_steps: None,
         gpus: None,
         gang: None,
     }

@@ -41,6 +41,14 @@ pub(super) const SETTINGS: &[Setting] = &[
         "Write the page about the run to this file at each commit and at the end; a missing directory is created",
     ),
     one(
+        "steps",
+        "N",
+        TOPIC,
+        on::RUN,
+        "",
+        "The training's last step, for the progress and the time left [default: what trainit.step(n, total=N) says]",
+    ),
+    one(
         "status-addr",
         "ADDR:PORT",
         TOPIC,

@@ -2,17 +2,20 @@
 
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use tokio::sync::{Notify, mpsc as orders};
 
 use super::peers::Peers;
 use super::preemption_watch::PreemptionWatch;
 use crate::edge::clock::Clock;
 use crate::edge::transfer::blocking;
+use crate::rules::push::Receiver;
 use crate::supervisor::background::fetch::{self, Fetch};
 use crate::supervisor::background::keep::Keep;
 use crate::supervisor::background::orders::{EventSender, Order};
 use crate::supervisor::status::history::History;
 use crate::supervisor::status::page::Page;
+use crate::supervisor::status::push;
 
 /// The work of the thread.
 #[derive(Debug, Default)]
@@ -27,19 +30,21 @@ pub struct Work {
     pub peers: Option<Peers>,
     /// The HTTP page for scrapers.
     pub page: Option<Page>,
+    /// The systems that progress is sent to.
+    pub receivers: Vec<Receiver>,
 }
 
 impl Work {
     /// Whether there is no work.
     pub(super) fn is_none(&self) -> bool {
-        let Work { fetches, keep, preemption_watch, peers, page } = self;
+        let Work { fetches, keep, preemption_watch, peers, page, receivers } = self;
         let has_one = keep.is_some() || preemption_watch.is_some() || peers.is_some() || page.is_some();
-        fetches.is_empty() && !has_one
+        fetches.is_empty() && receivers.is_empty() && !has_one
     }
 
     /// Whether the work needs a thread for files.
     pub(super) fn has_files(&self) -> bool {
-        self.keep.is_some() || !self.fetches.is_empty()
+        self.keep.is_some() || !self.fetches.is_empty() || !self.receivers.is_empty()
     }
 }
 
@@ -88,6 +93,10 @@ pub(super) async fn carry_out(
         }
         std::future::pending::<()>().await;
     };
+    let push = async {
+        join_all(work.receivers.into_iter().map(|receiver| push::push(receiver, &events))).await;
+        std::future::pending::<()>().await;
+    };
     let keep = async {
         match work.keep {
             Some(keep) => tokio::select! {
@@ -106,6 +115,7 @@ pub(super) async fn carry_out(
         () = fetch => {}
         () = meet => {}
         () = show => {}
+        () = push => {}
         () = keep => {}
     }
 }

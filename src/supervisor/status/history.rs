@@ -64,6 +64,7 @@ impl History {
         if let Some(step) = report.step {
             self.step(report.time, step);
         }
+        self.set_total_steps(report.total);
         for mut found in report.metrics {
             let Some(tag) = found.tag.take() else { continue };
             let (measured, _) = self.lock().reported.record(&tag, found);
@@ -82,6 +83,17 @@ impl History {
     pub(in crate::supervisor) fn pace(&self) -> (Option<u64>, Option<f64>) {
         let history = self.lock();
         (history.pace.last(), history.pace.per_second())
+    }
+
+    /// The training's last step is known.
+    pub(in crate::supervisor) fn set_total_steps(&self, total: Option<u64>) {
+        let mut history = self.lock();
+        history.total_steps = total.or(history.total_steps);
+    }
+
+    /// The training's last step.
+    pub(in crate::supervisor) fn total_steps(&self) -> Option<u64> {
+        self.lock().total_steps
     }
 
     /// When the heartbeat must be read.

@@ -2,5 +2,6 @@
 
 pub(super) mod history;
 pub(super) mod page;
+pub(super) mod push;
 pub(super) mod report;
 pub(super) mod socket;

@@ -25,7 +25,7 @@ pub struct Page(TcpListener);
 
 /// A request that the loop answers.
 #[derive(Debug)]
-pub(in crate::supervisor) struct Question(oneshot::Sender<RunView>);
+pub(in crate::supervisor) struct Question(pub(super) oneshot::Sender<RunView>);
 
 impl Page {
     /// Opens the address and logs it. If that fails, the job runs without the page.

@@ -151,6 +151,7 @@ impl StatusEndpoint {
             metrics,
             step,
             steps_per_second,
+            total_steps: performer.history.total_steps(),
             gpus: performer.gpus.state(),
             gang: performer.gang.as_ref().map(GangMember::view),
         }

@@ -2,6 +2,7 @@
 
 mod command;
 mod page;
+mod push;
 mod reported;
 mod run_page;
 mod runs;

@@ -18,6 +18,8 @@ pub struct Reported {
     pub time: f64,
     /// The step. 0 counts as none, because the library writes it where none was given.
     pub step: Option<u64>,
+    /// The training's last step.
+    pub total: Option<u64>,
     /// The metrics, each with its name.
     pub metrics: Vec<Found>,
 }
@@ -30,13 +32,14 @@ pub fn reports(lines: &[u8]) -> Vec<Reported> {
 fn one(line: &[u8]) -> Option<Reported> {
     let object: BTreeMap<String, Value> = serde_json::from_slice(line).ok()?;
     let time = object.get("timestamp")?.as_f64()?;
+    let total = object.get("total_steps").and_then(Value::as_u64);
     let step = object.get("global_step").and_then(Value::as_str).and_then(parse_step).filter(|step| step != "0");
     let metric = |(name, value): (&String, &Value)| {
         let value = parse_float(value.as_str().filter(|_| !KEYS.contains(&name.as_str()))?)?;
         Some(Found { tag: Some(name.clone()), value, step: step.clone(), time: Some(time) })
     };
     let metrics = object.iter().filter_map(metric).collect();
-    Some(Reported { time, step: step.as_ref().and_then(|step| step.parse().ok()), metrics })
+    Some(Reported { time, total, step: step.as_ref().and_then(|step| step.parse().ok()), metrics })
 }
 
 #[cfg(test)]
@@ -51,14 +54,16 @@ mod tests {
         for (tag, value, step) in [("loss", 0.25, "7"), ("acc", f64::INFINITY, "0")] {
             Report::new(tag, value, step.into(), "a").expect("a report").write(12.5, "3", &mut lines);
         }
-        lines.extend(b"{\"global_step\": \"9\", \"timestamp\": 13.5}\nnothing\n{\"loss\": \"1\"}\n");
+        lines.extend(
+            b"{\"global_step\": \"9\", \"timestamp\": 13.5, \"total_steps\": 90}\nnothing\n{\"loss\": \"1\"}\n",
+        );
         let found = |tag: &str, value, step: Option<&str>| {
             vec![Found { tag: Some(tag.into()), value, step: step.map(str::to_owned), time: Some(12.5) }]
         };
         let expected = [
-            Reported { time: 12.5, step: Some(7), metrics: found("loss", 0.25, Some("7")) },
-            Reported { time: 12.5, step: None, metrics: found("acc", f64::INFINITY, None) },
-            Reported { time: 13.5, step: Some(9), metrics: Vec::new() },
+            Reported { time: 12.5, step: Some(7), total: None, metrics: found("loss", 0.25, Some("7")) },
+            Reported { time: 12.5, step: None, total: None, metrics: found("acc", f64::INFINITY, None) },
+            Reported { time: 13.5, step: Some(9), total: Some(90), metrics: Vec::new() },
         ];
         assert_eq!(reports(&lines), expected);
     }

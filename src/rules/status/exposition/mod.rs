@@ -16,14 +16,63 @@ use crate::job::{STATES, Snapshot};
 /// Its media type.
 pub const MEDIA_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-type Labels = Vec<(&'static str, String)>;
+/// Names and values.
+pub type Labels = Vec<(&'static str, String)>;
 
 const GAUGE: &str = "gauge";
 const COUNTER: &str = "counter";
 
+/// The samples of one name.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Series {
+    /// Without the prefix `trainit_`.
+    pub name: &'static str,
+    /// Whether it only grows during a run.
+    pub is_counter: bool,
+    /// One line.
+    pub help: &'static str,
+    /// Each with its labels.
+    pub samples: Vec<(Labels, f64)>,
+}
+
 /// The whole page.
 pub fn text(snapshot: &Snapshot, facts: &Facts) -> String {
-    let mut page = Text::default();
+    let mut text = String::new();
+    for Series { name, is_counter, help, samples } in series(snapshot, facts) {
+        let kind = if is_counter { COUNTER } else { GAUGE };
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "# HELP trainit_{name} {help}\n# TYPE trainit_{name} {kind}");
+        samples.iter().for_each(|(labels, value)| write_sample(&mut text, name, labels, *value));
+    }
+    text
+}
+
+fn write_sample(text: &mut String, name: &str, labels: &Labels, value: f64) {
+    let _ = write!(text, "trainit_{name}");
+    for (n, (label, value)) in labels.iter().enumerate() {
+        let _ = write!(text, "{}{label}=\"", if n == 0 { '{' } else { ',' });
+        for c in value.chars() {
+            match c {
+                '\\' => text.push_str("\\\\"),
+                '"' => text.push_str("\\\""),
+                '\n' => text.push_str("\\n"),
+                other => text.push(other),
+            }
+        }
+        text.push('"');
+    }
+    text.push_str(if labels.is_empty() { " " } else { "} " });
+    let _ = match value {
+        f64::INFINITY => writeln!(text, "+Inf"),
+        f64::NEG_INFINITY => writeln!(text, "-Inf"),
+        // NaN is written as Prometheus expects it: NaN.
+        number => writeln!(text, "{number}"),
+    };
+}
+
+/// Every series that has a sample now.
+pub fn series(snapshot: &Snapshot, facts: &Facts) -> Vec<Series> {
+    let mut page = Builder::default();
     page.all("info", GAUGE, "trainit's version", vec![(vec![("version", facts.version.to_owned())], 1.0)]);
     page.one("uptime_seconds", GAUGE, "Time since trainit started", facts.now.as_secs_f64());
     page.one("healthy", GAUGE, "1: healthy; 0: /healthz names the problem", number(problem(snapshot).is_none()));
@@ -83,7 +132,7 @@ pub fn text(snapshot: &Snapshot, facts: &Facts) -> String {
     page.0
 }
 
-fn checkpoints(page: &mut Text, snapshot: &Snapshot, facts: &Facts) {
+fn checkpoints(page: &mut Builder, snapshot: &Snapshot, facts: &Facts) {
     let step = |step: Option<u64>| step.map(|step| step as f64);
     page.maybe("checkpoint_resumed_step", GAUGE, "The step this attempt resumed from", step(snapshot.resumed_step));
     if !snapshot.has_store {
@@ -105,8 +154,8 @@ fn checkpoints(page: &mut Text, snapshot: &Snapshot, facts: &Facts) {
     page.all("checkpoint_failures_total", COUNTER, "Commits that failed", failures);
 }
 
-fn gpus(page: &mut Text, watched: &Gpus) {
-    let mut gauge = |name: &str, help: &str, value: &dyn Fn(&Gpu) -> Option<f64>| {
+fn gpus(page: &mut Builder, watched: &Gpus) {
+    let mut gauge = |name: &'static str, help: &'static str, value: &dyn Fn(&Gpu) -> Option<f64>| {
         let samples = watched.gpus.iter().filter_map(|(gpu, _)| Some((labels(gpu), value(gpu)?)));
         page.all(name, GAUGE, help, samples.collect());
     };
@@ -139,51 +188,27 @@ fn number(holds: bool) -> f64 {
     f64::from(u8::from(holds))
 }
 
-/// The page under construction.
+/// The series under construction.
 #[derive(Default)]
-struct Text(String);
+struct Builder(Vec<Series>);
 
-impl Text {
+impl Builder {
     /// All samples of one name. A name without samples is omitted.
-    fn all(&mut self, name: &str, kind: &str, help: &str, samples: Vec<(Labels, f64)>) {
-        // Writing to a String cannot fail.
-        let _ = match samples.is_empty() {
-            true => Ok(()),
-            false => writeln!(self.0, "# HELP trainit_{name} {help}\n# TYPE trainit_{name} {kind}"),
-        };
-        for (labels, value) in samples {
-            let _ = write!(self.0, "trainit_{name}");
-            for (n, (label, text)) in labels.iter().enumerate() {
-                let _ = write!(self.0, "{}{label}=\"", if n == 0 { '{' } else { ',' });
-                for c in text.chars() {
-                    match c {
-                        '\\' => self.0.push_str("\\\\"),
-                        '"' => self.0.push_str("\\\""),
-                        '\n' => self.0.push_str("\\n"),
-                        other => self.0.push(other),
-                    }
-                }
-                self.0.push('"');
-            }
-            self.0.push_str(if labels.is_empty() { " " } else { "} " });
-            let _ = match value {
-                f64::INFINITY => writeln!(self.0, "+Inf"),
-                f64::NEG_INFINITY => writeln!(self.0, "-Inf"),
-                // NaN is written as Prometheus expects it: NaN.
-                number => writeln!(self.0, "{number}"),
-            };
+    fn all(&mut self, name: &'static str, kind: &'static str, help: &'static str, samples: Vec<(Labels, f64)>) {
+        if !samples.is_empty() {
+            self.0.push(Series { name, is_counter: kind == COUNTER, help, samples });
         }
     }
 
-    fn one(&mut self, name: &str, kind: &str, help: &str, value: f64) {
+    fn one(&mut self, name: &'static str, kind: &'static str, help: &'static str, value: f64) {
         self.all(name, kind, help, vec![(Vec::new(), value)]);
     }
 
-    fn maybe(&mut self, name: &str, kind: &str, help: &str, value: Option<f64>) {
+    fn maybe(&mut self, name: &'static str, kind: &'static str, help: &'static str, value: Option<f64>) {
         self.all(name, kind, help, value.map(|value| (Vec::new(), value)).into_iter().collect());
     }
 
-    fn bytes(&mut self, name: &str, help: &str, bytes: Option<u64>) {
+    fn bytes(&mut self, name: &'static str, help: &'static str, bytes: Option<u64>) {
         self.maybe(name, GAUGE, help, bytes.map(|bytes| bytes as f64));
     }
 }

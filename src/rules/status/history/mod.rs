@@ -22,6 +22,8 @@ pub struct History {
     pub curves: Curves,
     /// The present step.
     pub pace: Pace,
+    /// The training's last step, as the trainer reported it.
+    pub total_steps: Option<u64>,
     /// The metrics that processes of the job reported themselves.
     pub reported: Ledger,
 }
