@@ -188,7 +188,10 @@ impl Machine {
     pub(super) fn signal_tree(&mut self, now: Uptime) -> Vec<Action> {
         let Some(grace) = self.grace() else { return Vec::new() };
         let signal = self.attempt.stop_signal.unwrap_or(Signal::TERM);
-        vec![Action::SignalTree { grace, signal }, self.sweep(now + TERM_SWEEP)]
+        // The last third and the last tenth of a short grace may be shorter than the period.
+        let limits = [grace.last_third(), grace.last_tenth()].into_iter().filter(|limit| *limit > now);
+        let next = limits.chain([now + TERM_SWEEP]).min().unwrap_or(now);
+        vec![Action::SignalTree { grace, signal }, self.sweep(next)]
     }
 
     /// Whether the rest of the tree is signalled while main children live. A trainer that gets no signal is left alone until

@@ -42,6 +42,17 @@ fn the_rest_of_the_tree_is_signalled_from_the_start_of_a_stop_with_the_same_sign
 }
 
 #[test]
+fn the_last_third_and_the_last_tenth_of_a_short_grace_are_not_missed() {
+    let mut machine = running(Policy { stop_grace: Duration::from_millis(900), ..Policy::default() });
+    machine.step(secs(0.0), term());
+    let mut next = |now: f64| match machine.step(secs(now), Event::Due(Timer::Sweep)).as_slice() {
+        [Action::SignalTree { .. }, Action::Arm(Timer::Sweep, at)] => *at,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!([next(0.2), next(0.5), next(0.6), next(0.7), next(0.82)], [0.4, 0.6, 0.8, 0.81, 1.02].map(secs));
+}
+
+#[test]
 fn the_signal_of_a_stop_is_also_that_of_the_rest_after_the_main_child() {
     let usr1 = Signal::parse("USR1").expect("a signal");
     let mut machine = running(Policy { preempt_signal: Some(usr1), ..Policy::default() });
