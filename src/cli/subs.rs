@@ -157,6 +157,15 @@ broken GPU is left, 203 a peer could not be reached, 204 a necessary commit or r
         operands: Vec::new,
     },
     Sub {
+        name: "goodput",
+        on: on::GOODPUT,
+        own: &[],
+        about: "Show the whole life of a job: the time of all its runs by cause, its faults, and how often to save",
+        after: "Reads what each run has left in --checkpoint-store, or without a store in --checkpoint-dir. Exit codes: 0 shown; \
+                1 there is no run; 125 wrong settings; 204 the store failed.",
+        operands: Vec::new,
+    },
+    Sub {
         name: "gpus",
         on: on::GPUS,
         own: &[],

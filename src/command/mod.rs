@@ -3,6 +3,7 @@
 pub mod checkpoint;
 pub mod cluster;
 pub mod env;
+pub mod goodput;
 pub mod gpu_probe;
 pub mod gpus;
 pub mod inspect;
@@ -64,6 +65,7 @@ pub fn dispatch(argv: Vec<OsString>, env: Env, mask: Option<Mask>) -> u8 {
         ("status", _) => status::main(&parsed, &env),
         ("gpus", _) => gpus::main(&parsed, &env),
         ("checkpoint", _) => checkpoint::main(&parsed, &env),
+        ("goodput", _) => goodput::main(&parsed, &env),
         ("inspect", _) => inspect::main(&parsed, &env),
         ("env", _) => env::main(&parsed, &env),
         ("completions", _) => texts::completions(&parsed),
@@ -90,7 +92,7 @@ pub fn values(parsed: &Parsed, env: &Env) -> (Values, Vec<Complaint>) {
             stdio::complain(&format!("trainit: warning: {unknown}"));
         }
     }
-    platform::imply(&mut values, env, parsed.command == "checkpoint");
+    platform::imply(&mut values, env, ["checkpoint", "goodput"].contains(&parsed.command));
     (values, complaints)
 }
 

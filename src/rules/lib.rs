@@ -5,6 +5,7 @@ pub mod cluster;
 pub mod gang;
 pub mod gpu;
 pub mod job;
+pub mod life;
 pub mod metric;
 pub mod preempt;
 pub mod process;

@@ -28,6 +28,7 @@ use crate::rules::gang::Summary;
 use crate::rules::gpu::ledger::XidCount;
 use crate::rules::job::goodput::Totals;
 use crate::rules::job::{ChildFacts, Outcome, Policy, Uptime};
+use crate::rules::life::account::Ending;
 use crate::rules::metric::ledger::Ledger;
 use crate::rules::process::env::{Changes, Env};
 use crate::rules::process::signal::Signal;
@@ -170,6 +171,8 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
     performer.liveness.step();
     let gang = performer.gang.as_mut().map(GangMember::end);
     let peak_memory_bytes = performer.memory.peak();
+    let (reason, exit_code) = (outcome.reason.word().to_owned(), outcome.exit_code);
+    history.end(Ending { reason, exit_code, peak_memory_bytes });
     let xids = performer.gpus.state().map(|state| state.xids);
     // Sent and written during the wait for the last metrics.
     let last_push = view.as_ref().and_then(|view| push::last(receivers, view));
@@ -186,6 +189,7 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
     if let Some(last_push) = last_push {
         last_push.finish(end_by.left());
     }
+    performer.background.finish_ledger(end_by.left());
     let goodput = history.totals(clock.now());
     let (reported, pace) = (history.reported_values(), history.pace());
     let run_dir = performer.run_dir.take();

@@ -128,7 +128,7 @@ fn key(settings: &GangSettings, place: &Place, has_store: bool, env: &Env) -> Re
 }
 
 /// The platform's id of the job; empty if the platform gives none.
-fn job_id(env: &Env) -> String {
+pub(super) fn job_id(env: &Env) -> String {
     cluster::fact_variable(Fact::Job, env).map(|(_, id)| id.to_owned()).unwrap_or_default()
 }
 

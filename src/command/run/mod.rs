@@ -21,10 +21,12 @@ use crate::edge::process::signals::{self, Mask};
 use crate::edge::process::{descendants, reaper, spawn};
 use crate::rules::cluster::first::is_first;
 use crate::rules::cluster::framework::Launch;
-use crate::rules::cluster::spec::ClusterError;
+use crate::rules::cluster::seat::Seat;
+use crate::rules::cluster::spec::{ClusterError, ClusterSpec};
 use crate::rules::gang::place::on_notice;
 use crate::rules::gpu::Discovery;
 use crate::rules::job::{Action, ChildFacts, Event, InGang, Machine, Outcome, Policy, Processes, Reason};
+use crate::rules::life::run::Identity;
 use crate::rules::preempt::{self, NoticeFacts};
 use crate::rules::process::env::Env;
 use crate::rules::process::exit;
@@ -121,6 +123,10 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     {
         keep.join_gang(config::GangNode { mode: gang.mode, is_chief: gang.place.leads() });
     }
+    if let Some(keep) = &mut keep {
+        let seat = gang.as_ref().map(|gang| gang.place.own);
+        keep.identity = Some(identity(&resolved.spec, seat, gpu_count, &env));
+    }
     settings.policy.model = keep.as_ref().and_then(Keep::model_goes_to);
     let kept = keep.as_ref().and_then(Keep::kept);
     settings.policy.store = keep.as_ref().is_some_and(Keep::has_store);
@@ -151,6 +157,19 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     };
     let page = settings.status_addr.and_then(Page::open);
     supervise(job, Work { fetches, keep, preemption_watch, peers, page, receivers }, clock, &settings, &tuner)
+}
+
+/// This replica, for the object that its run leaves about itself.
+fn identity(spec: &ClusterSpec, seat: Option<Seat>, gpus: usize, env: &Env) -> Identity {
+    let other = || seat.map_or_else(|| format!("{}/0", spec.reading.role.word()), |seat| seat.to_string());
+    Identity {
+        job: gang::job_id(env),
+        seat: spec.reading.node_rank.map_or_else(other, |rank| format!("node/{rank}")),
+        host: host(),
+        platform: spec.reading.platform.word().to_owned(),
+        nodes: spec.reading.num_nodes.unwrap_or(1),
+        gpus: u32::try_from(gpus).unwrap_or(0),
+    }
 }
 
 /// The directory for the command. It is absolute, because the command may change its working directory before it uses

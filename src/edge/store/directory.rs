@@ -169,6 +169,26 @@ impl Directory {
         .await
     }
 
+    /// Every file under a prefix with the first `limit` bytes of its content; a file that cannot be read is empty. One thread
+    /// reads all, because they are small.
+    pub(super) async fn read_all(&self, prefix: &str, limit: u64) -> Result<Vec<(String, Bytes)>, Failed> {
+        let objects = self.list(prefix).await?;
+        self.run(move |root, progress| {
+            let read = |key: &str| {
+                let mut bytes = Vec::new();
+                open_file(&root.join(key))?.take(limit).read_to_end(&mut bytes)?;
+                progress.moved(bytes.len());
+                Ok::<_, io::Error>(Bytes::from(bytes))
+            };
+            Ok(objects
+                .into_iter()
+                .map(|object| (read(&object.key).unwrap_or_default(), object.key))
+                .map(|(b, k)| (k, b))
+                .collect())
+        })
+        .await
+    }
+
     /// Every file under a prefix whose name is UTF-8.
     pub(super) async fn list(&self, prefix: &str) -> Result<Vec<Object>, Failed> {
         let prefix = prefix.trim_end_matches('/').to_owned();

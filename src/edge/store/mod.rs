@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::{StreamExt, stream};
 use object_store::PutMode;
 use tokio::time::{Instant, timeout};
 
@@ -40,6 +41,8 @@ use staged::Placing;
 const CREATE_TRIES: u32 = 3;
 /// Tries of a comparison.
 const HOLDS_TRIES: u32 = 2;
+/// Small objects of a bucket that are read at once.
+const READ_AT_ONCE: usize = 64;
 /// Before the next try.
 const CONFLICT: Duration = Duration::from_millis(200);
 
@@ -175,6 +178,16 @@ impl Store {
         put.map_err(|failed| self.error("write", key, failed))
     }
 
+    /// Writes a small object that no other process writes, and replaces it in one step if it exists.
+    pub async fn replace(&self, key: &str, bytes: Vec<u8>) -> Result<(), StoreError> {
+        let blocks = vec![Bytes::from(bytes)];
+        let put = match &self.backend {
+            Backend::Directory(directory) => directory.put(key, blocks, Placing::Over).await,
+            Backend::Bucket(bucket) => bucket.put(key, blocks, PutMode::Overwrite, None).await.map(drop),
+        };
+        put.map_err(|failed| self.error("write", key, failed))
+    }
+
     fn placing(&self) -> Placing {
         if self.replaces { Placing::Over } else { Placing::Newly }
     }
@@ -192,6 +205,22 @@ impl Store {
             Backend::Bucket(bucket) => bucket.get(key, limit).await,
         };
         got.map_err(|failed| self.error("read", key, failed))
+    }
+
+    /// Every object under a prefix with at most the first `limit` bytes of its content, sorted by key. An object that cannot be
+    /// read is empty. Errors: the prefix cannot be listed.
+    pub async fn read_all(&self, prefix: &str, limit: u64) -> Result<Vec<(String, Bytes)>, StoreError> {
+        if let Backend::Directory(directory) = &self.backend {
+            let read = directory.read_all(prefix, limit).await;
+            let mut read = read.map_err(|failed| self.error("list", prefix, failed))?;
+            read.sort_by(|a, b| a.0.cmp(&b.0));
+            return Ok(read);
+        }
+        let reads = self.list(prefix).await?.into_iter().map(|object| async move {
+            let read = self.get(&object.key, limit).await.unwrap_or_default();
+            (object.key, read)
+        });
+        Ok(stream::iter(reads).buffered(READ_AT_ONCE).collect().await)
     }
 
     /// The size of an object; `None` if it does not exist.

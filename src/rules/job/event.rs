@@ -57,6 +57,11 @@ pub enum Mirrored {
         /// Bytes to restore.
         all: u64,
     },
+    /// A restore is complete.
+    Restored {
+        /// Bytes that it fetched.
+        bytes: u64,
+    },
     /// A commit failed; the cause in one word.
     Failed(&'static str),
 }

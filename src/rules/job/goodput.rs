@@ -7,7 +7,7 @@
 //! | peers | the wait for peers or for the gang |
 //! | restore | finding and fetching a checkpoint, before the first attempt and between two |
 //! | first step | from the start of the command to its first step |
-//! | repeated | steps that an earlier attempt of this run had reached |
+//! | repeated | steps that an earlier attempt of this run, or an earlier run of the job, had reached |
 //! | training | the other time in which the command runs |
 //! | commit | the last commit and the copy of the model, after the command has ended |
 //! | stopped | from a request to stop, or the end of a main child, until no process is left |
@@ -96,6 +96,13 @@ pub struct Goodput {
     /// The highest step of the run, and of the attempts before the last one.
     highest: Option<u64>,
     highest_before: Option<u64>,
+    /// The highest step of earlier runs of the job, if known.
+    reached: Option<u64>,
+    /// The lowest and the highest step of the last attempt, and the first step of the run.
+    span: Option<(u64, u64)>,
+    first: Option<u64>,
+    /// The repeated steps of the attempts before the last one.
+    repeated_steps: u64,
     /// When the heartbeat must be read again.
     look_at: Option<Uptime>,
 }
@@ -151,8 +158,10 @@ impl Goodput {
         }
         if cause == Cause::Training {
             self.settle_attempt(now);
+            self.repeated_steps = self.repeated_steps();
             self.attempt = Some((now, None));
-            (self.first_step_at, self.new_step_at, self.highest_before) = (None, None, self.highest);
+            self.highest_before = self.highest.max(self.reached);
+            (self.first_step_at, self.new_step_at, self.span) = (None, None, None);
         }
         (self.cause, self.since) = (cause, now);
         self.looked(now);
@@ -161,6 +170,8 @@ impl Goodput {
     /// The trainer reached this step. A step between two attempts belongs to the earlier one.
     pub fn step(&mut self, at: Uptime, step: u64) {
         self.highest = self.highest.max(Some(step));
+        self.span = Some(self.span.map_or((step, step), |(low, high)| (low.min(step), high.max(step))));
+        self.first = self.first.or(self.span.map(|(low, _)| low));
         let first = self.first_step_at.get_or_insert(at);
         *first = at.min(*first);
         if self.highest_before.is_none_or(|before| step > before) {
@@ -168,6 +179,37 @@ impl Goodput {
             *new = at.min(*new);
             self.look_at = None;
         }
+    }
+
+    /// An earlier run of the job had reached this step.
+    pub fn reached_before(&mut self, step: u64) {
+        self.reached = self.reached.max(Some(step));
+        self.highest_before = self.highest_before.max(Some(step));
+        if self.span.is_some_and(|(_, high)| high <= step) {
+            self.new_step_at = None;
+            self.look_at = (self.cause == Cause::Training).then_some(self.since);
+        }
+    }
+
+    /// The attempt that has just begun resumes from this step: the next step is its first one, even if a later one is seen first.
+    pub fn resumes_from(&mut self, step: u64) {
+        self.span = Some((step.saturating_add(1), step));
+    }
+
+    /// The first step of the run, and its highest.
+    pub fn steps(&self) -> (Option<u64>, Option<u64>) {
+        (self.first, self.highest)
+    }
+
+    /// The highest step of the run and of the runs before it.
+    pub fn reached(&self) -> Option<u64> {
+        self.highest.max(self.reached)
+    }
+
+    /// How many steps were repeated, because an earlier attempt or an earlier run had reached them.
+    pub fn repeated_steps(&self) -> u64 {
+        let repeated = |(low, high): (u64, u64)| (high.min(self.highest_before?) + 1).checked_sub(low);
+        self.repeated_steps + self.span.and_then(repeated).unwrap_or(0)
     }
 
     /// When the heartbeat must be read to learn when this attempt reached its first step and its first new one. The
@@ -283,6 +325,36 @@ mod tests {
         goodput.enter(secs(9), Cause::Stopped);
         goodput.step(secs(4), 1);
         assert_eq!(seconds(&goodput, 10), [("first_step", 4), ("training", 5), ("stopped", 1)]);
+    }
+
+    #[test]
+    fn steps_that_an_earlier_run_had_reached_are_repeated() {
+        let mut goodput = Goodput::default();
+        goodput.reached_before(400);
+        goodput.enter(secs(1), Cause::Training);
+        goodput.resumes_from(300);
+        goodput.step(secs(4), 303);
+        assert_eq!((goodput.steps(), goodput.repeated_steps()), ((Some(301), Some(303)), 3));
+        goodput.step(secs(10), 401);
+        goodput.enter(secs(20), Cause::Stopped);
+        goodput.enter(secs(21), Cause::Training);
+        goodput.resumes_from(390);
+        goodput.step(secs(23), 391);
+        goodput.step(secs(24), 450);
+        assert_eq!((goodput.reached(), goodput.repeated_steps()), (Some(450), 100 + 11));
+        let expected = [("start", 1), ("first_step", 3 + 2), ("repeated", 6 + 1), ("training", 10 + 6), ("stopped", 1)];
+        assert_eq!(seconds(&goodput, 30), expected);
+    }
+
+    #[test]
+    fn an_earlier_run_that_becomes_known_late_counts_from_then_on() {
+        let mut goodput = Goodput::default();
+        goodput.enter(secs(1), Cause::Training);
+        goodput.step(secs(2), 5);
+        goodput.reached_before(9);
+        goodput.step(secs(6), 10);
+        assert_eq!(seconds(&goodput, 8), [("start", 1), ("first_step", 1), ("repeated", 4), ("training", 2)]);
+        assert_eq!(goodput.repeated_steps(), 5);
     }
 
     #[test]

@@ -23,6 +23,7 @@ use crate::gpu::ledger::XidCount;
 use crate::gpu::watch::Sample;
 use crate::job::goodput::Totals;
 use crate::job::{Snapshot, Uptime};
+pub use crate::text::quantity::{span, three_digits};
 use crate::text::safe_text::printable;
 use gang_line::gang_line;
 use sibling::Kept;
@@ -378,24 +379,6 @@ fn text(value: &Value) -> String {
 /// `1200 (2.5 a second)`.
 fn step_line(step: u64, per_second: Option<f64>) -> String {
     per_second.map_or(step.to_string(), |pace| format!("{step} ({} a second)", three_digits(pace)))
-}
-
-/// A positive number with about three digits: `0.0125`, `2.5`, `1200`.
-pub fn three_digits(number: f64) -> String {
-    let decimals = (2 - number.log10().floor().clamp(-6.0, 2.0) as i32) as usize;
-    let text = format!("{number:.decimals$}");
-    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
-}
-
-/// `3h 20m`: the two largest units.
-pub fn span(seconds: f64) -> String {
-    let seconds = if seconds.is_finite() { seconds.max(0.0) } else { 0.0 };
-    if seconds < 60.0 {
-        return format!("{seconds:.0}s");
-    }
-    let whole = Duration::from_secs(if seconds < 3600.0 { seconds as u64 } else { seconds as u64 / 60 * 60 });
-    let text = humantime::format_duration(whole).to_string();
-    text.split(' ').take(2).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

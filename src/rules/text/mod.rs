@@ -3,6 +3,7 @@
 pub mod duration;
 pub mod lines;
 pub mod python_json;
+pub mod quantity;
 pub mod quoted;
 pub mod safe_text;
 pub mod timestamps;

@@ -6,12 +6,12 @@ const TOPIC: &str = "Checkpoints";
 
 /// In the order of `--help`.
 pub(super) const SETTINGS: &[Setting] = &[
-    one("checkpoint-dir", "DIR", TOPIC, on::STORE, "", "Where the trainer writes its checkpoints"),
+    one("checkpoint-dir", "DIR", TOPIC, on::STORE | on::GOODPUT, "", "Where the trainer writes its checkpoints"),
     one(
         "checkpoint-store",
         "URL",
         TOPIC,
-        on::STORE,
+        on::STORE | on::GOODPUT,
         "",
         "Where checkpoints are committed, and from where the next start restores (gs://, s3://, az://, file:///path) [default: $AIP_CHECKPOINT_DIR]",
     ),
@@ -134,12 +134,12 @@ pub(super) const SETTINGS: &[Setting] = &[
         "store-timeout",
         "DURATION",
         TOPIC,
-        on::STORE,
+        on::STORE | on::GOODPUT,
         "30s",
         "A store operation that transfers nothing for this long has failed; operations that can be repeated are retried for as long",
     )
     .needs(&["checkpoint-store", "model-store", "fetch"]),
-    switch("allow-http", TOPIC, on::STORE, "Allow plain http to stores on other machines, too")
+    switch("allow-http", TOPIC, on::STORE | on::GOODPUT, "Allow plain http to stores on other machines, too")
         .needs(&["checkpoint-store", "model-store", "fetch"]),
     one(
         "model-dir",

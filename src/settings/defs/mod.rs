@@ -28,6 +28,7 @@ pub mod on {
     pub const GPUS: u8 = 16;
     pub const CHECKPOINT: u8 = 32;
     pub const STATUS: u8 = 64;
+    pub const GOODPUT: u8 = 128;
     /// The subcommands that read the cluster.
     pub const CLUSTER: u8 = RUN | INSPECT | ENV;
     /// The subcommands that open the checkpoint store.

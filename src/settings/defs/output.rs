@@ -56,7 +56,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "Serve a page about the run, /metrics (Prometheus) and /healthz over HTTP at this address, such as 127.0.0.1:9464 [default: off]",
     ),
-    switch("json", TOPIC, on::INSPECT | on::GPUS | on::CHECKPOINT | on::STATUS, "Print one JSON object"),
+    switch("json", TOPIC, on::INSPECT | on::GPUS | on::CHECKPOINT | on::STATUS | on::GOODPUT, "Print one JSON object"),
     switch(
         "check",
         TOPIC,

@@ -3,6 +3,7 @@
 
 pub(super) mod fetch;
 pub mod keep;
+mod ledger;
 pub(super) mod model;
 pub(super) mod orders;
 mod peers;
@@ -67,6 +68,8 @@ struct Thread {
     gather: Arc<Notify>,
     /// The wait for peers has no answer yet.
     is_gathering: bool,
+    /// Disconnects when the run's last object is written.
+    ledger: mpsc::Receiver<()>,
 }
 
 impl Background {
@@ -90,6 +93,7 @@ impl Background {
         let (farewell, clock) = (NotifyOnDrop(eventfd.clone()), Clock::start());
         let heartbeat = work.keep.as_ref().map(Keep::heartbeat).unwrap_or_default();
         let (ready, begins) = mpsc::channel();
+        let (ledger_done, ledger) = mpsc::channel();
         let history = history.clone();
         signals::thread_without_signals("background", move || {
             let _farewell = farewell;
@@ -97,7 +101,7 @@ impl Background {
             let (runtime, begun) = runtime.map_or_else(|e| (None, Err(e)), |runtime| (Some(runtime), Ok(())));
             let _ = ready.send(begun);
             if let Some(runtime) = runtime {
-                runtime.block_on(carry_out(work, order_receiver, begins_of, sender, clock, history));
+                runtime.block_on(carry_out(work, order_receiver, begins_of, sender, clock, history, ledger_done));
             }
         })?;
         begins.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
@@ -114,6 +118,7 @@ impl Background {
             is_fetching: false,
             gather,
             is_gathering: false,
+            ledger,
         };
         Ok(Background { thread: Some(thread), unanswered: VecDeque::new() })
     }
@@ -265,6 +270,18 @@ impl Background {
     pub(in crate::supervisor) fn heartbeat_is_at(&self, path: &str) {
         if let Some(thread) = &self.thread {
             thread.heartbeat.is_at(path);
+        }
+    }
+
+    /// Waits for a limited time until the run's last object is written.
+    pub(in crate::supervisor) fn finish_ledger(&self, limit: Duration) {
+        if let Some(thread) = &self.thread
+            && thread.ledger.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout)
+        {
+            tracing::warn!(
+                code = "ledger",
+                "the store has not taken the end of this run in time: trainit goodput will show it as killed"
+            );
         }
     }
 

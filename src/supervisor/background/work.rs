@@ -1,9 +1,10 @@
 //! The work of the background thread, as futures of its runtime.
 
 use std::sync::Arc;
+use std::sync::mpsc;
 
 use futures_util::future::join_all;
-use tokio::sync::{Notify, mpsc as orders};
+use tokio::sync::{Notify, mpsc as orders, oneshot};
 
 use super::peers::Peers;
 use super::preemption_watch::PreemptionWatch;
@@ -12,6 +13,7 @@ use crate::edge::transfer::blocking;
 use crate::rules::push::Receiver;
 use crate::supervisor::background::fetch::{self, Fetch};
 use crate::supervisor::background::keep::Keep;
+use crate::supervisor::background::ledger;
 use crate::supervisor::background::orders::{EventSender, Order};
 use crate::supervisor::status::history::History;
 use crate::supervisor::status::page::Page;
@@ -62,6 +64,7 @@ pub(super) async fn carry_out(
     events: EventSender,
     clock: Clock,
     history: History,
+    ledger_done: mpsc::Sender<()>,
 ) {
     let watch = async {
         if let Some(preemption_watch) = work.preemption_watch {
@@ -87,9 +90,18 @@ pub(super) async fn carry_out(
         }
         std::future::pending::<()>().await;
     };
+    let identity = work.keep.as_ref().and_then(|keep| keep.identity.clone());
+    let (found, place) = oneshot::channel();
+    let ledger = async {
+        match identity {
+            Some(identity) => ledger::keep(identity, place, history.clone(), ledger_done).await,
+            None => drop(ledger_done),
+        }
+        std::future::pending::<()>().await;
+    };
     let show = async {
         if let Some(page) = work.page {
-            page.serve(events.clone(), history).await;
+            page.serve(events.clone(), history.clone()).await;
         }
         std::future::pending::<()>().await;
     };
@@ -100,7 +112,7 @@ pub(super) async fn carry_out(
     let keep = async {
         match work.keep {
             Some(keep) => tokio::select! {
-                () = keep.work(orders, events.clone(), clock) => {}
+                () = keep.work(orders, events.clone(), clock, found) => {}
                 never = blocking::keep_a_thread() => match never {},
             },
             None => {
@@ -116,6 +128,7 @@ pub(super) async fn carry_out(
         () = meet => {}
         () = show => {}
         () = push => {}
+        () = ledger => {}
         () = keep => {}
     }
 }

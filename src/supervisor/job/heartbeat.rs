@@ -20,6 +20,12 @@ impl Heartbeat {
         let _ = self.0.set(path.to_owned());
     }
 
+    /// The last heartbeat: its time in seconds since 1970, and its step.
+    pub(in crate::supervisor) fn beat(&self) -> Option<(f64, u64)> {
+        let (nanos, step) = read(self.0.get()?);
+        Some((nanos? as f64 / 1e9, step?))
+    }
+
     /// The step in the last heartbeat.
     pub(in crate::supervisor) fn step(&self) -> Option<u64> {
         self.0.get().and_then(|path| read(path).1)

@@ -4,9 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::Notify;
+
 use crate::edge::clock::{self, Clock};
 use crate::rules::job::goodput::{Cause, Totals};
-use crate::rules::job::{Event, Machine, Uptime};
+use crate::rules::job::{Event, Machine, Mirrored, Uptime};
+use crate::rules::life::account::{Began, Ending};
+use crate::rules::life::run::{Earlier, Identity, Run};
 use crate::rules::metric::ledger::Measured;
 use crate::rules::metric::report::reported::Reported;
 use crate::rules::status::history;
@@ -18,18 +22,27 @@ pub(in crate::supervisor) struct History {
     /// Whether it is shown. Otherwise only the goodput is recorded.
     is_shown: bool,
     shared: Arc<Mutex<history::History>>,
+    /// How the run ended.
+    ending: Arc<Mutex<Option<Ending>>>,
+    /// Notified after a commit and at the end.
+    changed: Arc<Notify>,
 }
 
 impl History {
     /// An empty history.
     pub(in crate::supervisor) fn new(clock: Clock, is_shown: bool) -> History {
-        History { clock, is_shown, shared: Arc::default() }
+        History { clock, is_shown, shared: Arc::default(), ending: Arc::default(), changed: Arc::default() }
     }
 
     /// The machine has handled an event.
     pub(in crate::supervisor) fn note(&self, now: Uptime, event: &Event, machine: &Machine) {
-        let mut history = self.lock();
+        let mut locked = self.lock();
+        let history = &mut *locked;
         history.goodput.enter(now, Cause::of(machine));
+        history.account.note(now, event, machine, &mut history.goodput);
+        if matches!(event, Event::Mirrored(Mirrored::Committed { .. })) {
+            self.changed.notify_one();
+        }
         if matches!(event, Event::Spawned { .. }) {
             history.pace.begin();
         }
@@ -56,6 +69,7 @@ impl History {
         let at = self.clock.now().saturating_sub(age);
         let mut history = self.lock();
         history.goodput.step(at, step);
+        history.account.step(at, step);
         history.pace.step(at, step);
     }
 
@@ -109,6 +123,43 @@ impl History {
     /// The time until now, by cause.
     pub(in crate::supervisor) fn totals(&self, now: Uptime) -> Totals {
         self.lock().goodput.totals(now)
+    }
+
+    /// The time since the start of the run.
+    pub(in crate::supervisor) fn now(&self) -> Uptime {
+        self.clock.now()
+    }
+
+    /// What the runs before this one tell.
+    pub(in crate::supervisor) fn follows(&self, earlier: Earlier) {
+        let mut history = self.lock();
+        if let Some(step) = earlier.step {
+            history.goodput.reached_before(step);
+        }
+        history.account.follows(earlier);
+    }
+
+    /// The run has ended.
+    pub(in crate::supervisor) fn end(&self, ending: Ending) {
+        *self.ending.lock().unwrap_or_else(PoisonError::into_inner) = Some(ending);
+        self.changed.notify_one();
+    }
+
+    /// Whether the run has ended.
+    pub(in crate::supervisor) fn has_ended(&self) -> bool {
+        self.ending.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// Waits for a commit, or the end.
+    pub(in crate::supervisor) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// The run's object of this moment.
+    pub(in crate::supervisor) fn run(&self, identity: &Identity, began: Began) -> Run {
+        let ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (history, now) = (self.lock(), self.clock.now());
+        history.account.run(identity, began, now, &history.goodput, ending.as_ref())
     }
 
     /// A copy of the present history.

@@ -4,5 +4,6 @@ mod attempts;
 mod goodput;
 mod hang;
 mod hang_forensics;
+mod life;
 mod preemption;
 mod resume;

@@ -64,7 +64,7 @@ impl Machine {
     }
 
     /// Whether the gang ended the attempt, or the job is over.
-    pub(super) fn is_ended_by_gang(&self) -> bool {
+    pub fn is_ended_by_gang(&self) -> bool {
         self.gang.is_halting || self.gang.is_ending
     }
 

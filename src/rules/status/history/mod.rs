@@ -9,6 +9,7 @@ pub use pace::Pace;
 pub use timeline::Timeline;
 
 use crate::job::goodput::Goodput;
+use crate::life::account::Account;
 use crate::metric::ledger::Ledger;
 
 /// The history.
@@ -16,6 +17,8 @@ use crate::metric::ledger::Ledger;
 pub struct History {
     /// The time of the run by cause.
     pub goodput: Goodput,
+    /// What the run's object in the store tells besides.
+    pub account: Account,
     /// Attempts, commits and marks.
     pub timeline: Timeline,
     /// Metrics.

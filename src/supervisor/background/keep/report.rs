@@ -164,6 +164,9 @@ impl Report {
     }
 
     pub(super) fn restored(&self, mirror: Option<&mut Mirror>, resume: Option<Resume>) {
+        if let Some(bytes) = mirror.as_ref().and_then(|mirror| mirror.fetched) {
+            self.send(Event::Mirrored(Mirrored::Restored { bytes }));
+        }
         let (committed, older, is_further) = mirror.map_or((None, false, false), |mirror| {
             log_start(mirror, resume.as_ref());
             let step = mirror.committed().and_then(|(step, _)| step);

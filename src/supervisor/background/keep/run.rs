@@ -1,11 +1,12 @@
 //! Executes the supervisor's orders, and scans for new files to commit between them.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::oneshot;
 
 use crate::edge::clock::Clock;
 use crate::rules::checkpoint::Writer;
@@ -17,6 +18,7 @@ use crate::supervisor::background::keep::report::Report;
 use crate::supervisor::background::keep::sibling::{Others, SEARCH};
 use crate::supervisor::background::keep::wanted::{Checkpoints, Keep};
 use crate::supervisor::background::keep::watchdog::Watchdog;
+use crate::supervisor::background::ledger::Place;
 use crate::supervisor::background::model::{LeftModel, publish};
 use crate::supervisor::background::orders::{EventSender, Order};
 use crate::supervisor::checkpoints::commit::outcome::{Ask, Outcome};
@@ -56,6 +58,8 @@ pub(super) struct CheckpointThread {
     pub(super) given_up: Option<String>,
     pub(super) report: Report,
     pub(super) clock: Clock,
+    /// Receives the place of the run's object once.
+    ledger: RefCell<Option<oneshot::Sender<Place>>>,
 }
 
 /// The failure if the wait for the store or the directory has ended.
@@ -65,13 +69,21 @@ pub(super) fn given_up(why: String) -> Failure {
 
 impl Keep {
     /// Executes orders until the supervisor has ended; between them it scans for new files.
-    pub(in crate::supervisor) async fn work(self, orders: UnboundedReceiver<Order>, events: EventSender, clock: Clock) {
-        CheckpointThread::new(self, events, clock).work(orders).await;
+    pub(in crate::supervisor::background) async fn work(
+        self,
+        orders: UnboundedReceiver<Order>,
+        events: EventSender,
+        clock: Clock,
+        ledger: oneshot::Sender<Place>,
+    ) {
+        let thread = CheckpointThread::new(self, events, clock);
+        thread.ledger.replace(Some(ledger));
+        thread.work(orders).await;
     }
 }
 
 impl CheckpointThread {
-    fn new(Keep { checkpoints, model }: Keep, events: EventSender, clock: Clock) -> CheckpointThread {
+    fn new(Keep { checkpoints, model, .. }: Keep, events: EventSender, clock: Clock) -> CheckpointThread {
         let (settle, interval) = checkpoints.as_ref().map_or(Default::default(), |c| (c.config.settle, c.interval));
         CheckpointThread {
             others: checkpoints.as_ref().and_then(|c| c.others.clone()),
@@ -87,6 +99,7 @@ impl CheckpointThread {
             died_ns: None,
             report: Report::new(events),
             clock,
+            ledger: RefCell::default(),
         }
     }
 
@@ -245,6 +258,12 @@ impl CheckpointThread {
         mirror.listeners.on_restore(self.report.restores());
         mirror.listeners.on_event = Some(self.report.listener());
         let unmade = if mirror.config.store.is_none() { mirror.make_directory().await } else { None };
+        if mirror.config.role == Role::Keeps
+            && unmade.is_none()
+            && let Some(ledger) = self.ledger.take()
+        {
+            let _ = ledger.send(Place::of(&mirror));
+        }
         Ok((mirror, unmade))
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::rules::life::run::Identity;
 use crate::rules::status::sibling::Kept;
 use crate::supervisor::background::keep::sibling::{Others, Sibling};
 use crate::supervisor::background::model::LeftModel;
@@ -15,6 +16,8 @@ pub struct Keep {
     pub checkpoints: Option<Checkpoints>,
     /// The model to copy when the job has finished.
     pub model: Option<LeftModel>,
+    /// This replica, for the object about this run beside the checkpoints; `None`: there is no such object.
+    pub identity: Option<Identity>,
 }
 
 impl Keep {

@@ -5,3 +5,4 @@ pub(crate) mod claim;
 pub(crate) mod commits;
 pub(crate) mod fence;
 pub(crate) mod retention;
+pub(crate) mod runs;
