@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::values::reader::Reader;
 use crate::rules::job::{Policy, StoppedCode, Target};
+use crate::rules::life::save_plan::{self, SaveInterval};
 use crate::rules::preempt;
 use crate::rules::process::signal::Signal;
 use crate::rules::text::duration;
@@ -55,6 +56,8 @@ pub struct RunSettings {
     pub rank_prefix: bool,
     /// The directory for the dumps of the flight recorder.
     pub hang_forensics: Option<PathBuf>,
+    /// How often the trainer is asked to save.
+    pub save_interval: Option<SaveInterval>,
     /// The file for the verdict.
     pub verdict_file: Option<PathBuf>,
     /// The file for the page about the run.
@@ -124,6 +127,7 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
             .unwrap_or(LogLevel::Info),
         rank_prefix: reader.choice("output-prefix", &[("rank", true), ("none", false)]).unwrap_or(true),
         hang_forensics: reader.path("hang-forensics").map(|dir| std::path::absolute(&dir).unwrap_or(dir)),
+        save_interval: reader.parse("save-interval", save_plan::parse).flatten(),
         verdict_file: reader.path("verdict-file"),
         run_report: reader.path("run-report"),
         steps: reader.count("steps"),

@@ -118,6 +118,9 @@ impl Supervisor {
         if matches!(event, Event::Committed { .. }) {
             self.performer.gpus.refill();
         }
+        if let Event::Committed { lag, .. } = event {
+            self.performer.has_saved(now.saturating_sub(lag));
+        }
         if let Event::Committed { step: Some(step), .. } = event {
             self.queue.extend(self.performer.report_to_gang(now, MemberEvent::Committed(step)));
         }
@@ -194,6 +197,7 @@ impl Supervisor {
         let dues = [
             self.performer.timers.next(),
             self.performer.liveness.look_at(),
+            self.performer.saves_due(),
             self.performer.gpus.deadline(),
             self.performer.status.due(),
             self.performer.output_threads.due(waits),
@@ -221,6 +225,7 @@ impl Supervisor {
         self.queue.extend(self.performer.gang_events(now));
         self.queue.extend(self.performer.gpus.news(now));
         self.performer.liveness.look(now);
+        self.performer.ask_for_saves(now);
         let due = self.performer.timers.due(now).into_iter();
         // After the tree is empty no process is left to kill, even if a reader of its output is slow.
         let is_moot = |timer: &Timer| self.performer.output_threads.is_ending() && timer.is_for_the_tree();

@@ -29,6 +29,7 @@ use crate::rules::gpu::ledger::XidCount;
 use crate::rules::job::goodput::Totals;
 use crate::rules::job::{ChildFacts, Outcome, Policy, Uptime};
 use crate::rules::life::account::Ending;
+use crate::rules::life::save_plan::SaveInterval;
 use crate::rules::metric::ledger::Ledger;
 use crate::rules::process::env::{Changes, Env};
 use crate::rules::process::signal::Signal;
@@ -83,6 +84,10 @@ pub struct Job {
     pub steps: Option<u64>,
     /// The file for the page about the run.
     pub report: Option<PathBuf>,
+    /// How often the trainer is asked to save; `None`: only after a notice.
+    pub save_interval: Option<SaveInterval>,
+    /// The GPUs of all replicas, or their number.
+    pub accelerators: u64,
     /// The directory for the flight recorder's dumps.
     pub hang_forensics: Option<PathBuf>,
 }

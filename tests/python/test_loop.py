@@ -158,6 +158,18 @@ class Stopping(Case):
         deadline = trainit.deadline()
         self.assertEqual((deadline.isoformat(), deadline.utcoffset().total_seconds()), ("2026-04-11T22:26:58.250000+00:00", 0.0))
 
+    def test_each_request_to_save_is_true_once_from_its_step_on(self):
+        self.assertIs(trainit.should_save(1), False)
+        self.under_trainit(TRAINIT_SAVE_STEP_FILE=os.path.join(self.dir, "save-step"))
+        self.assertIs(trainit.should_save(1), False)
+        for text in ("", "soon"):
+            self.write("save-step", text)
+            self.assertIs(trainit.should_save(1), False)
+        self.write("save-step", "12\n")
+        self.assertEqual([n for n in range(9, 16) if trainit.should_save(n)], [12])
+        self.write("save-step", "20\n")
+        self.assertEqual([n for n in range(23, 26) if trainit.should_save(n)], [23])
+
     def test_in_a_gang_the_loop_stops_at_the_step_at_which_all_save(self):
         self.under_trainit(TRAINIT_SAVE_AT_STEP_FILE=os.path.join(self.dir, "save-at-step"))
         self.assertIsNone(trainit.save_at_step())

@@ -153,6 +153,8 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         gang,
         steps: settings.steps,
         report: settings.run_report.clone(),
+        save_interval: settings.save_interval,
+        accelerators: gpu_count.max(1) as u64 * u64::from(resolved.spec.reading.num_nodes.unwrap_or(1)),
         hang_forensics: settings.hang_forensics.clone(),
     };
     let page = settings.status_addr.and_then(Page::open);

@@ -27,6 +27,8 @@ use crate::edge::process::spawn::own_pid;
 pub const PREEMPTION: &str = "preemption";
 /// The file with the step at which all replicas of a gang save after a notice.
 pub const SAVE_AT_STEP: &str = "save-at-step";
+/// The file with the step at which the trainer saves next.
+pub const SAVE_STEP: &str = "save-step";
 /// The file whose mtime shows that the trainer is alive.
 const HEARTBEAT: &str = "heartbeat";
 /// Prefix of temporary files that are renamed to it.
@@ -263,7 +265,8 @@ fn clear_if_left(place: &OpenDir, name: &CStr, limit: Duration) -> io::Result<()
 /// heartbeat (the Python package's temporary heartbeat is called `.heartbeat.PID.THREAD`), or the rest of a removal.
 fn is_trainits(name: &CStr) -> bool {
     let name = name.to_str().unwrap_or_default();
-    [PREEMPTION, SAVE_AT_STEP, HEARTBEAT, HOSTFILE, KEPT, SOCKET, REPORTS].contains(&name.trim_start_matches('.'))
+    [PREEMPTION, SAVE_AT_STEP, SAVE_STEP, HEARTBEAT, HOSTFILE, KEPT, SOCKET, REPORTS]
+        .contains(&name.trim_start_matches('.'))
         || [OPEN, BEGUN_HEARTBEAT, MOVED_UP].iter().any(|prefix| name.starts_with(prefix))
 }
 

@@ -17,6 +17,8 @@ pub struct ChildFacts {
     pub preemption_file: Option<String>,
     /// In a gang: this file appears before the preemption file, with the step at which all replicas save.
     pub save_at_step_file: Option<String>,
+    /// This file has the step at which the trainer saves next.
+    pub save_step_file: Option<String>,
     /// The mtime of this file is the trainer's heartbeat.
     pub heartbeat_file: Option<String>,
     /// The status socket.
@@ -41,6 +43,7 @@ pub fn child_variables(facts: &ChildFacts, attempt: u32, resume: Option<&Resume>
     put("TRAINIT_RESUME_STEP", resume.and_then(|r| r.step).map(|s| s.to_string()));
     put("TRAINIT_PREEMPTION_FILE", facts.preemption_file.clone());
     put("TRAINIT_SAVE_AT_STEP_FILE", facts.save_at_step_file.clone());
+    put("TRAINIT_SAVE_STEP_FILE", facts.save_step_file.clone());
     put("TRAINIT_HEARTBEAT_FILE", facts.heartbeat_file.clone());
     put("TRAINIT_SOCKET", facts.socket.clone());
     put("TRAINIT_GPU_COUNT", Some(facts.gpu_count.to_string()));

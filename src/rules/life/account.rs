@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use super::advice::prior;
 use super::run::{Earlier, Identity, MOST_RESTORES, Restored, Run, SCHEMA, rfc3339};
+use super::save_plan::Measured;
 use super::stall::{Stalls, median};
 use crate::job::goodput::{Cause, Goodput, Totals};
 use crate::job::{Event, Machine, Mirrored, Uptime};
@@ -124,6 +126,18 @@ impl Account {
     /// What the runs before this one tell.
     pub fn follows(&mut self, earlier: Earlier) {
         self.earlier = earlier;
+    }
+
+    /// What is known about saves and faults now; `accelerators`: those of the job.
+    pub fn measured(&self, now: Uptime, accelerators: u64) -> Measured {
+        let faults = self.earlier.faults + self.failures.values().sum::<u64>();
+        let seconds = self.earlier.seconds + now.as_secs_f64();
+        let between_faults = match faults {
+            0 => prior(accelerators),
+            1 => prior(accelerators).min(seconds),
+            many => seconds / many as f64,
+        };
+        Measured { stall: self.stalls.median(), between_faults }
     }
 
     /// The object of this moment.

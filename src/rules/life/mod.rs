@@ -7,5 +7,6 @@ pub mod account;
 pub mod advice;
 pub mod report;
 pub mod run;
+pub mod save_plan;
 mod stall;
 mod text;

@@ -157,5 +157,13 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "Where the finished model is copied, file by file (URL as for --checkpoint-store) [default: $AIP_MODEL_DIR]",
     ),
+    one(
+        "save-interval",
+        "auto|DURATION|PERCENT%|off",
+        TOPIC,
+        on::RUN,
+        "off",
+        "How often TRAINIT_SAVE_STEP_FILE and trainit.should_save() ask the trainer to save: as often as the measured stall of a save and the faults so far make best (auto), every DURATION, or so that saves cost PERCENT of the time",
+    ),
     switch("dry-run", TOPIC, on::CHECKPOINT, "Print what prune would delete, without deleting it"),
 ];

@@ -30,6 +30,7 @@ pub(in crate::supervisor) struct GangMember {
     wake: Uptime,
     own: Seat,
     leads: bool,
+    beat: Duration,
     required: usize,
     /// The leader's agent, known from its welcome.
     leader: Option<Incarnation>,
@@ -49,10 +50,20 @@ impl GangMember {
         member.of_job(gang.job_id.clone());
         member.booted(dmi::boot_id().unwrap_or_default());
         member.announce(gang.settings());
-        let leads = gang.place.leads();
+        let (leads, beat) = (gang.place.leads(), gang.timing.beat);
         let thread = Thread::start(gang, incarnation, clock)?;
-        let mut gang =
-            GangMember { member, thread, wake: now, own, leads, required, leader: None, trouble: None, is_dead: false };
+        let mut gang = GangMember {
+            member,
+            thread,
+            wake: now,
+            own,
+            leads,
+            beat,
+            required,
+            leader: None,
+            trouble: None,
+            is_dead: false,
+        };
         let events = gang.perform(actions);
         Ok((gang, events))
     }
@@ -186,6 +197,27 @@ impl GangMember {
     /// The step at which the trainer saves after a notice with this much time; `None`: at once.
     pub(in crate::supervisor) fn save_at(&mut self, left: Duration) -> Option<u64> {
         self.member.save_at(left)
+    }
+
+    /// All replicas shall save at this step.
+    pub(in crate::supervisor) fn ask_to_save(&mut self, step: u64) {
+        self.member.ask_to_save(step);
+    }
+
+    /// The step at which all save next.
+    pub(in crate::supervisor) fn save_step(&self) -> Option<u64> {
+        self.member.save_step()
+    }
+
+    /// Whether this replica has the leader.
+    pub(in crate::supervisor) fn leads(&self) -> bool {
+        self.leads
+    }
+
+    /// The longest time until a step that is asked for is known to all: it goes with a beat to the leader, and with the answer to
+    /// the next beat to each member.
+    pub(in crate::supervisor) fn reach(&self) -> Duration {
+        self.beat * 2
     }
 
     /// The view for the status.

@@ -57,6 +57,7 @@ impl Performer {
             dir.withdraw(PREEMPTION);
             dir.withdraw(SAVE_AT_STEP);
         }
+        self.begin_saves(self.history.now());
         let count = self.job.changes.len();
         self.main_children = MainChildren::of(count);
         let mut ends = self.capture(count).into_iter();

@@ -1,6 +1,7 @@
 //! Performs actions of the job machine. An effect that is known at once is returned as an event.
 
 mod attempt;
+mod saves;
 mod timers;
 mod tree;
 
@@ -8,7 +9,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::edge::clock;
-use crate::edge::fs::run_dir::{HOSTFILE, KEPT, PREEMPTION, RunDir, SAVE_AT_STEP, SOCKET};
+use crate::edge::fs::run_dir::{HOSTFILE, KEPT, PREEMPTION, RunDir, SAVE_AT_STEP, SAVE_STEP, SOCKET};
 use crate::edge::io::stdio;
 use crate::edge::process::descendants::{self, Descendant};
 use crate::edge::process::{reaper, signals};
@@ -35,6 +36,7 @@ use crate::supervisor::status::history::History;
 use crate::supervisor::status::report::Report;
 use crate::supervisor::status::socket::StatusEndpoint;
 use attempt::HeldStart;
+use saves::SaveRequests;
 use timers::Timers;
 
 /// The result of an action.
@@ -75,6 +77,7 @@ pub(super) struct Performer {
     signals: TreeSignals,
     pub(super) memory: MemoryWatch,
     pub(super) gang: Option<GangMember>,
+    saves: SaveRequests,
 }
 
 impl Performer {
@@ -90,6 +93,7 @@ impl Performer {
         job.facts.preemption_file = run_dir.as_ref().map(|dir| dir.file(PREEMPTION));
         let in_gang = run_dir.as_ref().filter(|_| gang.is_some());
         job.facts.save_at_step_file = in_gang.map(|dir| dir.file(SAVE_AT_STEP));
+        job.facts.save_step_file = run_dir.as_ref().map(|dir| dir.file(SAVE_STEP));
         job.facts.heartbeat_file = run_dir.as_mut().map(RunDir::heartbeat);
         if let Some(path) = &job.facts.heartbeat_file {
             background.heartbeat_is_at(path);
@@ -110,7 +114,9 @@ impl Performer {
         }
         let several = job.changes.len() > 1;
         let passed_on = collectors.as_ref().map(Collectors::passed_on).unwrap_or_default();
+        let saves = SaveRequests::new(job.save_interval, job.changes.len(), gang.as_ref());
         Performer {
+            saves,
             liveness: Liveness::new(job.facts.heartbeat_file.clone(), passed_on, history.clone()),
             report: job.report.take().and_then(|path| Report::start(path, history.clone())),
             history,
@@ -223,8 +229,12 @@ impl Performer {
     /// Work that start-up postpones until the command runs.
     pub(super) fn do_postponed(&mut self) {
         self.status.recreate_if_missing(self.run_dir.as_mut());
+        if self.saves.is_unpublished() {
+            self.publish_save_step(None);
+        }
         if let Some(dir) = &mut self.run_dir {
             dir.reserve(PREEMPTION);
+            dir.reserve(SAVE_STEP);
             if self.gang.is_some() {
                 dir.reserve(SAVE_AT_STEP);
             }
@@ -289,6 +299,7 @@ impl Performer {
                 "the file with the step at which all replicas save cannot be written: {error}; this one may save another step"
             );
         }
+        self.save_after_notice(save_at, left);
         let deadline = humantime::format_rfc3339_millis(clock::wall() + left);
         if let Some(dir) = &mut self.run_dir
             && let Err(error) = dir.publish(PREEMPTION, &format!("{deadline}\n"))

@@ -11,6 +11,7 @@ use crate::rules::job::goodput::{Cause, Totals};
 use crate::rules::job::{Event, Machine, Mirrored, Uptime};
 use crate::rules::life::account::{Began, Ending};
 use crate::rules::life::run::{Earlier, Identity, Run};
+use crate::rules::life::save_plan;
 use crate::rules::metric::ledger::Measured;
 use crate::rules::metric::report::reported::Reported;
 use crate::rules::status::history;
@@ -128,6 +129,11 @@ impl History {
     /// The time since the start of the run.
     pub(in crate::supervisor) fn now(&self) -> Uptime {
         self.clock.now()
+    }
+
+    /// What is known about saves and faults.
+    pub(in crate::supervisor) fn measured_saves(&self, accelerators: u64) -> save_plan::Measured {
+        self.lock().account.measured(self.clock.now(), accelerators)
     }
 
     /// What the runs before this one tell.

@@ -16,7 +16,17 @@ impl Leader {
         holder.last_received = now;
         match message {
             ToLeader::Hello(_) => {}
-            ToLeader::Beat(Beat { clock, step, restoring, committed, succeeded, commits, has_own, leaves }) => {
+            ToLeader::Beat(Beat {
+                clock,
+                step,
+                restoring,
+                committed,
+                succeeded,
+                commits,
+                has_own,
+                save_step,
+                leaves,
+            }) => {
                 if step != holder.step || holder.restoring != restoring {
                     holder.progressed = now;
                 }
@@ -36,6 +46,7 @@ impl Leader {
                 match phase {
                     Phase::Training => {
                         step.into_iter().for_each(|step| self.speed.note(now, step));
+                        self.save_step = self.save_step.max(save_step);
                         save_at = self.speed.save_at(now, self.config.timing.beat);
                     }
                     Phase::Collecting | Phase::Arming => missing = self.recently_missing(now),
@@ -46,7 +57,7 @@ impl Leader {
                     | Phase::Yielded
                     | Phase::Done => {}
                 }
-                actions.push(Action::Send(link, ToMember::Echo { clock, save_at, missing }));
+                actions.push(Action::Send(link, ToMember::Echo { clock, save_at, save_step: self.save_step, missing }));
                 if !new.is_empty() {
                     self.keep(&new, actions);
                 }

@@ -161,6 +161,8 @@ pub struct Leader {
     not_before: Duration,
     /// The speed of this generation.
     speed: Speed,
+    /// The step of this generation at which all save next.
+    save_step: Option<u64>,
     /// The duration of the last generation.
     lasted: Duration,
     /// The pause before the next generation, after the last tree is empty.
@@ -228,6 +230,7 @@ impl Leader {
             name_at: None,
             not_before: now,
             speed: Speed::default(),
+            save_step: None,
             lasted: Duration::ZERO,
             pause: Duration::ZERO,
             empty_since: None,

@@ -181,7 +181,7 @@ impl Leader {
         (self.phase, self.since, self.former_lease_end, self.failed_restores) = (Phase::Training, now, None, 0);
         self.named = None;
         self.saw_former_close.clear();
-        self.speed = Speed::default();
+        (self.speed, self.save_step) = (Speed::default(), None);
         self.last_started = self.holders.values().map(|holder| holder.incarnation).collect();
         actions.push(Action::Started(self.generation));
         for holder in self.holders.values_mut().filter(|holder| holder.state == State::Armed) {

@@ -26,8 +26,8 @@ impl Member {
             }
             // The connection follows a referral itself.
             ToMember::Refer(_) => {}
-            ToMember::Echo { clock, save_at, missing } => {
-                (self.next_save, self.missing) = (save_at, missing);
+            ToMember::Echo { clock, save_at, save_step, missing } => {
+                (self.next_save, self.save_step, self.missing) = (save_at, save_step, missing);
                 let until = Duration::from_millis(clock).saturating_add(self.timing.lease);
                 // A clock in the future was not sent by this member.
                 if clock <= millis(now) {
@@ -164,6 +164,7 @@ impl Member {
         }
         (self.phase, self.commits) = (Phase::Training(generation), false);
         (self.next_save, self.save_at, self.has_own) = (None, None, false);
+        (self.wanted_save, self.save_step) = (None, None);
         actions.push(Action::Launch(generation));
     }
 

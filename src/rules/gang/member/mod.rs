@@ -98,6 +98,9 @@ pub struct Member {
     has_own: bool,
     /// Where all save if a notice comes now, by the leader's last echo.
     next_save: Option<SaveAt>,
+    /// The step at which this replica, the leader's, wants all to save, and the one that the leader has named to all.
+    wanted_save: Option<u64>,
+    save_step: Option<u64>,
     /// The decision after a notice: the step at which to save; `Some(None)`: at once.
     save_at: Option<Option<u64>>,
     /// The trainer does not run any more, and its last files are being committed.
@@ -149,6 +152,8 @@ impl Member {
             restore_moved: now,
             has_own: false,
             next_save: None,
+            wanted_save: None,
+            save_step: None,
             save_at: None,
             commits: false,
             store: StoreView::default(),
@@ -301,6 +306,16 @@ impl Member {
         }
         self.on_time(now, &mut actions);
         actions
+    }
+
+    /// All shall save at this step. Only the leader's own replica asks.
+    pub fn ask_to_save(&mut self, step: u64) {
+        self.wanted_save = Some(step);
+    }
+
+    /// The step at which all save next, as the leader has named it to all.
+    pub fn save_step(&self) -> Option<u64> {
+        self.save_step
     }
 
     /// After a notice with this much time: the step at which the trainer saves; `None`: at once. The first answer is final.

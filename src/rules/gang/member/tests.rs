@@ -35,7 +35,7 @@ pub(super) fn welcome(newest: Generation) -> ToMember {
 }
 
 fn echo(ms: u64) -> ToMember {
-    ToMember::Echo { clock: at(ms).as_millis() as u64, save_at: None, missing: Vec::new() }
+    ToMember::Echo { clock: at(ms).as_millis() as u64, save_at: None, save_step: None, missing: Vec::new() }
 }
 
 /// A worker that offers step 20 and has its seat at 0 ms.
@@ -360,13 +360,18 @@ fn a_member_knows_from_the_first_moment_for_whom_it_waits() {
     member.step(at(0), Event::Linked);
     receive(&mut member, 1, welcome(0));
     let missing = vec![Seat::new(Role::Worker, 7)];
-    receive(&mut member, 2, ToMember::Echo { clock: 0, save_at: None, missing: missing.clone() });
+    receive(&mut member, 2, ToMember::Echo { clock: 0, save_at: None, save_step: None, missing: missing.clone() });
     assert_eq!(member.waiting_for(), missing);
 }
 
 #[test]
 fn after_a_notice_all_save_at_the_leaders_step_if_it_comes_in_time() {
-    let next = |within| ToMember::Echo { clock: 0, save_at: Some(SaveAt { step: 70, within }), missing: Vec::new() };
+    let next = |within| ToMember::Echo {
+        clock: 0,
+        save_at: Some(SaveAt { step: 70, within }),
+        save_step: None,
+        missing: Vec::new(),
+    };
     let lead = Duration::from_secs(30);
     let told = |actions: Vec<Action>| {
         actions.into_iter().find_map(|action| match action {
@@ -377,7 +382,7 @@ fn after_a_notice_all_save_at_the_leaders_step_if_it_comes_in_time() {
     let mut noticed = training();
     receive(&mut noticed, 5_000, next(10_000));
     assert_eq!(noticed.save_at(lead), Some(70));
-    receive(&mut noticed, 5_001, ToMember::Echo { clock: 0, save_at: None, missing: Vec::new() });
+    receive(&mut noticed, 5_001, ToMember::Echo { clock: 0, save_at: None, save_step: None, missing: Vec::new() });
     assert_eq!(told(noticed.step(at(5_002), Event::Noticed(lead))), Some(Some(70)), "the first answer is final");
     let mut slow = training();
     receive(&mut slow, 5_000, next(10_001));
@@ -385,4 +390,15 @@ fn after_a_notice_all_save_at_the_leaders_step_if_it_comes_in_time() {
     let mut other = training();
     receive(&mut other, 5_000, ToMember::Save { lead: 1, leave: false, save_at: Some(70) });
     assert_eq!(other.save_at(Duration::ZERO), Some(70));
+}
+
+#[test]
+fn a_save_that_the_leaders_replica_asks_for_is_named_to_all() {
+    let mut member = training();
+    member.ask_to_save(500);
+    let actions = member.step(at(2_500), Event::Tick);
+    assert!(matches!(beats(&actions)[..], [Beat { save_step: Some(500), .. }]), "{actions:?}");
+    assert_eq!(member.save_step(), None, "only the leader names it");
+    receive(&mut member, 2_501, ToMember::Echo { clock: 0, save_at: None, save_step: Some(500), missing: Vec::new() });
+    assert_eq!(member.save_step(), Some(500));
 }

@@ -27,6 +27,9 @@ pub struct Beat {
     /// This node's trainer has saved a checkpoint of its own, which may not be committed yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_own: bool,
+    /// The leader's replica: the step at which all shall save next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub save_step: Option<u64>,
     /// Why this agent exits: `Leaving` follows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaves: Option<Departure>,

@@ -246,6 +246,9 @@ pub enum ToMember {
         /// Where all save if a notice comes before the next echo.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         save_at: Option<SaveAt>,
+        /// The step at which all save next, without a notice.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        save_step: Option<u64>,
         /// The seats for which the gang waits, at most 16.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         missing: Vec<Seat>,

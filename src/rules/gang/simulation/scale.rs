@@ -149,7 +149,8 @@ mod tests {
         for _ in 0..300_000 {
             received.extend(from.frame(&beat).expect("short"));
             assert!(to.take::<ToLeader>(&mut received).expect("a message").is_some());
-            out.frame(&ToMember::Echo { clock: 1_000, save_at: None, missing: Vec::new() }).expect("short");
+            out.frame(&ToMember::Echo { clock: 1_000, save_at: None, save_step: None, missing: Vec::new() })
+                .expect("short");
         }
         println!("300,000 beats, each made, read and answered: {:?}", began.elapsed());
     }
