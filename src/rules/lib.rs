@@ -1,5 +1,6 @@
 //! Rules decide. Plain data in, plain data out: no clock, no process, no file, no environment, nothing async.
 
+pub mod cache;
 pub mod checkpoint;
 pub mod cluster;
 pub mod gang;

@@ -56,6 +56,8 @@ pub struct RunSettings {
     pub rank_prefix: bool,
     /// The directory for the dumps of the flight recorder.
     pub hang_forensics: Option<PathBuf>,
+    /// Where frameworks keep compiled code.
+    pub cache_dir: Option<PathBuf>,
     /// How often the trainer is asked to save.
     pub save_interval: Option<SaveInterval>,
     /// The file for the verdict.
@@ -127,6 +129,7 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
             .unwrap_or(LogLevel::Info),
         rank_prefix: reader.choice("output-prefix", &[("rank", true), ("none", false)]).unwrap_or(true),
         hang_forensics: reader.path("hang-forensics").map(|dir| std::path::absolute(&dir).unwrap_or(dir)),
+        cache_dir: cache_dir(reader),
         save_interval: reader.parse("save-interval", save_plan::parse).flatten(),
         verdict_file: reader.path("verdict-file"),
         run_report: reader.path("run-report"),
@@ -135,6 +138,12 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
         preemption: preemption(reader),
         preemption_lead: reader.parse("preemption-lead", duration::parse).unwrap_or(preempt::PREEMPTION_LEAD),
     }
+}
+
+/// The directory, absolute; `None`: off.
+fn cache_dir(reader: &mut Reader<'_>) -> Option<PathBuf> {
+    reader.text("cache-dir").filter(|text| text.trim() != "off")?;
+    reader.path("cache-dir").map(|dir| std::path::absolute(&dir).unwrap_or(dir))
 }
 
 /// A shorter silence is none: it would end every trainer.

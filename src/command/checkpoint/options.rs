@@ -165,7 +165,12 @@ impl Keeping {
             None => kept(self.checkpoints, &self.places, &resolved.spec, env)
                 .map(|checkpoints| with_others(checkpoints, &resolved.spec, env)),
         };
-        (checkpoints.is_some() || model.is_some()).then_some(Keep { checkpoints, model, identity: None })
+        (checkpoints.is_some() || model.is_some()).then_some(Keep {
+            checkpoints,
+            model,
+            identity: None,
+            cache_dir: None,
+        })
     }
 }
 

@@ -1,5 +1,6 @@
 //! `trainit run -- COMMAND`: builds a job from settings and environment, supervises it, and publishes the verdict.
 
+mod caches;
 mod forensics;
 pub mod gang;
 mod gpus;
@@ -126,6 +127,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     if let Some(keep) = &mut keep {
         let seat = gang.as_ref().map(|gang| gang.place.own);
         keep.identity = Some(identity(&resolved.spec, seat, gpu_count, &env));
+        keep.cache_dir = settings.cache_dir.clone();
     }
     settings.policy.model = keep.as_ref().and_then(Keep::model_goes_to);
     let kept = keep.as_ref().and_then(Keep::kept);
@@ -137,6 +139,9 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     }
     let (receivers, unusable) = push::receivers(&env, is_first(&env));
     unusable.iter().for_each(|warning| tracing::warn!(code = "progress_not_sent", "{warning}"));
+    if let Some(dir) = &settings.cache_dir {
+        caches::prepare(dir, &gang::job_id(&env), &host(), &env, &mut resolved.launches);
+    }
     let job = Job {
         policy: settings.policy.clone(),
         argv: parsed.operands,

@@ -8,3 +8,5 @@ pub mod manifest;
 pub mod names;
 pub mod pace;
 pub mod plan;
+
+pub use hostile::path as check_path;

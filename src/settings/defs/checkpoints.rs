@@ -158,6 +158,14 @@ pub(super) const SETTINGS: &[Setting] = &[
         "Where the finished model is copied, file by file (URL as for --checkpoint-store) [default: $AIP_MODEL_DIR]",
     ),
     one(
+        "cache-dir",
+        "DIR|off",
+        TOPIC,
+        on::RUN,
+        "off",
+        "Where JAX, torch.compile, Triton, CUDA and Neuron keep compiled code, for each whose variable is unset; its files are kept in --checkpoint-store, so that no machine compiles again; the same path on every machine",
+    ),
+    one(
         "save-interval",
         "auto|DURATION|PERCENT%|off",
         TOPIC,

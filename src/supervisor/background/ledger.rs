@@ -28,7 +28,7 @@ const PAUSE_SHARE: u32 = 10;
 const EARLIER: usize = 64;
 
 /// Where the object is.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Place {
     /// The run's store and its number there.
     store: Option<(Arc<Store>, Attempt)>,
@@ -36,6 +36,9 @@ pub(super) struct Place {
     local: Address,
     access: Access,
     heartbeat: Heartbeat,
+    /// The store of node 0, and this node.
+    chiefs: Option<Address>,
+    node: u32,
 }
 
 impl Place {
@@ -47,7 +50,19 @@ impl Place {
             local: Address::Directory(mirror.config.home()),
             access: mirror.config.access.clone(),
             heartbeat: mirror.config.heartbeat.clone(),
+            chiefs: mirror.config.chiefs_store.clone(),
+            node: mirror.config.node,
         }
+    }
+
+    /// The store that all replicas share, and whether this one is node 0; `None`: there is no store.
+    pub(super) async fn shared_store(&self) -> Option<Result<(Arc<Store>, bool), StoreError>> {
+        let (own, _) = self.store.as_ref()?;
+        if self.node == 0 {
+            return Some(Ok((Arc::clone(own), true)));
+        }
+        let opened = Store::open(self.chiefs.as_ref()?, false, &self.access).await;
+        Some(opened.map(|store| (Arc::new(store), false)))
     }
 }
 
@@ -69,6 +84,7 @@ pub(super) async fn keep(
     history: History,
     _done: mpsc::Sender<()>,
 ) {
+    let mut changes = history.changes();
     let place = tokio::select! {
         biased;
         place = place => place,
@@ -83,14 +99,13 @@ pub(super) async fn keep(
     ledger.read_earlier().await;
     while !ledger.write().await {
         let pause = (ledger.history.now() / PAUSE_SHARE).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
-        let _ = tokio::time::timeout(pause, ledger.history.changed()).await;
+        let _ = tokio::time::timeout(pause, changes.changed()).await;
     }
 }
 
 async fn ended(history: &History) {
-    while !history.has_ended() {
-        history.changed().await;
-    }
+    let mut changes = history.changes();
+    while !history.has_ended() && changes.changed().await.is_ok() {}
 }
 
 impl Ledger {

@@ -1,6 +1,7 @@
 //! Long work on a separate thread with its own runtime. The thread takes orders and notifies an eventfd when it has
 //! events. It exists only if there is [`Work`] for it.
 
+mod cache;
 pub(super) mod fetch;
 pub mod keep;
 mod ledger;
@@ -280,7 +281,7 @@ impl Background {
         {
             tracing::warn!(
                 code = "ledger",
-                "the store has not taken the end of this run in time: trainit goodput will show it as killed"
+                "the store has not taken the last objects of this run in time: trainit goodput may show it as killed, and the last files of --cache-dir may be missing"
             );
         }
     }

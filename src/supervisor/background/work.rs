@@ -12,9 +12,9 @@ use crate::edge::clock::Clock;
 use crate::edge::transfer::blocking;
 use crate::rules::push::Receiver;
 use crate::supervisor::background::fetch::{self, Fetch};
-use crate::supervisor::background::keep::Keep;
-use crate::supervisor::background::ledger;
+use crate::supervisor::background::keep::{Keep, Places};
 use crate::supervisor::background::orders::{EventSender, Order};
+use crate::supervisor::background::{cache, ledger};
 use crate::supervisor::status::history::History;
 use crate::supervisor::status::page::Page;
 use crate::supervisor::status::push;
@@ -91,7 +91,17 @@ pub(super) async fn carry_out(
         std::future::pending::<()>().await;
     };
     let identity = work.keep.as_ref().and_then(|keep| keep.identity.clone());
-    let (found, place) = oneshot::channel();
+    let cache_dir = work.keep.as_ref().and_then(|keep| keep.cache_dir.clone());
+    let ((found, place), (found_cache, cache_place)) = (oneshot::channel(), oneshot::channel());
+    let (ready, caches) = oneshot::channel();
+    let cache_done = ledger_done.clone();
+    let cache = async {
+        match cache_dir {
+            Some(dir) => cache::keep(dir, cache_place, history.clone(), ready, cache_done).await,
+            None => drop((cache_place, ready, cache_done)),
+        }
+        std::future::pending::<()>().await;
+    };
     let ledger = async {
         match identity {
             Some(identity) => ledger::keep(identity, place, history.clone(), ledger_done).await,
@@ -112,7 +122,7 @@ pub(super) async fn carry_out(
     let keep = async {
         match work.keep {
             Some(keep) => tokio::select! {
-                () = keep.work(orders, events.clone(), clock, found) => {}
+                () = keep.work(orders, events.clone(), clock, Places { found: vec![found, found_cache], caches }) => {}
                 never = blocking::keep_a_thread() => match never {},
             },
             None => {
@@ -129,6 +139,7 @@ pub(super) async fn carry_out(
         () = show => {}
         () = push => {}
         () = ledger => {}
+        () = cache => {}
         () = keep => {}
     }
 }

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 use crate::edge::clock::{self, Clock};
 use crate::rules::job::goodput::{Cause, Totals};
-use crate::rules::job::{Event, Machine, Mirrored, Uptime};
+use crate::rules::job::{Event, Machine, Mirrored, Reason, Uptime};
 use crate::rules::life::account::{Began, Ending};
 use crate::rules::life::run::{Earlier, Identity, Run};
 use crate::rules::life::save_plan;
@@ -25,14 +25,14 @@ pub(in crate::supervisor) struct History {
     shared: Arc<Mutex<history::History>>,
     /// How the run ended.
     ending: Arc<Mutex<Option<Ending>>>,
-    /// Notified after a commit and at the end.
-    changed: Arc<Notify>,
+    /// Counts commits and the end, for the threads that write about them.
+    changes: Arc<watch::Sender<u32>>,
 }
 
 impl History {
     /// An empty history.
     pub(in crate::supervisor) fn new(clock: Clock, is_shown: bool) -> History {
-        History { clock, is_shown, shared: Arc::default(), ending: Arc::default(), changed: Arc::default() }
+        History { clock, is_shown, shared: Arc::default(), ending: Arc::default(), changes: Arc::default() }
     }
 
     /// The machine has handled an event.
@@ -42,7 +42,7 @@ impl History {
         history.goodput.enter(now, Cause::of(machine));
         history.account.note(now, event, machine, &mut history.goodput);
         if matches!(event, Event::Mirrored(Mirrored::Committed { .. })) {
-            self.changed.notify_one();
+            self.changes.send_modify(|count| *count = count.wrapping_add(1));
         }
         if matches!(event, Event::Spawned { .. }) {
             history.pace.begin();
@@ -148,7 +148,7 @@ impl History {
     /// The run has ended.
     pub(in crate::supervisor) fn end(&self, ending: Ending) {
         *self.ending.lock().unwrap_or_else(PoisonError::into_inner) = Some(ending);
-        self.changed.notify_one();
+        self.changes.send_modify(|count| *count = count.wrapping_add(1));
     }
 
     /// Whether the run has ended.
@@ -156,9 +156,15 @@ impl History {
         self.ending.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// Waits for a commit, or the end.
-    pub(in crate::supervisor) async fn changed(&self) {
-        self.changed.notified().await;
+    /// Whether it ended by itself with success.
+    pub(in crate::supervisor) fn has_finished(&self) -> bool {
+        let ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
+        ending.as_ref().is_some_and(|ending| ending.reason == Reason::Finished.word())
+    }
+
+    /// Receives each commit, and the end.
+    pub(in crate::supervisor) fn changes(&self) -> watch::Receiver<u32> {
+        self.changes.subscribe()
     }
 
     /// The run's object of this moment.

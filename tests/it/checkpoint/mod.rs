@@ -2,6 +2,7 @@
 
 mod beside_later;
 mod by_hand;
+mod caches;
 mod links;
 mod lives;
 mod messages;

@@ -132,7 +132,7 @@ fn without_a_store_the_runs_are_told_in_the_checkpoint_directory() {
 fn all_seats_of_a_job_are_read_from_its_prefix() {
     let place = Place::new();
     for rank in ["0", "1"] {
-        let flags = ["--nnodes", "2", "--node-rank", rank, "--leader", "127.0.0.1"];
+        let flags = ["--nnodes", "2", "--node-rank", rank, "--leader", "127.0.0.1:1234"];
         run(&place, &flags, 3).output().expect_code(0);
     }
     let life = shown(&place);

@@ -7,3 +7,4 @@ mod hang_forensics;
 mod life;
 mod preemption;
 mod resume;
+mod saves;

@@ -80,12 +80,13 @@ impl CheckpointThread {
             self.report.restored(None, None);
             return false;
         };
-        let watchdog = Watchdog::new(&mirror.config, self.clock, &self.is_pressed);
+        let (watchdog, begun) = (Watchdog::new(&mirror.config, self.clock, &self.is_pressed), self.clock.now());
         let restored = watchdog.watch("restore", None, mirror.restore_agreed(choice)).await;
         match restored.unwrap_or_else(|why| Err(Failure::store(why))) {
             Ok(resume) => {
                 mirror.mark_unfinished(true).await;
                 let has_store = mirror.config.store.is_some() && !mirror.leaves_commits_to_chief();
+                self.await_caches(self.clock.now().saturating_sub(begun)).await;
                 self.report.restored(self.mirror.as_mut(), resume);
                 has_store
             }

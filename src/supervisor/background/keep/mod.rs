@@ -10,4 +10,5 @@ pub mod sibling;
 mod wanted;
 mod watchdog;
 
+pub(super) use run::Places;
 pub use wanted::{Checkpoints, Keep};

@@ -35,6 +35,8 @@ const TURN: Duration = Duration::from_secs(10);
 pub(super) const LAST_TURN: Duration = Duration::from_secs(60);
 /// The interval of scans after a warning that leaves more time.
 const WARNED_INTERVAL: Duration = Duration::from_secs(5);
+/// How long the first start waits for the compilation caches after the restore, beside the time that the restore took.
+const CACHES: Duration = Duration::from_millis(800);
 /// The shortest interval of scans.
 const LEAST_PAUSE: Duration = Duration::from_millis(50);
 
@@ -58,8 +60,16 @@ pub(super) struct CheckpointThread {
     pub(super) given_up: Option<String>,
     pub(super) report: Report,
     pub(super) clock: Clock,
-    /// Receives the place of the run's object once.
-    ledger: RefCell<Option<oneshot::Sender<Place>>>,
+    /// Until the store is opened and the first checkpoint is restored.
+    places: RefCell<Option<Places>>,
+}
+
+/// What waits for the opened store, and what the first start waits for.
+pub(in crate::supervisor::background) struct Places {
+    /// Each receives the place once.
+    pub(in crate::supervisor::background) found: Vec<oneshot::Sender<Place>>,
+    /// Disconnects when the compilation caches are fetched.
+    pub(in crate::supervisor::background) caches: oneshot::Receiver<()>,
 }
 
 /// The failure if the wait for the store or the directory has ended.
@@ -74,10 +84,10 @@ impl Keep {
         orders: UnboundedReceiver<Order>,
         events: EventSender,
         clock: Clock,
-        ledger: oneshot::Sender<Place>,
+        places: Places,
     ) {
         let thread = CheckpointThread::new(self, events, clock);
-        thread.ledger.replace(Some(ledger));
+        thread.places.replace(Some(places));
         thread.work(orders).await;
     }
 }
@@ -99,7 +109,7 @@ impl CheckpointThread {
             died_ns: None,
             report: Report::new(events),
             clock,
-            ledger: RefCell::default(),
+            places: RefCell::default(),
         }
     }
 
@@ -212,8 +222,10 @@ impl CheckpointThread {
             self.report.restored(None, None);
             return false;
         };
+        let begun = self.clock.now();
         match self.open_and_restore(checkpoints).await {
             Ok((mut mirror, resume)) => {
+                self.await_caches(self.clock.now().saturating_sub(begun)).await;
                 if let Some(number) = mirror.incarnation() {
                     self.report.incarnation(number);
                 }
@@ -230,6 +242,15 @@ impl CheckpointThread {
                 self.report.not_restored(failure);
                 false
             }
+        }
+    }
+
+    /// The first start waits for the compilation caches at most as long as the restore took, and a moment.
+    pub(super) async fn await_caches(&self, restored: Duration) {
+        let places = self.places.take();
+        if let Some(Places { found, caches }) = places {
+            drop(found);
+            let _ = tokio::time::timeout(restored + CACHES, caches).await;
         }
     }
 
@@ -260,9 +281,9 @@ impl CheckpointThread {
         let unmade = if mirror.config.store.is_none() { mirror.make_directory().await } else { None };
         if mirror.config.role == Role::Keeps
             && unmade.is_none()
-            && let Some(ledger) = self.ledger.take()
+            && let Some(places) = self.places.borrow_mut().as_mut()
         {
-            let _ = ledger.send(Place::of(&mirror));
+            places.found.drain(..).for_each(|found| _ = found.send(Place::of(&mirror)));
         }
         Ok((mirror, unmade))
     }

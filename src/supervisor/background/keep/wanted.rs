@@ -1,5 +1,6 @@
 //! The configuration of the background thread for a run's checkpoints and model.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::rules::life::run::Identity;
@@ -18,6 +19,8 @@ pub struct Keep {
     pub model: Option<LeftModel>,
     /// This replica, for the object about this run beside the checkpoints; `None`: there is no such object.
     pub identity: Option<Identity>,
+    /// The directory of the compilation caches.
+    pub cache_dir: Option<PathBuf>,
 }
 
 impl Keep {
