@@ -308,16 +308,6 @@ impl Member {
         actions
     }
 
-    /// All shall save at this step. Only the leader's own replica asks.
-    pub fn ask_to_save(&mut self, step: u64) {
-        self.wanted_save = Some(step);
-    }
-
-    /// The step at which all save next, as the leader has named it to all.
-    pub fn save_step(&self) -> Option<u64> {
-        self.save_step
-    }
-
     /// After a notice with this much time: the step at which the trainer saves; `None`: at once. The first answer is final.
     pub fn save_at(&mut self, left: Duration) -> Option<u64> {
         let is_near = |next: &SaveAt| Duration::from_millis(next.within) <= left / 3;

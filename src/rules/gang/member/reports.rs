@@ -7,6 +7,16 @@ use super::super::message::{ToLeader, millis};
 use super::{Action, Link, Member, Phase};
 
 impl Member {
+    /// All shall save at this step. Only the leader's own replica asks.
+    pub fn ask_to_save(&mut self, step: u64) {
+        self.wanted_save = Some(step);
+    }
+
+    /// The step at which all save next, as the leader has named it to all.
+    pub fn save_step(&self) -> Option<u64> {
+        self.save_step
+    }
+
     pub(super) fn beat(&self, now: Duration) -> Beat {
         let (clock, committed) = (millis(now), self.committed.clone());
         let succeeded = if let Phase::Committing(generation) = self.phase { Some(generation) } else { None };

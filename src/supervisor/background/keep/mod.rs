@@ -4,11 +4,12 @@
 mod flush;
 mod gang;
 mod order_queue;
+mod places;
 mod report;
 mod run;
 pub mod sibling;
 mod wanted;
 mod watchdog;
 
-pub(super) use run::Places;
+pub(super) use places::Places;
 pub use wanted::{Checkpoints, Keep};

@@ -6,7 +6,6 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::sync::oneshot;
 
 use crate::edge::clock::Clock;
 use crate::rules::checkpoint::Writer;
@@ -14,11 +13,11 @@ use crate::rules::job::{Event, Flushed};
 use crate::rules::status::sibling::From;
 use crate::rules::store::names::Attempt;
 use crate::supervisor::background::keep::order_queue::{OrderQueue, TO_A_FLUSH, TO_A_SURVEY, TO_ANY, TO_NONE};
+use crate::supervisor::background::keep::places::Places;
 use crate::supervisor::background::keep::report::Report;
 use crate::supervisor::background::keep::sibling::{Others, SEARCH};
 use crate::supervisor::background::keep::wanted::{Checkpoints, Keep};
 use crate::supervisor::background::keep::watchdog::Watchdog;
-use crate::supervisor::background::ledger::Place;
 use crate::supervisor::background::model::{LeftModel, publish};
 use crate::supervisor::background::orders::{EventSender, Order};
 use crate::supervisor::checkpoints::commit::outcome::{Ask, Outcome};
@@ -35,8 +34,6 @@ const TURN: Duration = Duration::from_secs(10);
 pub(super) const LAST_TURN: Duration = Duration::from_secs(60);
 /// The interval of scans after a warning that leaves more time.
 const WARNED_INTERVAL: Duration = Duration::from_secs(5);
-/// How long the first start waits for the compilation caches after the restore, beside the time that the restore took.
-const CACHES: Duration = Duration::from_millis(800);
 /// The shortest interval of scans.
 const LEAST_PAUSE: Duration = Duration::from_millis(50);
 
@@ -61,15 +58,7 @@ pub(super) struct CheckpointThread {
     pub(super) report: Report,
     pub(super) clock: Clock,
     /// Until the store is opened and the first checkpoint is restored.
-    places: RefCell<Option<Places>>,
-}
-
-/// What waits for the opened store, and what the first start waits for.
-pub(in crate::supervisor::background) struct Places {
-    /// Each receives the place once.
-    pub(in crate::supervisor::background) found: Vec<oneshot::Sender<Place>>,
-    /// Disconnects when the compilation caches are fetched.
-    pub(in crate::supervisor::background) caches: oneshot::Receiver<()>,
+    pub(super) places: RefCell<Option<Places>>,
 }
 
 /// The failure if the wait for the store or the directory has ended.
@@ -245,15 +234,6 @@ impl CheckpointThread {
         }
     }
 
-    /// The first start waits for the compilation caches at most as long as the restore took, and a moment.
-    pub(super) async fn await_caches(&self, restored: Duration) {
-        let places = self.places.take();
-        if let Some(Places { found, caches }) = places {
-            drop(found);
-            let _ = tokio::time::timeout(restored + CACHES, caches).await;
-        }
-    }
-
     async fn open_and_restore(&self, checkpoints: Checkpoints) -> Result<(Mirror, Option<Resume>), Failure> {
         let mut config = checkpoints.config;
         let first = match &checkpoints.sibling {
@@ -279,11 +259,8 @@ impl CheckpointThread {
         mirror.listeners.on_restore(self.report.restores());
         mirror.listeners.on_event = Some(self.report.listener());
         let unmade = if mirror.config.store.is_none() { mirror.make_directory().await } else { None };
-        if mirror.config.role == Role::Keeps
-            && unmade.is_none()
-            && let Some(places) = self.places.borrow_mut().as_mut()
-        {
-            places.found.drain(..).for_each(|found| _ = found.send(Place::of(&mirror)));
+        if mirror.config.role == Role::Keeps && unmade.is_none() {
+            self.tell_place(&mirror);
         }
         Ok((mirror, unmade))
     }
