@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use crate::text::quantity::{span, three_digits};
+use crate::text::quantity::{short_span, three_digits};
 
 /// Without faults so far: one fault in this time for each of so many accelerators.
 const PRIOR_SECONDS: f64 = 8.0 * 3600.0;
@@ -65,28 +65,33 @@ impl Saves {
         let known = Saves { stall: self.stall.max(LEAST_STALL), between_faults: self.between_faults.max(1.0), ..*self };
         let best = best_interval(known.stall, known.between_faults);
         let percent = |interval: f64| three_digits((100.0 * known.stall / interval).max(1e-6));
-        let loses = |interval: f64| span(interval / 2.0);
+        let loses = |interval: f64| short_span(interval / 2.0);
         let gain = known.interval.map(|present| known.cost(present) - known.cost(best));
         let is_worth_it = gain.is_some_and(|gain| gain >= WORTH);
         let text = match known.interval {
             Some(present) if is_worth_it => format!(
                 "saves every {} cost {} % and lose {} a fault; every {} would cost {} % and save {} a week",
-                span(present),
+                short_span(present),
                 percent(present),
                 loses(present),
-                span(best),
+                short_span(best),
                 percent(best),
-                span(gain.unwrap_or_default() * WEEK)
+                short_span(gain.unwrap_or_default() * WEEK)
             ),
             Some(present) => format!(
                 "saves every {} cost {} % and lose {} a fault, which is close to the best interval, {}",
-                span(present),
+                short_span(present),
                 percent(present),
                 loses(present),
-                span(best)
+                short_span(best)
             ),
             None => {
-                format!("saves every {} would cost {} % and lose {} a fault", span(best), percent(best), loses(best))
+                format!(
+                    "saves every {} would cost {} % and lose {} a fault",
+                    short_span(best),
+                    percent(best),
+                    loses(best)
+                )
             }
         };
         let rounded = |seconds: f64| (seconds * 1000.0).round() / 1000.0;

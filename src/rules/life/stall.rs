@@ -9,6 +9,8 @@ use crate::job::Uptime;
 const REPORTS: usize = 512;
 /// Closer reports replace one another.
 const GAP: Duration = Duration::from_millis(200);
+/// Pairs of reports without a save between them, which show the usual time of a step.
+const FREE: usize = 3;
 /// The measurements that are remembered, and the saves that wait for a later step.
 const SAMPLES: usize = 31;
 const PENDING: usize = 8;
@@ -18,6 +20,8 @@ const PENDING: usize = 8;
 pub(super) struct Stalls {
     reports: VecDeque<(Uptime, u64)>,
     saves: VecDeque<u64>,
+    /// The newest saves, also those that were measured.
+    saved: VecDeque<u64>,
     samples: VecDeque<Duration>,
 }
 
@@ -26,6 +30,7 @@ impl Stalls {
     pub(super) fn begin(&mut self) {
         self.reports.clear();
         self.saves.clear();
+        self.saved.clear();
     }
 
     /// The trainer reached this step.
@@ -47,8 +52,12 @@ impl Stalls {
     pub(super) fn saved(&mut self, step: u64) {
         self.measure();
         self.saves.push_back(step);
+        self.saved.push_back(step);
         if self.saves.len() > PENDING {
             self.saves.pop_front();
+        }
+        if self.saved.len() > REPORTS {
+            self.saved.pop_front();
         }
         self.measure();
     }
@@ -62,10 +71,15 @@ impl Stalls {
 
     fn measure(&mut self) {
         let pairs = self.reports.iter().zip(self.reports.iter().skip(1));
+        // With a save between any two reports, nothing shows how long a step takes without one.
+        let is_free = |((_, first), (_, last)): &(&(Uptime, u64), &(Uptime, u64))| {
+            !self.saved.iter().any(|save| (first..last).contains(&save))
+        };
         let of_a_step = |((from, first), (to, last)): (&(Uptime, u64), &(Uptime, u64))| {
             (*to - *from).div_f64((last - first) as f64)
         };
-        let Some(usual) = median(pairs.map(of_a_step).collect()) else { return };
+        let free: Vec<Duration> = pairs.filter(is_free).map(of_a_step).collect();
+        let Some(usual) = median(free.clone()).filter(|_| free.len() >= FREE) else { return };
         let mut left = VecDeque::new();
         for save in std::mem::take(&mut self.saves) {
             let after = self.reports.iter().position(|(_, step)| *step > save);
@@ -120,6 +134,16 @@ mod tests {
             let found = stalls(stall).median().expect("ten saves");
             assert!(found.abs_diff(stall) <= Duration::from_millis(200), "{stall:?}: {found:?}");
         }
+    }
+
+    #[test]
+    fn reports_only_at_saves_measure_nothing() {
+        let mut stalls = Stalls::default();
+        for save in 1..=20 {
+            stalls.step(Duration::from_secs(save), save * 10 + 1);
+            stalls.saved(save * 10);
+        }
+        assert_eq!(stalls.median(), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The report as a person reads it.
 
 use super::report::{CAUSES, Life, Shown};
-use crate::text::quantity::span;
+use crate::text::quantity::short_span as seconds;
 use crate::text::safe_text::{counted, printable};
 
 /// The runs that are shown: the newest.
@@ -22,10 +22,6 @@ fn name(cause: &str) -> &'static str {
         "stopped" => "stopping",
         _ => "between runs",
     }
-}
-
-fn seconds(of: f64) -> String {
-    if of < 10.0 { format!("{of:.1}s") } else { span(of) }
 }
 
 impl Life {

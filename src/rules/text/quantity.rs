@@ -19,3 +19,8 @@ pub fn span(seconds: f64) -> String {
     let text = humantime::format_duration(whole).to_string();
     text.split(' ').take(2).collect::<Vec<_>>().join(" ")
 }
+
+/// [`span`], with a tenth of a second below ten seconds.
+pub fn short_span(seconds: f64) -> String {
+    if seconds < 10.0 { format!("{seconds:.1}s") } else { span(seconds) }
+}
