@@ -8,12 +8,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use nix::sys::socket::setsockopt;
-use nix::sys::socket::sockopt::TcpUserTimeout;
+use nix::sys::socket::sockopt::{TcpMaxSeg, TcpUserTimeout};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 use super::borrowed_port::receives_banner;
@@ -27,6 +27,9 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest message of the handshake, in bytes.
 const HANDSHAKE_LIMIT: usize = 1024;
+/// The longest segment of a connection. The packets of 576 bytes pass every network, also one that loses longer packets
+/// without a report.
+const SEGMENT: u32 = 536;
 /// The capacity reserved for one read.
 const CHUNK: usize = 16 << 10;
 /// The limit for the wait until the other side has closed, too.
@@ -108,7 +111,7 @@ pub async fn dial(host: &str, port: u16, is_borrowed: bool, key: &GangKey, silen
     };
     let mut last = unreachable("the name has no address".to_owned());
     for address in addresses {
-        let failed = match timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
+        let failed = match timeout(CONNECT_TIMEOUT, connect(address)).await {
             Err(_) => unreachable(format!("{address} does not answer")),
             Ok(Err(error)) => unreachable(format!("{address}: {error}")),
             Ok(Ok(stream)) => match timeout(HANDSHAKE_TIMEOUT, prove_key(stream, is_borrowed, key, silence)).await {
@@ -123,6 +126,14 @@ pub async fn dial(host: &str, port: u16, is_borrowed: bool, key: &GangKey, silen
         }
     }
     Err(last)
+}
+
+/// Connects with short segments in both directions. Errors: as socket(2), connect(2).
+async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // If the kernel refuses, only a network that loses long packets matters.
+    let _ = setsockopt(&socket, TcpMaxSeg, &SEGMENT);
+    socket.connect(address).await
 }
 
 /// The member's side of the handshake.
@@ -279,6 +290,8 @@ impl Writer {
 
 #[cfg(test)]
 mod tests {
+    use nix::sys::socket::getsockopt;
+
     use super::*;
     use crate::rules::gang::message::{ToLeader, ToMember};
 
@@ -322,6 +335,20 @@ mod tests {
         };
         assert!(["127.0.0.2", "localhost", "::1"].map(bound).iter().all(IpAddr::is_loopback));
         assert!(["10.0.0.1", "worker-0"].map(bound).iter().all(IpAddr::is_unspecified));
+    }
+
+    #[test]
+    fn both_sides_send_short_segments() {
+        block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let address = listener.local_addr().expect("an address");
+            let (member, leader) = tokio::join!(connect(address), listener.accept());
+            let (member, (leader, _)) = (member.expect("a connection"), leader.expect("a connection"));
+            for stream in [member, leader] {
+                let segment = getsockopt(&stream, TcpMaxSeg).expect("a size");
+                assert!(segment <= SEGMENT, "{segment}");
+            }
+        });
     }
 
     #[test]
