@@ -109,7 +109,8 @@ pub(super) async fn run(
     };
     let (accepted_sender, mut accepted) = mpsc::channel(1);
     let (bound_sender, mut bound) = mpsc::channel(1);
-    let listener = tokio::spawn(listen_and_accept(gang.place.clone(), clock, bound_sender, accepted_sender));
+    let listener =
+        tokio::spawn(listen_and_accept(gang.place.clone(), clock, news.clone(), bound_sender, accepted_sender));
     let (mut end_by, mut referral_writer): (Option<Duration>, Option<JoinHandle<()>>) = (None, None);
     loop {
         let now = clock.now();

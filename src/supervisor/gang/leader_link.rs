@@ -236,7 +236,8 @@ impl AbsenceLog {
         self.last = Some(why.clone());
         news.send(News::Unreachable(match why {
             NoLink::OtherKey(known) => format!("it has another token or key{known}"),
-            NoLink::Unreachable(what) | NoLink::NotAgent(what) => what.clone(),
+            NoLink::Unreachable(what) => what.clone(),
+            NoLink::NotAgent(what) => format!("no agent of a gang answers at the address of {}: {what}", self.leader),
         }));
         let now = Instant::now();
         if !is_new && self.last_line.is_some_and(|at| now < at + LOG_INTERVAL) {

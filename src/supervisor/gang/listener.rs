@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::borrowed_port::open;
+use super::thread::{News, NewsSender};
 use crate::edge::clock::Clock;
 use crate::edge::net::gang::{self, Cut, NoLink, authenticate};
 use crate::rules::gang::handshake::GangKey;
@@ -39,6 +40,7 @@ pub(super) enum ConnectionEvent {
 pub(super) async fn listen_and_accept(
     place: Place,
     clock: Clock,
+    news: NewsSender,
     bound: mpsc::Sender<Referral>,
     accepted: mpsc::Sender<(Unproven, SocketAddr)>,
 ) {
@@ -47,15 +49,21 @@ pub(super) async fn listen_and_accept(
     let (listener, own) = loop {
         match open(&place).await {
             Ok(opened) => break opened,
-            Err(error) if !std::mem::replace(&mut is_logged, true) => tracing::warn!(
-                code = "gang",
-                "the gang cannot meet at port {port} of its leader: {error}; it is tried again every second; see what listens \
-                 there, or give all replicas another --gang-port"
-            ),
-            Err(_) => {}
+            Err(error) => {
+                let what = format!("the gang cannot meet at port {port} of its leader: {error}");
+                if !std::mem::replace(&mut is_logged, true) {
+                    tracing::warn!(
+                        code = "gang",
+                        "{what}; it is tried again every second; see what listens there, or give all replicas another \
+                         --gang-port"
+                    );
+                }
+                news.send(News::Unreachable(what));
+            }
         }
         sleep(PAUSE).await;
     };
+    news.send(News::Listening);
     match own {
         None => tracing::info!("leads the gang, at port {port}"),
         Some(own) => {

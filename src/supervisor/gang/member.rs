@@ -102,6 +102,10 @@ impl GangMember {
                     self.trouble = Some(why);
                     continue;
                 }
+                Ok(Some(News::Listening)) => {
+                    self.trouble = None;
+                    continue;
+                }
                 Err(()) => {
                     events.extend(self.on_thread_death());
                     return events;

@@ -50,8 +50,10 @@ pub(super) enum News {
     Received(ToMember),
     /// The newest claim in the store.
     ClaimRead(Option<Claim>),
-    /// The leader cannot be reached, for this reason.
+    /// The leader cannot be reached, or cannot listen, for this reason.
     Unreachable(String),
+    /// The leader listens.
+    Listening,
 }
 
 /// The main loop's end.
