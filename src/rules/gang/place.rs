@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::agreement::chief_of;
 use super::leader::OnNotice;
 use crate::cluster::seat::Seat;
-use crate::cluster::spec::{ClusterSpec, Role};
+use crate::cluster::spec::{ClusterSpec, Role, TfCluster};
 
 /// Slurm jobs that share a node have rendezvous ports from 15000 on; their gangs use ports from 5000 on.
 const SHARED_NODES: u16 = 10_000;
@@ -87,19 +87,21 @@ fn role_of(job: &str) -> Role {
 
 fn own_seat(spec: &ClusterSpec) -> Option<Seat> {
     let reading = &spec.reading;
-    if let Some((job, index)) = reading.tf.as_ref().and_then(|tf| tf.task) {
-        return Some(Seat::new(role_of(job), index));
+    match roles(spec).and_then(|tf| tf.task) {
+        Some((job, index)) => Some(Seat::new(role_of(job), index)),
+        None => reading.node_rank.map(Seat::node),
     }
-    let rank = reading.node_rank?;
-    Some(if rank == 0 { Seat::new(Role::Chief, 0) } else { Seat::new(Role::Worker, rank - 1) })
+}
+
+/// The replicas and their roles, if the platform has roles.
+fn roles(spec: &ClusterSpec) -> Option<&TfCluster> {
+    spec.reading.tf.as_ref().filter(|tf| spec.reading.traits.tells_tensorflow && tf.task.is_some())
 }
 
 /// Every seat that the platform lists; without a list, one for each rank.
 fn roster(spec: &ClusterSpec) -> BTreeSet<Seat> {
-    let Some(tf) = spec.reading.tf.as_ref().filter(|tf| tf.task.is_some()) else {
-        let workers = spec.reading.num_nodes.unwrap_or(1).saturating_sub(1);
-        let workers = (0..workers).map(|index| Seat::new(Role::Worker, index));
-        return workers.chain([Seat::new(Role::Chief, 0)]).collect();
+    let Some(tf) = roles(spec) else {
+        return (0..spec.reading.num_nodes.unwrap_or(1)).map(Seat::node).collect();
     };
     let listed = tf
         .jobs
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_without_roles_are_workers() {
+    fn ranks_without_roles_are_nodes() {
         let slurm = |own| {
             let own = [("SLURM_PROCID", own), ("SLURM_NODEID", own)];
             let job = [("SLURM_JOB_ID", "7"), ("SLURM_NTASKS", "3"), ("SLURM_NNODES", "3")];
@@ -155,8 +157,8 @@ mod tests {
             placed(&[&own[..], &job, &nodes].concat(), None)
         };
         let third = slurm("2").expect("a gang");
-        assert_eq!((third.own.to_string(), third.port), ("worker/2".to_owned(), 5007));
-        assert_eq!(seats(&third), ["worker/0", "worker/1", "worker/2"]);
+        assert_eq!((third.own.to_string(), third.port), ("node/2".to_owned(), 5007));
+        assert_eq!(seats(&third), ["node/0", "node/1", "node/2"]);
         assert!(slurm("0").expect("a gang").leads());
     }
 
