@@ -155,6 +155,12 @@ fn log_gang(command: &str, is_running: bool, order: &Order) {
             "the gang halts: SIGTERM for {command}, SIGKILL in {} for the remaining processes",
             seconds(*grace)
         ),
+        Order::AwaitEnd(limit) if is_running => tracing::warn!(
+            code = "gang",
+            "the gang halts, and {command} has closed its connections to the other replicas: it may end by itself within {}, \
+             then SIGKILL",
+            seconds(*limit)
+        ),
         Order::Kill if is_running => {
             tracing::warn!(code = "gang", "there was no message of the gang's leader in time: SIGKILL for {command}");
         }

@@ -9,6 +9,7 @@ pub(crate) mod proc_listing;
 pub mod program;
 pub mod reaper;
 pub mod signals;
+pub mod sockets;
 pub mod spawn;
 pub mod terminal;
 pub mod threads;

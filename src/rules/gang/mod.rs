@@ -53,6 +53,9 @@ mod hex128 {
     }
 }
 
+/// The time for a trainer that had closed its connections before a halt to end by itself, so that its own end is known.
+pub const ENDING: Duration = Duration::from_secs(5);
+
 /// Times of the protocol. The leader's apply to all members; `Welcome` carries them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]

@@ -23,6 +23,8 @@ pub struct Place {
     pub host: String,
     /// The leader's port.
     pub port: u16,
+    /// The port of the trainers' rendezvous, at the leader's host.
+    pub rendezvous: u16,
     /// The port is the rendezvous port, the only one that the platform forwards. The leader listens at it while no trainer
     /// runs, and sends the members the address of its second port.
     pub is_borrowed: bool,
@@ -67,8 +69,8 @@ pub fn place(spec: &ClusterSpec, port: Option<u16>) -> Result<Place, &'static st
         shared if reading.traits.shares_nodes && shared > SHARED_NODES => shared - SHARED_NODES,
         rendezvous => rendezvous.checked_add(1).unwrap_or(rendezvous - 1),
     };
-    let (host, port) = (leader.host.clone(), port.unwrap_or(of_rendezvous));
-    Ok(Place { own, leader: first, roster, host, port, is_borrowed })
+    let (host, rendezvous, port) = (leader.host.clone(), leader.port, port.unwrap_or(of_rendezvous));
+    Ok(Place { own, leader: first, roster, host, port, rendezvous, is_borrowed })
 }
 
 /// The default reaction of the other replicas to a notice to one.

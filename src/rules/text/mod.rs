@@ -1,6 +1,7 @@
 //! Text for people: escaping, dates, durations, lines, progress.
 
 pub mod duration;
+pub mod last_line;
 pub mod lines;
 pub mod python_json;
 pub mod quantity;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::Gang;
 use super::thread::{News, Order, Thread};
+use super::trainers_connection::{Search, TrainersConnection};
 use crate::edge::clock::Clock;
 use crate::edge::host::dmi;
 use crate::edge::net::gang::random;
@@ -34,6 +35,9 @@ pub(in crate::supervisor) struct GangMember {
     required: usize,
     /// The leader's agent, known from its welcome.
     leader: Option<Incarnation>,
+    /// The port of the trainers' rendezvous.
+    rendezvous: u16,
+    connection: TrainersConnection,
     /// Why the leader cannot be reached.
     trouble: Option<String>,
     is_dead: bool,
@@ -44,7 +48,7 @@ impl GangMember {
     pub(in crate::supervisor) fn start(gang: Gang, clock: Clock) -> io::Result<(GangMember, Vec<Event>)> {
         let incarnation = Incarnation(u128::from_ne_bytes(random()?));
         let now = clock.now();
-        let (own, leader) = (gang.place.own, gang.place.leader);
+        let (own, leader, rendezvous) = (gang.place.own, gang.place.leader, gang.place.rendezvous);
         let required = gang.place.roster.iter().filter(|seat| seat.is_required()).count();
         let (mut member, actions) = Member::new(now, own, leader, incarnation, gang.host.clone(), gang.timing);
         member.of_job(gang.job_id.clone());
@@ -52,15 +56,17 @@ impl GangMember {
         member.announce(gang.settings());
         let (leads, beat) = (gang.place.leads(), gang.timing.beat);
         let thread = Thread::start(gang, incarnation, clock)?;
+        let connection = TrainersConnection::default();
         let mut gang = GangMember {
             member,
             thread,
             wake: now,
             own,
             leads,
-            beat,
             required,
             leader: None,
+            rendezvous,
+            connection,
             trouble: None,
             is_dead: false,
         };
@@ -85,8 +91,11 @@ impl GangMember {
     }
 
     /// Handles the time and the news of the thread. The lease is checked before any message is read.
-    pub(in crate::supervisor) fn receive(&mut self, now: Uptime) -> Vec<Event> {
+    pub(in crate::supervisor) fn receive(&mut self, now: Uptime, search: Search<'_>) -> Vec<Event> {
         let mut events = self.step(now, MemberEvent::Tick);
+        if self.member.is_training() {
+            self.connection.look(now, self.rendezvous, search);
+        }
         self.thread.clear();
         for _ in 0..AT_ONCE {
             let event = match self.thread.next() {
@@ -95,6 +104,12 @@ impl GangMember {
                 Ok(Some(News::Unlinked { silent })) => MemberEvent::Unlinked { silent },
                 Ok(Some(News::Received(message))) => {
                     self.note_refusal(&message);
+                    if matches!(message, ToMember::Halt { .. })
+                        && self.member.is_training()
+                        && self.connection.is_closed(now, self.rendezvous, search)
+                    {
+                        events.extend(self.step(now, MemberEvent::ConnectionsClosed));
+                    }
                     MemberEvent::Received(message)
                 }
                 Ok(Some(News::ClaimRead(claim))) => MemberEvent::ClaimRead(claim),
@@ -174,6 +189,10 @@ impl GangMember {
                         "the gang waits for {}{trouble}; if those replicas run no gang, give --gang off",
                         named.join(", ")
                     );
+                }
+                Action::Launch(generation) => {
+                    self.connection = TrainersConnection::default();
+                    events.push(Event::Gang(Action::Launch(generation)));
                 }
                 Action::Log(line) => tracing::info!("{line}"),
                 Action::Leave(leave) => events.push(Event::Gang(Action::Leave(self.with_trouble(leave)))),

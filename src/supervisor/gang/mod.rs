@@ -14,6 +14,7 @@ mod listener;
 mod member;
 mod referral;
 mod thread;
+mod trainers_connection;
 
 use std::path::PathBuf;
 use std::time::Duration;

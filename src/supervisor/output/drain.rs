@@ -99,6 +99,11 @@ impl OutputThreads {
         self.ending.get_or_insert(Ending { at: now, since: now, taken, files, is_reported: false });
     }
 
+    /// The last line on standard error, if it is captured.
+    pub(in crate::supervisor) fn last_words(&self) -> Option<String> {
+        self.output_threads.last()?.passage.last_line()
+    }
+
     /// Whether no writer is left, while output may remain.
     pub(in crate::supervisor) fn is_ending(&self) -> bool {
         self.ending.is_some()

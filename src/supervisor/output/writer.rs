@@ -2,12 +2,13 @@
 
 use std::io::{self, ErrorKind};
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::edge::clock::Clock;
 use crate::edge::io::{pipe, stdio};
+use crate::rules::text::last_line::LastLine;
 use crate::telemetry::log;
 
 /// The size of one write: large for a fast reader, and small for a slow one, so that its progress is seen.
@@ -21,12 +22,18 @@ const SLOW: Duration = Duration::from_millis(50);
 pub(in crate::supervisor) struct OutputProgress {
     taken: AtomicU64,
     closed: AtomicBool,
+    last_line: Mutex<LastLine>,
 }
 
 impl OutputProgress {
     /// The number of pieces written so far.
     pub(in crate::supervisor) fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
+    }
+
+    /// The last line so far.
+    pub(in crate::supervisor) fn last_line(&self) -> Option<String> {
+        self.last_line.lock().unwrap_or_else(PoisonError::into_inner).text()
     }
 
     /// Stops passing output on.
@@ -59,6 +66,7 @@ impl OutputWriter {
 
     /// Writes the bytes. Returns whether there may still be a reader.
     pub(in crate::supervisor) fn pass_on(&mut self, mut bytes: &[u8]) -> bool {
+        self.passage.last_line.lock().unwrap_or_else(PoisonError::into_inner).feed(bytes);
         while !bytes.is_empty() {
             let (piece, rest) = bytes.split_at(bytes.len().min(self.piece_bytes));
             let begun = self.clock.now();

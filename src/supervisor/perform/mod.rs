@@ -12,7 +12,7 @@ use crate::edge::clock;
 use crate::edge::fs::run_dir::{HOSTFILE, KEPT, PREEMPTION, RunDir, SAVE_AT_STEP, SAVE_STEP, SOCKET};
 use crate::edge::io::stdio;
 use crate::edge::process::descendants::{self, Descendant};
-use crate::edge::process::{reaper, signals};
+use crate::edge::process::{reaper, signals, sockets};
 use crate::rules::cluster::framework::mpi::HOSTFILE_VARIABLE;
 use crate::rules::gang::member::Event as MemberEvent;
 use crate::rules::gang::message::Offer;
@@ -58,6 +58,8 @@ pub(super) struct Performer {
     pub(super) collectors: Option<Collectors>,
     /// The threads that pass on the attempt's output.
     pub(super) output_threads: OutputThreads,
+    /// The last line of the main child that ended last.
+    last_words: Option<String>,
     pub(super) status: StatusEndpoint,
     pub(super) history: History,
     pub(super) report: Option<Report>,
@@ -130,6 +132,7 @@ impl Performer {
             timers: Timers::default(),
             background,
             collectors,
+            last_words: None,
             output_threads: OutputThreads::default(),
             status,
             run_dir,
@@ -204,21 +207,30 @@ impl Performer {
         let Some(gang) = &mut self.gang else { return Vec::new() };
         if let MemberEvent::Failed(failure) = &mut event {
             failure.step = self.liveness.step();
+            let words = self.last_words.take().filter(|_| failure.code.is_some());
+            words.into_iter().for_each(|words| failure.quote(&words));
         }
         gang.step(now, event)
     }
 
     /// The events of the gang's timers and connections.
     pub(super) fn gang_events(&mut self, now: Uptime) -> Vec<Event> {
-        let Some(gang) = &mut self.gang else { return Vec::new() };
+        let Some(mut gang) = self.gang.take() else { return Vec::new() };
         let mut events = Vec::new();
         if now >= gang.due()
             && let Some(step) = self.liveness.step()
         {
             events.extend(gang.step(now, MemberEvent::Stepped(step)));
         }
-        events.extend(gang.receive(now));
+        events.extend(gang.receive(now, &|port| self.connection(port)));
+        self.gang = Some(gang);
         events
+    }
+
+    /// A connection of the tree with this port at either end.
+    fn connection(&self, port: u16) -> Option<sockets::Connection> {
+        let tree = || self.tree().unwrap_or_default().into_iter().map(|process| process.pid).collect();
+        self.main_children.alive().first().and_then(|first| sockets::connection(port, tree, *first))
     }
 
     /// The live main children, by local rank.
@@ -250,6 +262,8 @@ impl Performer {
         let mut events = Vec::new();
         if let Some(local_rank) = self.main_children.remove(pid) {
             self.terminal_stop.over();
+            // Now, because the threads may have ended before the death is handled.
+            self.last_words = self.output_threads.last_words();
             if end != End::Code(0) {
                 events.extend(self.gpus.death(now));
                 let path = self.job.env.bytes("PATH");

@@ -116,9 +116,10 @@ fn only_the_rules_name_a_platform() {
 }
 
 /// The files that list or remove by path, and why no trainer can lead them elsewhere.
-const BY_PATH: [(&str, &str); 7] = [
+const BY_PATH: [(&str, &str); 8] = [
     ("src/edge/process/proc_listing.rs", "/proc"),
     ("src/edge/process/open_files.rs", "/proc"),
+    ("src/edge/process/sockets.rs", "/proc"),
     ("src/edge/gpu/proc.rs", "/dev and /proc"),
     ("src/edge/gpu/nvml/library.rs", "the directories of libraries"),
     ("src/edge/gpu/program.rs", "a file of the probe, before any trainer runs"),

@@ -24,6 +24,8 @@ pub struct FailureReport {
     pub first: FirstFailure,
     /// The agent's connection was closed at that time.
     pub is_close: bool,
+    /// The trainer had closed its connections before the gang was halted, and ended later.
+    pub is_early: bool,
 }
 
 impl FailureReport {
@@ -31,7 +33,7 @@ impl FailureReport {
     pub fn new(now: Duration, age: u64, seat: Seat, host: &str, failure: Failure) -> FailureReport {
         let failed_at = now.saturating_sub(Duration::from_millis(age));
         let first = FirstFailure { seat, host: host.to_owned(), failure: failure.bounded() };
-        FailureReport { failed_at, first, is_close: false }
+        FailureReport { failed_at, first, is_close: false, is_early: false }
     }
 
     /// The likelihood that it caused the other failures, the most likely first. The container of an agent whose connection was
@@ -48,6 +50,11 @@ impl FailureReport {
         if self.is_abort() && is_later { Class::Consequence } else { self.first.failure.class }
     }
 
+    /// Whether the end of another trainer's connections may have caused it.
+    fn may_follow(&self) -> bool {
+        matches!(self.first.failure.class, Class::Code | Class::Consequence) || self.is_abort()
+    }
+
     fn is_abort(&self) -> bool {
         let failure = &self.first.failure;
         failure.code == Some(ABORTED) || failure.signal == Some(SIGABRT)
@@ -55,8 +62,14 @@ impl FailureReport {
 }
 
 /// The earliest failure; of those within 50 ms, the one whose class is the most likely cause. A consequence is returned only
-/// if there is no other failure.
+/// if there is no other failure. A trainer that had closed its connections before comes before the failures that this causes.
 pub fn first(reports: &[FailureReport]) -> Option<&FailureReport> {
+    let death = first_death(reports)?;
+    let early = reports.iter().filter(|report| report.is_early && death.may_follow());
+    Some(early.min_by_key(|report| (report.failed_at, report.first.seat)).unwrap_or(death))
+}
+
+fn first_death(reports: &[FailureReport]) -> Option<&FailureReport> {
     let earliest = reports.iter().map(|report| report.failed_at).min()?;
     let causes = |report: &&FailureReport| report.class(earliest) != Class::Consequence;
     let cause = reports.iter().filter(causes).map(|report| report.failed_at).min();
@@ -69,9 +82,8 @@ pub fn first(reports: &[FailureReport]) -> Option<&FailureReport> {
 /// The first failure, if this replica's trainer had ended with 0 at `ended_at`: that closes its connections, and then the
 /// trainers of the others fail. `None`: the failure has a cause of its own, or came before.
 pub fn after_early_success(ended_at: Duration, seat: Seat, host: &str, death: &FailureReport) -> Option<FirstFailure> {
-    let Failure { class, step, detail, .. } = &death.first.failure;
-    let may_follow = matches!(class, Class::Code | Class::Consequence) || death.is_abort();
-    if !may_follow || seat == death.first.seat || ended_at > death.failed_at + EARLY {
+    let Failure { step, detail, .. } = &death.first.failure;
+    if !death.may_follow() || seat == death.first.seat || ended_at > death.failed_at + EARLY {
         return None;
     }
     let before = death.failed_at.saturating_sub(ended_at).as_secs_f64();
@@ -103,6 +115,13 @@ mod tests {
     fn of_failures_at_about_the_same_time_a_gpu_failure_outranks_an_exit_code() {
         let reports = [report(100, 1, Class::Code, None), report(140, 2, Class::Gpu, None)];
         assert_eq!(first(&reports).unwrap().first.seat.index, 2);
+    }
+
+    #[test]
+    fn a_trainer_that_closed_its_connections_caused_the_exit_codes_of_the_others_and_no_kill() {
+        let early = |at_ms| FailureReport { is_early: true, ..report(at_ms, 1, Class::Code, None) };
+        assert_eq!(first(&[report(100, 2, Class::Code, None), early(3_000)]).unwrap().first.seat.index, 1);
+        assert_eq!(first(&[report(100, 2, Class::Signal, Some(9)), early(3_000)]).unwrap().first.seat.index, 2);
     }
 
     #[test]

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use super::super::ENDING;
 use super::super::agreement::Mode;
 use super::super::beat::{Beat, Departure};
 use super::super::first_failure::FailureReport;
 use super::super::message::{Class, Failure, MOST_REMEMBERED, MOST_STEPS, ToLeader, ToMember, bounded_text};
-use super::{Action, Leader, Link, MOST_FAILED_RESTORES, Phase, State};
+use super::{Action, Leader, Link, MARGIN, MOST_FAILED_RESTORES, Phase, State};
 
 impl Leader {
     pub(super) fn on_message(&mut self, now: Duration, link: Link, message: ToLeader, actions: &mut Vec<Action>) {
@@ -16,22 +17,13 @@ impl Leader {
         holder.last_received = now;
         match message {
             ToLeader::Hello(_) => {}
-            ToLeader::Beat(Beat {
-                clock,
-                step,
-                restoring,
-                committed,
-                succeeded,
-                commits,
-                has_own,
-                save_step,
-                leaves,
-            }) => {
+            ToLeader::Beat(Beat { clock, step, restoring, committed, succeeded, commits, ends, has_own, leaves }) => {
                 if step != holder.step || holder.restoring != restoring {
                     holder.progressed = now;
                 }
                 (holder.step, holder.restoring, holder.commits) = (step, restoring, commits);
                 holder.leaves = leaves.map(Departure::bounded);
+                let ends_now = ends && !std::mem::replace(&mut holder.ends, ends);
                 if succeeded == Some(generation) {
                     holder.succeeded.get_or_insert(now);
                 }
@@ -42,6 +34,9 @@ impl Leader {
                 }
                 self.record.each_has_own |=
                     has_own && seat.trains() && Some(seat) != chief && self.config.mode == Mode::Auto;
+                if let Some(at) = self.name_at.as_mut().filter(|_| ends_now) {
+                    *at = now + ENDING + MARGIN;
+                }
                 let (mut save_at, mut missing) = (None, Vec::new());
                 match phase {
                     Phase::Training => {
@@ -104,7 +99,7 @@ impl Leader {
                     self.give_up(now, why, true, actions);
                 }
             }
-            ToLeader::Failed { generation: of, age, failure } => {
+            ToLeader::Failed { generation: of, age, failure, is_early } => {
                 if of == generation && phase == Phase::Concluding {
                     holder.state = State::Stopping;
                     actions.push(Action::Log(format!(
@@ -119,7 +114,7 @@ impl Leader {
                         failure.class = Class::Preempted;
                     }
                     let report = FailureReport::new(now, age, seat, &holder.host, failure);
-                    self.on_failure(now, report, actions);
+                    self.on_failure(now, FailureReport { is_early, ..report }, actions);
                 }
             }
             ToLeader::Tree { generation: of, tree } => {

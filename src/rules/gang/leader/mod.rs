@@ -74,6 +74,8 @@ struct Holder {
     succeeded: Option<Duration>,
     /// Its trainer does not run any more, and its last files are being committed.
     commits: bool,
+    /// Its trainer, which had closed its connections before the halt, is about to end by itself.
+    ends: bool,
     /// Why it is about to leave.
     leaves: Option<Departure>,
     /// The activity of its trainer, as reported in this generation.

@@ -262,10 +262,25 @@ mod tests {
         step(&mut leader, 6_500, Event::Tick);
         assert_eq!(leader.record().first.as_ref().map(|first| first.seat), Some(seat(0)));
         let failure = Failure::new(Class::Code, None, "the cause");
-        let actions = receive(&mut leader, 7_000, 1, ToLeader::Failed { generation: 1, age: 1_500, failure });
+        let actions =
+            receive(&mut leader, 7_000, 1, ToLeader::Failed { generation: 1, age: 1_500, failure, is_early: false });
         assert!(matches!(sent(&actions, 0)[..], [ToMember::Named { .. }]), "{actions:?}");
         assert_eq!(leader.record().first.as_ref().map(|first| first.seat), Some(seat(1)));
         assert_eq!(leader.record().charged, 1);
+    }
+
+    #[test]
+    fn a_trainer_that_closed_its_connections_and_ends_after_the_halt_is_the_first_failure() {
+        let mut leader = training();
+        receive(&mut leader, 6_000, 0, failed(Class::Code, None));
+        receive(&mut leader, 6_010, 1, ToLeader::Beat(Beat { ends: true, ..Beat::default() }));
+        step(&mut leader, 8_000, Event::Tick);
+        assert_eq!(leader.record().first, None, "it has time to end by itself");
+        let failure = Failure { code: Some(7), ..Failure::new(Class::Code, None, "the cause") };
+        receive(&mut leader, 8_100, 1, ToLeader::Failed { generation: 1, age: 0, failure, is_early: true });
+        step(&mut leader, 12_000, Event::Tick);
+        let first = leader.record().first.clone().expect("it is named");
+        assert_eq!((first.seat, first.failure.code, leader.record().charged), (seat(1), Some(7), 1));
     }
 
     #[test]

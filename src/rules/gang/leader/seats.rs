@@ -150,6 +150,7 @@ impl Leader {
             restoring: None,
             succeeded: None,
             commits: false,
+            ends: false,
             leaves: None,
             tree: None,
         });

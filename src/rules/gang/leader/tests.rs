@@ -107,7 +107,7 @@ pub(super) fn training() -> Leader {
 
 pub(super) fn failed(class: Class, step: Option<u64>) -> ToLeader {
     let failure = Failure { class, code: Some(1), signal: None, step, detail: String::new() };
-    ToLeader::Failed { generation: 1, age: 0, failure }
+    ToLeader::Failed { generation: 1, age: 0, failure, is_early: false }
 }
 
 #[test]

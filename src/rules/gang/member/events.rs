@@ -30,6 +30,8 @@ pub enum Event {
     NotRestored(String),
     /// The main child of the running generation died, or has to be stopped.
     Failed(Failure),
+    /// The trainer had connections to those of other replicas and has none any more; reported before a halt is received.
+    ConnectionsClosed,
     /// The main child ended with 0. Its last files are not committed yet.
     Succeeded,
     /// The trainer does not run any more, and its last files are being committed.
@@ -94,6 +96,9 @@ pub enum Action {
     Launch(Generation),
     /// Stop the trainer or the restore: SIGTERM, after this time SIGKILL. Then report `TreeEmpty`.
     Stop(Duration),
+    /// The gang is halted, and the trainer has closed its connections: wait this long for its end, then send SIGKILL. Report
+    /// its end with `Failed`, then `TreeEmpty`.
+    AwaitEnd(Duration),
     /// The job has finished: wait this long for the trainer to end, then stop it. Then report `TreeEmpty`.
     End(Duration),
     /// Send SIGKILL at once. Then report `TreeEmpty`.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::message::{Choice, MOST_REASON, Record, ToLeader, ToMember, bounded_text, millis, one_line};
 use super::super::settings::other_times;
-use super::super::{Generation, Incarnation, Timing};
+use super::super::{ENDING, Generation, Incarnation, Timing};
 use super::{Action, Leave, Link, Member, Phase};
 use crate::cluster::spec::Role;
 
@@ -36,7 +36,7 @@ impl Member {
             }
             ToMember::Agreed { generation, choice } => self.on_agreed(now, generation, choice, actions),
             ToMember::Go { generation, record } => self.on_go(now, generation, record, actions),
-            ToMember::Halt { generation, hung } => self.on_halt(generation, hung, actions),
+            ToMember::Halt { generation, hung } => self.on_halt(now, generation, hung, actions),
             ToMember::ReportTree { generation } => {
                 if self.phase == Phase::Training(generation) {
                     actions.push(Action::ReportTree);
@@ -168,7 +168,7 @@ impl Member {
         actions.push(Action::Launch(generation));
     }
 
-    fn on_halt(&mut self, generation: Generation, hung: bool, actions: &mut Vec<Action>) {
+    fn on_halt(&mut self, now: Duration, generation: Generation, hung: bool, actions: &mut Vec<Action>) {
         let is_old = generation > self.newest;
         self.unconfirmed_failure = self.unconfirmed_failure.take().filter(|(_, of, _)| *of > generation);
         self.newest = self.newest.max(generation);
@@ -178,6 +178,11 @@ impl Member {
             Phase::Training(own) if hung && own <= generation => {
                 (self.phase, self.aborting) = (Phase::Stopping, Some(own));
                 actions.push(Action::Abort);
+            }
+            Phase::Training(own) if self.has_closed && own <= generation => {
+                (self.phase, self.aborting) = (Phase::Stopping, Some(own));
+                self.send(ToLeader::Beat(self.beat(now)), actions);
+                actions.push(Action::AwaitEnd(ENDING));
             }
             Phase::Training(own) | Phase::Restoring(own) | Phase::Committing(own) if own <= generation => {
                 self.restoring = None;

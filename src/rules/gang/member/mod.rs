@@ -16,8 +16,7 @@ use std::time::Duration;
 
 use super::beat::Beat;
 use super::message::{
-    Class, Failure, FirstFailure, FormerLeader, Hello, MOST_STEPS, Offer, Record, SaveAt, ToLeader, bounded_text,
-    millis,
+    Failure, FirstFailure, FormerLeader, Hello, MOST_STEPS, Offer, Record, SaveAt, ToLeader, bounded_text, millis,
 };
 use super::settings::Settings;
 use super::{Generation, Incarnation, Timing};
@@ -81,8 +80,10 @@ pub struct Member {
     /// When the connection to that leader was lost, and whether it was silent.
     disconnected: Option<(Duration, bool)>,
     record: Record,
-    /// The generation whose trainer hangs and got SIGABRT. Until its tree is empty it may train.
+    /// The generation whose trainer hangs and got SIGABRT, or is about to end by itself. Until its tree is empty it may train.
     aborting: Option<Generation>,
+    /// The trainer has closed its connections to the others before the halt.
+    has_closed: bool,
     /// A failure that the leader may not have received: its time, its generation and the failure. It is sent on each new
     /// connection until the leader halts that generation.
     unconfirmed_failure: Option<(Duration, Generation, Failure)>,
@@ -144,6 +145,7 @@ impl Member {
             disconnected: None,
             record: Record::default(),
             aborting: None,
+            has_closed: false,
             unconfirmed_failure: None,
             last_survey: None,
             step: None,
@@ -184,6 +186,11 @@ impl Member {
     /// The newest generation that this member has seen.
     pub fn newest(&self) -> Generation {
         self.newest
+    }
+
+    /// Whether the trainer runs in a generation.
+    pub fn is_training(&self) -> bool {
+        matches!(self.phase, Phase::Training(_))
     }
 
     /// The state in one word, for the status.
@@ -243,14 +250,8 @@ impl Member {
                     actions.push(Action::Survey);
                 }
             }
-            Event::Failed(failure) => {
-                if let Phase::Training(generation) = self.phase {
-                    self.phase = Phase::Stopping;
-                    self.aborting = Some(generation).filter(|_| failure.class == Class::Hung);
-                    self.unconfirmed_failure = Some((now, generation, failure.bounded()));
-                    self.send_failure(now, &mut actions);
-                }
-            }
+            Event::Failed(failure) => self.failed(now, failure.bounded(), &mut actions),
+            Event::ConnectionsClosed => self.has_closed = matches!(self.phase, Phase::Training(_)),
             Event::Succeeded => {
                 if let Phase::Training(generation) = self.phase {
                     self.phase = Phase::Committing(generation);
@@ -339,6 +340,7 @@ impl Member {
 
     fn tree_empty(&mut self, now: Duration, offer: Offer, actions: &mut Vec<Action>) {
         (self.last_survey, self.aborting, self.commits) = (Some(now), None, false);
+        self.has_closed = false;
         match self.phase.clone() {
             Phase::Surveying | Phase::Stopping | Phase::Ready(_) => {
                 self.step = None;

@@ -132,7 +132,9 @@ fn a_failure_is_reported_with_its_age_after_a_reconnect() {
     member.step(at(1_100), Event::Linked);
     let actions = receive(&mut member, 1_310, welcome(1));
     let sent = actions.iter().find_map(|action| match action {
-        Action::Send(ToLeader::Failed { generation, age, failure }) => Some((*generation, *age, failure.detail.len())),
+        Action::Send(ToLeader::Failed { generation, age, failure, .. }) => {
+            Some((*generation, *age, failure.detail.len()))
+        }
         _ => None,
     });
     assert_eq!(sent, Some((1, 300, 300)));

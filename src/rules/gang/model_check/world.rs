@@ -86,10 +86,12 @@ impl World {
                     }
                     self.agents[agent].trainer = Some((generation, None));
                 }
-                member::Action::Stop(grace) | member::Action::End(grace) => match &mut self.agents[agent].trainer {
-                    Some((_, end)) => *end = Some(self.now + grace),
-                    None => self.surveyed(agent),
-                },
+                member::Action::Stop(grace) | member::Action::AwaitEnd(grace) | member::Action::End(grace) => {
+                    match &mut self.agents[agent].trainer {
+                        Some((_, end)) => *end = Some(self.now + grace),
+                        None => self.surveyed(agent),
+                    }
+                }
                 member::Action::Abort | member::Action::ReportTree => {
                     self.violation = Some("a hang is found although no limit is set");
                 }

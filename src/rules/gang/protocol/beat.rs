@@ -24,6 +24,9 @@ pub struct Beat {
     /// The trainer does not run any more, and its last files are being committed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub commits: bool,
+    /// The generation is halted, and the trainer, which had closed its connections before, is about to end by itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ends: bool,
     /// This node's trainer has saved a checkpoint of its own, which may not be committed yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_own: bool,

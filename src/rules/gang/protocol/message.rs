@@ -1,5 +1,6 @@
 //! The messages between the agents. Every message that starts or stops a trainer carries its generation.
 
+use core::fmt::Write;
 use core::net::IpAddr;
 use std::time::Duration;
 
@@ -44,6 +45,10 @@ pub enum Class {
     /// Probably caused by another failure: a connection reset by a peer, a broken pipe, a remote error of NCCL.
     Consequence,
 }
+
+/// What collective libraries say when the connection to another rank ends.
+const OF_PEERS: [&str; 5] =
+    ["closed by peer", "reset by peer", "broken pipe", "remote process exited", "socket closed"];
 
 /// The failure of a trainer. Its text is never executed or used as a path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -179,6 +184,9 @@ pub enum ToLeader {
         age: u64,
         /// The failure.
         failure: Failure,
+        /// The trainer had closed its connections before the gang was halted.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        is_early: bool,
     },
     /// The activity of the trainer's processes: the answer to `ReportTree`, and sent before the `Failed` of a hang.
     Tree {
@@ -334,6 +342,15 @@ impl Failure {
         Failure { class, code: None, signal: None, step, detail: detail.into() }
     }
 
+    /// Adds the trainer's last words. They may show that another trainer was the cause.
+    pub fn quote(&mut self, words: &str) {
+        let is_of_peers = |pattern: &&str| words.to_ascii_lowercase().contains(*pattern);
+        if self.class == Class::Code && OF_PEERS.iter().any(is_of_peers) {
+            self.class = Class::Consequence;
+        }
+        let _ = write!(self.detail, "; its last words: {words}");
+    }
+
     /// Limits the text to one short line.
     pub fn bounded(mut self) -> Failure {
         self.detail = bounded_text(&self.detail);
@@ -360,9 +377,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn last_words_about_a_peer_show_that_another_trainer_was_the_cause() {
+        let quoted = |words: &str| {
+            let mut failure = Failure::new(Class::Code, None, "exit code 1");
+            failure.quote(words);
+            failure
+        };
+        let of_peer = quoted("RuntimeError: Connection closed by peer [10.0.0.1]:4711");
+        assert_eq!(of_peer.class, Class::Consequence);
+        assert!(of_peer.detail.ends_with("Connection closed by peer [10.0.0.1]:4711"), "{}", of_peer.detail);
+        assert_eq!(quoted("ValueError: no data").class, Class::Code);
+    }
+
+    #[test]
     fn a_failure_is_named_fell_on_the_wire() {
         let failure = Failure { class: Class::Code, code: Some(1), signal: None, step: None, detail: String::new() };
-        let json = serde_json::to_value(ToLeader::Failed { generation: 1, age: 2, failure }).unwrap();
+        let json = serde_json::to_value(ToLeader::Failed { generation: 1, age: 2, failure, is_early: false }).unwrap();
         assert_eq!(json["fell"]["generation"], 1);
     }
 }

@@ -30,7 +30,9 @@ impl World {
         self.milestone(|| format!("FAULT {fault:?}"));
         let lasts = match fault {
             Fault::TrainerDies(_) | Fault::TrainerHangs { .. } => None,
-            Fault::Freeze { lasts, .. } | Fault::Cut { lasts, .. } => Some(lasts + SECOND),
+            Fault::Freeze { lasts, .. } | Fault::Cut { lasts, .. } | Fault::OtherSettings { lasts, .. } => {
+                Some(lasts + SECOND)
+            }
             _ => Some(SECOND),
         };
         if let Fault::Notice { lead, .. } = fault {
@@ -133,6 +135,24 @@ impl World {
                 let when = self.now + self.random.between(10, 2 * SECOND);
                 self.at(when, WorldEvent::CollectiveBreaks { generation, except: seat });
             }
+            Fault::ClosesConnections(seat) => {
+                let Some(agent) = self.holder(seat).filter(|agent| self.agents[*agent].frozen.is_none()) else {
+                    return;
+                };
+                let Some(generation) = self.agents[agent].run.as_ref().map(|run| run.generation) else { return };
+                self.deaths += 1;
+                self.agents[agent].has_closed = true;
+                self.disturbed_until = self.disturbed_until.max(self.now + 8 * SECOND);
+                let when = self.now + self.random.between(10, 2 * SECOND);
+                self.at(when, WorldEvent::CollectiveBreaks { generation, except: seat });
+            }
+            Fault::OtherSettings { seat, lasts } => {
+                let is_active = self.misconfigured.is_some_and(|(_, until)| self.now < until);
+                let Some(agent) = self.holder(seat).filter(|_| seat.is_required() && !is_active) else { return };
+                self.misconfigured = Some((seat, self.now + lasts));
+                self.kill_agent(agent);
+                self.replace(seat);
+            }
             Fault::OneSidedClose(seat) => {
                 let link = self.holder(seat).and_then(|agent| self.agents[agent].link);
                 if let Some(link) = link.filter(|link| !self.is_inside(*link)) {
@@ -211,7 +231,7 @@ impl World {
             let seat = self.plan.seats[self.random.below(seats) as usize];
             let when = self.random.between(5 * SECOND, until);
             let lasts = self.random.between(100, 60 * SECOND);
-            let fault = match self.random.below(16) {
+            let fault = match self.random.below(18) {
                 0 | 1 => Fault::TrainerDies(seat),
                 2 => Fault::AgentDies { seat, after: Some(lasts) },
                 3 => Fault::Freeze { seat, lasts },
@@ -224,6 +244,8 @@ impl World {
                 10 if self.plan.has_two_gangs() => Fault::SecondGang,
                 11 => Fault::EarlyExit(seat),
                 12 => Fault::OneSidedClose(seat),
+                14 => Fault::ClosesConnections(seat),
+                15 => Fault::OtherSettings { seat, lasts: lasts * 2 / 3 },
                 13 => Fault::Leaves { seat, code: [201, 204][self.random.below(2) as usize] },
                 _ => Fault::Notice { seat, lead: self.random.between(SECOND, 30 * SECOND) },
             };

@@ -59,6 +59,10 @@ impl World {
     pub(super) fn launch(&mut self, agent: usize, generation: Generation) {
         self.milestone(|| format!("agent {agent} launches generation {generation}"));
         self.check_after_end(agent, generation);
+        self.agents[agent].has_closed = false;
+        if self.agents[agent].is_misconfigured {
+            self.record_violation(format!("agent {agent} trains although its settings contradict those of the others"));
+        }
         if !self.started.contains_key(&generation) {
             self.record_violation(format!("agent {agent} starts generation {generation}, which no leader has started"));
         }

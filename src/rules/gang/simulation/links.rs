@@ -104,6 +104,9 @@ impl World {
             }
             Message::Down(message) => {
                 let refused = matches!(message, ToMember::Refused { .. });
+                if matches!(message, ToMember::Halt { .. }) && self.agents[member].has_closed {
+                    self.member(member, member::Event::ConnectionsClosed);
+                }
                 self.member(member, member::Event::Received(message));
                 if refused {
                     self.agents[member].refused = true;

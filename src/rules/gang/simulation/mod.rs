@@ -20,6 +20,7 @@
 //! | nothing starts after the end; the leader is done last | `check_after_end`, `World::leader` |
 //! | the kept step never decreases and stays offered | `member_actions`, `check_offer` |
 //! | each 203 and 204 names a seat | `member_actions` |
+//! | no agent trains whose settings contradict the leader's | `launch` |
 //!
 //! A freeze of an agent whose trainer goes on is not simulated, because nothing stops that trainer.
 //!
@@ -53,6 +54,7 @@ use super::hang::TreeState;
 use super::leader::{self, Config, Leader, OnNotice};
 use super::member::{self, Leave, Member};
 use super::message::{Choice, Class, Failure, Offer, Step, ToLeader, ToMember};
+use super::settings::Settings;
 use super::{Generation, Incarnation, Timing};
 use crate::cluster::seat::Seat;
 use crate::cluster::spec::Role;
@@ -102,6 +104,10 @@ struct Agent {
     run: Option<Run>,
     /// The trainer of this run has ended with 0, and its last files are being committed.
     last_commit: Option<u64>,
+    /// Its trainer has closed its connections to the others.
+    has_closed: bool,
+    /// It counts other replicas than the others.
+    is_misconfigured: bool,
     restored: Option<Choice>,
     left: Option<(Millis, Leave)>,
     offered: Vec<Step>,
@@ -136,6 +142,8 @@ struct World {
     disturbed_until: Millis,
     /// The last deadline of a notice.
     saving_until: Millis,
+    /// Until this time, the platform starts agents for this seat with other settings.
+    misconfigured: Option<(Seat, Millis)>,
     store: store::Store,
     /// Every required seat has had two agents at once.
     two_gangs: bool,

@@ -97,6 +97,20 @@ fn a_seat_that_is_never_replaced_ends_the_job_and_is_named() {
 }
 
 #[test]
+fn a_lasting_contradiction_between_settings_ends_all_before_the_first_start_and_is_named() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, Plan::of(3, Mode::Each));
+        world.misconfigured = Some((seat_of(1), Millis::MAX));
+        world.run(200 * SECOND);
+        let is_named =
+            |agent: &Agent| matches!(&agent.left, Some((_, Leave::Contradiction(why))) if why.contains("worker/0"));
+        if !world.started.is_empty() || !world.agents.iter().all(is_named) {
+            world.fail(seed, "an agent has started, or has not left");
+        }
+    }
+}
+
+#[test]
 fn if_the_platform_restarts_all_a_notice_ends_all_and_the_next_run_continues() {
     let mut plan = Plan::of(3, Mode::Each);
     plan.on_notice = OnNotice::Leave;

@@ -167,6 +167,11 @@ impl World {
     pub(super) fn trainer_gone(&mut self, agent: usize, id: u64) {
         if self.agents[agent].run.as_ref().is_some_and(|run| run.id == id) {
             self.agents[agent].run = None;
+            if std::mem::take(&mut self.agents[agent].has_closed) {
+                let failure =
+                    Failure { code: Some(7), ..Failure::new(Class::Code, None, "it has closed its connections") };
+                self.member(agent, member::Event::Failed(failure));
+            }
             self.emptied(agent, 5);
         }
     }

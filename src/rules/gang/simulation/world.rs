@@ -21,6 +21,7 @@ impl World {
             runs: 0,
             disturbed_until: 0,
             saving_until: 0,
+            misconfigured: None,
             store: store::Store::default(),
             two_gangs: false,
             finished: None,
@@ -110,8 +111,16 @@ impl World {
         let host = if is_same_host { format!("host-of-{seat}") } else { format!("host-{at}") };
         let (mut member, actions) = Member::new(clock, seat, seat_of(0), incarnation, host, self.plan.timing);
         member.of_job(self.plan.job_id.clone());
+        let wrong_until = self.misconfigured.filter(|(other, until)| *other == seat && self.now < *until);
+        let is_misconfigured = wrong_until.is_some();
+        if let Some((_, until)) = wrong_until {
+            self.at(until, WorldEvent::Dies(at));
+        }
+        let settings = self.settings_of(incarnation, is_misconfigured);
+        settings.clone().into_iter().for_each(|settings| member.announce(settings));
         let own = seat == seat_of(0);
         let config = || Config {
+            settings: settings.unwrap_or_else(|| self.settings("1", false)),
             timing: self.plan.timing,
             mode: if self.plan.is_mode_set { self.plan.mode } else { Mode::Auto },
             from_scratch: self.plan.from_scratch,
@@ -142,6 +151,8 @@ impl World {
             dials: false,
             run: None,
             last_commit: None,
+            has_closed: false,
+            is_misconfigured,
             restored: None,
             left: None,
             offered: Vec::new(),
@@ -152,6 +163,24 @@ impl World {
         });
         self.milestone(|| format!("agent {at} starts for {seat}"));
         self.member_actions(at, actions);
+    }
+
+    fn settings(&self, version: &str, is_misconfigured: bool) -> Settings {
+        let mut roster: BTreeSet<Seat> = self.plan.seats.iter().copied().collect();
+        if is_misconfigured {
+            roster.insert(seat_of(99));
+        }
+        Settings::new(version, &roster, self.plan.mode)
+    }
+
+    /// The settings that an agent announces. A quarter of the agents are of a version that announces none, and a quarter of
+    /// one with fewer features.
+    fn settings_of(&self, incarnation: Incarnation, is_misconfigured: bool) -> Option<Settings> {
+        match incarnation.0 % 4 {
+            0 if !is_misconfigured => None,
+            1 => Some(Settings { features: BTreeSet::new(), ..self.settings("0", is_misconfigured) }),
+            _ => Some(self.settings("1", is_misconfigured)),
+        }
     }
 
     pub(super) fn offer(&mut self, agent: usize) -> Offer {
@@ -213,6 +242,7 @@ impl World {
                 member::Action::Launch(generation) => self.launch(agent, generation),
                 member::Action::End(grace) => self.end(agent, grace.as_millis() as u64),
                 member::Action::Stop(grace) => self.stop(agent, grace.as_millis() as u64),
+                member::Action::AwaitEnd(limit) => self.stop(agent, limit.as_millis() as u64),
                 member::Action::Kill => self.stop(agent, 0),
                 member::Action::Abort => self.stop(agent, 10 * SECOND),
                 member::Action::ReportTree => self.report_tree(agent),

@@ -135,6 +135,13 @@ pub(super) enum Fault {
     SecondAgent(Seat),
     /// A trainer ends with 0 before its work is done, and the collective of the others breaks.
     EarlyExit(Seat),
+    /// A trainer closes its connections, the collective of the others breaks, and the trainer ends later.
+    ClosesConnections(Seat),
+    /// The platform starts an agent whose settings contradict those of the others.
+    OtherSettings {
+        seat: Seat,
+        lasts: Millis,
+    },
     /// Only the leader's end of a link closes.
     OneSidedClose(Seat),
     /// An agent exits with this code, and the platform starts another.

@@ -28,6 +28,8 @@ pub(super) struct Gang {
     generation: Option<Generation>,
     /// The gang ended the attempt, so the trainer's death is not a failure.
     pub(super) is_halting: bool,
+    /// The trainer had closed its connections before the halt and may end by itself, which is its own failure.
+    pub(super) ends_by_itself: bool,
     /// The job is over: the command is not started again.
     pub(super) is_ending: bool,
     /// The job has finished: this replica exits with 0, whatever stops it from now on.
@@ -81,6 +83,7 @@ impl Machine {
                 self.spawn()
             }
             Order::Stop(grace) => self.halt(now, grace),
+            Order::AwaitEnd(limit) => self.await_end(now, limit),
             Order::Kill => self.halt(now, Duration::ZERO),
             Order::Abort => self.abort_with_gang(now),
             Order::ReportTree => vec![Action::ReportTree],
@@ -177,6 +180,15 @@ impl Machine {
         }
     }
 
+    /// The gang is halted, and the trainer is about to end by itself.
+    fn await_end(&mut self, now: Uptime, limit: Duration) -> Vec<Action> {
+        if self.state != State::Running || self.stopping.stop.is_some() {
+            return self.halt(now, self.gang_stop_grace());
+        }
+        (self.gang.is_halting, self.gang.ends_by_itself) = (true, true);
+        self.set_deadline(now, now + limit).into_iter().collect()
+    }
+
     /// The gang hangs: ends the trainer like one that hangs itself.
     fn abort_with_gang(&mut self, now: Uptime) -> Vec<Action> {
         if self.state != State::Running || self.stopping.stop.is_some() {
@@ -218,18 +230,21 @@ impl Machine {
 
     /// The report to the gang of a main child's end that is this replica's failure.
     pub(super) fn report_failure(&self) -> Option<Action> {
-        let is_expected = self.stopping.stop.is_some() || self.attempt.hung.is_some() || self.is_ended_by_gang();
+        let ends_by_itself = self.gang.ends_by_itself && !self.gang.is_ending;
+        let is_expected =
+            self.stopping.stop.is_some() || self.attempt.hung.is_some() || self.is_ended_by_gang() && !ends_by_itself;
         if !self.is_in_gang() || is_expected {
             return None;
         }
-        let (end, _) = self.attempt.ended.filter(|(end, _)| *end != End::Code(0))?;
+        let (end, _) = self.attempt.ended.filter(|(end, _)| ends_by_itself || *end != End::Code(0))?;
+        let closed = if ends_by_itself { "; it had closed its connections to the other replicas before" } else { "" };
         let class = match end {
             _ if self.ran_out_of_memory() => Class::OutOfMemory,
             End::Signal(_) => Class::Signal,
             End::Code(_) => Class::Code,
         };
         let clues: String = self.explain(end).into_iter().map(|clue| format!("; {clue}")).collect();
-        let detail = format!("{} ended with {end}{clues}", self.subject());
+        let detail = format!("{} ended with {end}{closed}{clues}", self.subject());
         Some(self.failure_report(class, Some(end), detail))
     }
 

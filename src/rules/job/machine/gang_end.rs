@@ -131,7 +131,8 @@ impl Machine {
                 // After an early success of another, each trainer that failed by itself shows how.
                 let is_first =
                     first.as_ref().is_some_and(|first| Some(first.seat) == own || first.failure.code == Some(0));
-                let failed = self.attempt.ended.filter(|(end, _)| *end != End::Code(0) && !self.gang.is_halting);
+                let is_halted = self.gang.is_halting && !self.gang.ends_by_itself;
+                let failed = self.attempt.ended.filter(|(end, _)| *end != End::Code(0) && !is_halted);
                 if let Some((end, _)) = failed.filter(|_| is_first) {
                     self.restarts.no_restart_reason = why;
                     return self.finish_unstopped(end.code());

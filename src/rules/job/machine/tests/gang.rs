@@ -258,3 +258,18 @@ fn a_hang_is_reported_with_the_activity_of_the_processes() {
     };
     assert_eq!(failure.class, Class::Hung);
 }
+
+#[test]
+fn a_trainer_that_has_closed_its_connections_gets_no_signal_at_a_halt_and_its_end_is_reported() {
+    for (end, known) in
+        [(End::Code(7), "exit code 7"), (End::Code(0), "exit code 0"), (End::Signal(Signal::KILL), "SIGKILL")]
+    {
+        let mut machine = in_generation(policy(Role::Worker), 1);
+        let halt = machine.step(secs(5.0), Event::Gang(Order::AwaitEnd(secs(5.0))));
+        assert_eq!(halt, [Action::Arm(Timer::Grace, secs(10.0))]);
+        let died = machine.step(secs(7.0), Event::MainEnded { local_rank: 0, end, oom: Some(false) });
+        let Some(MemberEvent::Failed(failure)) = report(&died) else { panic!("{died:?}") };
+        assert!(failure.detail.contains(known) && failure.detail.contains("had closed"), "{}", failure.detail);
+        assert!(machine.step(secs(7.1), Event::TreeEmpty).contains(&Action::Survey));
+    }
+}
