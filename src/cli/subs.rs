@@ -55,7 +55,8 @@ replica reports step 20. A replica's steps are read from lines such as step=12 l
 In the command, {own} is the replica's own disk, and {shared} a directory that all replicas see. HOME, TMPDIR,
 TRAINIT_CHECKPOINT_DIR and the metrics file of a replica are on its disk.
 
-Exit codes: 0 the platform would call the job succeeded; 1 it would not; 125 a wrong flag, or a command that does not exist;
+Exit codes: 0 the platform would call the job succeeded; 1 it would not, or the report names what did not happen: a fault, a
+step of any replica, a replica's verdict, equal results (--compare), a resume (--expect-resume); 125 a wrong flag, or a command that does not exist;
 128+n signal n ended the simulation.";
 
 /// The command to run.

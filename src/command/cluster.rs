@@ -4,6 +4,7 @@
 use crate::edge::fs::small_file;
 use crate::edge::host::limits;
 use crate::edge::net::free_port;
+use crate::rules::cluster::complete::SIMULATED;
 use crate::rules::cluster::framework::{self, Resolved};
 use crate::rules::cluster::malformed;
 use crate::rules::cluster::parse::input::Input;
@@ -59,7 +60,9 @@ impl Wanted {
         match found {
             Ok(mut resolved) if mistakes.is_empty() => {
                 resolved.warnings.extend(unknown(env));
-                resolved.warnings.extend(unused(reader).map(|it| Warning::new("idle_setting", it.to_string())));
+                // A simulated platform sets variables that this command may not need.
+                let unused = unused(reader).filter(|_| env.given(SIMULATED).is_none());
+                resolved.warnings.extend(unused.map(|it| Warning::new("idle_setting", it.to_string())));
                 resolved.warnings.extend(unitless(reader).map(|it| Warning::new("unitless_setting", it.to_string())));
                 Ok(resolved)
             }

@@ -26,12 +26,12 @@ use crate::settings::Complaint;
 use crate::settings::simulate::{self as settings, SimulateSettings};
 use crate::supervisor::simulate::{self, Stage};
 
-/// The exit code if the platform would report the job as failed.
+/// The exit code if the platform would report the job as failed, or something did not happen that was asked for.
 const FAILED: u8 = 1;
 /// The size limit of a schedule.
 const SCHEDULE_BYTES: usize = 1 << 20;
 
-/// Runs the simulation. Exits with 0 if the platform would report the job as succeeded.
+/// Runs the simulation. Exits with 0 if the platform would report the job as succeeded and all happened that was asked for.
 pub fn main(parsed: &Parsed, env: Env, mask: Mask) -> u8 {
     let settings = settings::read(&parsed.flags, read_schedule);
     let missing = missing_command(parsed, &env);
@@ -70,7 +70,10 @@ fn simulated(parsed: &Parsed, env: Env, mask: Mask, settings: &SimulateSettings,
         stage.dir = place.dir.join("undisturbed");
         let plan = Plan { faults: Vec::new(), ..settings.plan.clone() };
         stdio::complain("simulate: the same job without faults, to compare");
-        report.undisturbed = Some(Box::new(simulate::run(plan, &stage, &signals)?));
+        report.compare_with(simulate::run(plan, &stage, &signals)?, settings.tolerance);
+    }
+    if settings.expect_resume && report.signal.is_none() {
+        report.expect_resume();
     }
     Ok(report)
 }
@@ -89,7 +92,7 @@ fn finish(report: &Report, settings: &SimulateSettings) -> u8 {
     let signal = report.signal.or_else(|| report.undisturbed.as_ref()?.signal).and_then(Signal::new);
     match signal {
         Some(signal) => End::Signal(signal).code(),
-        None if report.succeeded => 0,
+        None if report.is_good() => 0,
         None => FAILED,
     }
 }

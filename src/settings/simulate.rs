@@ -24,6 +24,10 @@ pub struct SimulateSettings {
     pub has_checkpoint_dir: bool,
     /// Whether to run the job again without faults.
     pub compare: bool,
+    /// Whether each replica that lost its disk must resume.
+    pub expect_resume: bool,
+    /// The share by which equal results may differ.
+    pub tolerance: f64,
     /// The file for the report as JSON.
     pub json: Option<PathBuf>,
     /// The file for the report as a page.
@@ -55,7 +59,7 @@ pub fn read(
     }
     let mut faults = Vec::new();
     if let Some(limit) = limit {
-        for kind in ["preempt", "kill", "freeze"] {
+        for kind in ["preempt", "kill", "freeze", "hang"] {
             let kind = fault::kind(kind).into_iter();
             kind.for_each(|kind| faults.extend(flags.each(kind.word(), |text| fault::parse(kind, text, &all, limit))));
         }
@@ -67,15 +71,23 @@ pub fn read(
     let notice_by = flags.text("notice-by").map(|_| flags.parse("notice-by", notice_by));
     let path = |text: &str| if text.is_empty() { Err("expected a path".to_owned()) } else { Ok(PathBuf::from(text)) };
     let [dir, json, page] = ["dir", "json", "run-report"].map(|name| flags.parse_given(name, path));
-    match (platform, limit, notice, replace_after) {
-        (Some(platform), Some(limit), Some(notice), Some(replace_after)) if flags.complaints.is_empty() => {
+    let tolerance = flags.parse("tolerance", share);
+    let (lose_disk, expect_resume) = (flags.switch("lose-disk"), flags.switch("expect-resume"));
+    if expect_resume && !lose_disk {
+        flags.complain("expect-resume", "no replica loses its disk without --lose-disk; give that too".to_owned());
+    }
+    match (platform, limit, notice, replace_after, tolerance) {
+        (Some(platform), Some(limit), Some(notice), Some(replace_after), Some(tolerance))
+            if flags.complaints.is_empty() =>
+        {
             let notice_by = notice_by.flatten().unwrap_or(platform.notice);
-            let lose_disk = flags.switch("lose-disk");
             Ok(SimulateSettings {
                 plan: Plan { platform, notice_by, seats: all, faults, notice, lose_disk, replace_after, limit },
                 dir,
                 has_checkpoint_dir: !flags.switch("no-checkpoint-dir"),
-                compare: flags.switch("compare"),
+                compare: flags.switch("compare") || expect_resume,
+                expect_resume,
+                tolerance,
                 json,
                 page,
             })
@@ -165,6 +177,11 @@ fn count(text: &str) -> Result<u32, String> {
     found.ok_or_else(|| format!("expected a number from 0 to {}, found {text:?}", seats::MOST))
 }
 
+fn share(text: &str) -> Result<f64, String> {
+    let found = text.trim().parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    found.ok_or_else(|| format!("expected a share from 0 to 1, as 0.01, found {text:?}"))
+}
+
 fn not_zero(text: &str) -> Result<Duration, String> {
     match duration::parse(text)? {
         Duration::ZERO => Err(format!("expected a time above 0, found {text:?}")),
@@ -225,6 +242,8 @@ mod tests {
             ("seed", "x"),
             ("notice", "0s"),
             ("notice-by", "mail"),
+            ("tolerance", "2"),
+            ("expect-resume", ""),
         ];
         let lines = read_from(&wrong).expect_err("all of it");
         let texts = lines.join("\n");
@@ -238,6 +257,8 @@ mod tests {
             ("seed", "whole number"),
             ("notice", "above 0"),
             ("notice-by", "signal, gce, aws, azure"),
+            ("tolerance", "from 0 to 1"),
+            ("expect-resume", "--lose-disk"),
         ] {
             let is_it = |line: &&String| line.starts_with(&format!("--{name}: ")) && line.contains(part);
             assert!(lines.iter().any(|line| is_it(&line)), "{name}: {texts}");

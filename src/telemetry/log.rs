@@ -3,7 +3,8 @@
 //! Deliberately absent: log events of libraries, at any level, because they may contain secrets (a signed address, a
 //! header); and spans, which trainit does not use.
 //!
-//! JSON: `{"severity","time","message","trainit":{fields},"verdict":{...}}`, with Cloud Logging's names for severities.
+//! JSON: `{"severity","time","message","trainit":{fields},"verdict":{...}}`. Both forms have Cloud Logging's names for
+//! severities, so that one search finds a warning in both.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
@@ -20,8 +21,11 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::edge::clock;
+use crate::edge::host::dmi;
 use crate::edge::io::backlog::Backlog;
 use crate::edge::io::stdio;
+use crate::rules::cluster::collector;
+use crate::rules::process::env::Env;
 use crate::rules::text::safe_text::printable;
 
 /// The format of lines.
@@ -82,12 +86,13 @@ fn lost(count: u64) -> String {
 }
 
 fn format() -> Format {
-    FORMAT.get().copied().unwrap_or_else(auto_format)
+    FORMAT.get().copied().unwrap_or(Format::Text)
 }
 
-/// The format for `auto` in this environment.
-pub fn auto_format() -> Format {
-    if stdio::is_terminal(libc::STDERR_FILENO) { Format::Text } else { Format::Json }
+/// The format for `auto` in this environment: JSON if the platform's collector parses it, text for everybody else.
+pub fn auto_format(env: &Env) -> Format {
+    let parses = || collector::parses_json(env, || dmi::local_facts().is_google());
+    if !stdio::is_terminal(libc::STDERR_FILENO) && parses() { Format::Json } else { Format::Text }
 }
 
 /// Starts to write all log lines to standard error. Only the first call has an effect.
@@ -145,12 +150,7 @@ impl Line {
     }
 
     fn json(self, level: Level, time: &str) -> String {
-        let severity = match level {
-            Level::ERROR => "ERROR",
-            Level::WARN => "WARNING",
-            Level::INFO => "INFO",
-            _ => "DEBUG",
-        };
+        let severity = severity(level);
         let mut object = json!({ "severity": severity, "time": time, "message": self.message });
         if !self.fields.is_empty() {
             object["trainit"] = Value::Object(self.fields);
@@ -163,17 +163,17 @@ impl Line {
 
     fn text(&self, level: Level, time: &str) -> String {
         let clock = time.get(11..19).unwrap_or(time);
-        let word = match level {
-            Level::ERROR => "error: ",
-            Level::WARN => "warning: ",
-            _ => "",
-        };
-        let mut text = format!("{clock} trainit: {word}{}", self.message);
+        let mut text = format!("{clock} trainit: ");
+        if level <= Level::WARN {
+            let _ = write!(text, "{}: ", severity(level));
+        }
+        text.push_str(&self.message);
         if !self.summary.is_empty() {
             let _ = write!(text, "; {}", self.summary);
         }
-        let shown: Vec<String> =
-            self.fields.iter().map(|(name, value)| format!("{name}={}", value_text(value))).collect();
+        let reason = self.verdict.as_ref().and_then(|verdict| Some(("verdict", verdict.get("reason")?)));
+        let fields = self.fields.iter().map(|(name, value)| (name.as_str(), value)).chain(reason);
+        let shown: Vec<String> = fields.map(|(name, value)| format!("{name}={}", value_text(value))).collect();
         if !shown.is_empty() {
             let _ = write!(text, " [{}]", shown.join(" "));
         }
@@ -187,6 +187,15 @@ impl Line {
                 self.fields.insert(name.to_owned(), value);
             }
         }
+    }
+}
+
+fn severity(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "ERROR",
+        Level::WARN => "WARNING",
+        Level::INFO => "INFO",
+        _ => "DEBUG",
     }
 }
 
@@ -239,7 +248,9 @@ mod tests {
     #[test]
     fn a_text_line_ends_with_its_fields() {
         let text = line().text(Level::ERROR, "2026-01-02T03:04:05.678Z");
-        assert_eq!(text, "03:04:05 trainit: error: a\nb [code=bad_address pid=7]");
+        assert_eq!(text, "03:04:05 trainit: ERROR: a\nb [code=bad_address pid=7]");
+        let last = Line { verdict: Some(json!({"reason": "finished"})), ..line() };
+        assert!(last.text(Level::INFO, "t").ends_with(" [code=bad_address pid=7 verdict=finished]"));
     }
 
     #[test]

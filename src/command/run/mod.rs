@@ -58,7 +58,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     let mut reader = Reader::new(&values, complaints);
     let mut options = RunOptions::read(&mut reader, parsed.on, &env);
     options.run.policy.ignored = signals::ignored();
-    start_log(&options.run);
+    start_log(&options.run, &env);
     require_command(&parsed, &mut reader);
     let may_continue = || stopped_before_start(&options.run.policy).is_none();
     let is_asked_to_end = !options.keeping.resolve_places(&mut reader, &may_continue);
@@ -339,9 +339,9 @@ fn refuse_all(mistakes: &[ClusterError], settings: &RunSettings, env: &Env) -> u
     not_started(&lines, settings, &codes)
 }
 
-fn start_log(settings: &RunSettings) {
+fn start_log(settings: &RunSettings, env: &Env) {
     let format = match settings.log_format {
-        LogFormat::Auto => log::auto_format(),
+        LogFormat::Auto => log::auto_format(env),
         LogFormat::Text => Format::Text,
         LogFormat::Json => Format::Json,
     };

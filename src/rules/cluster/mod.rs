@@ -3,6 +3,7 @@
 //! The types (`spec`), the readers (`platforms`, `launchers`), the list (here). To add a platform, add its file and its line
 //! in [`PLATFORMS`].
 
+pub mod collector;
 pub mod complete;
 pub mod first;
 pub mod framework;

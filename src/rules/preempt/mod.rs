@@ -29,6 +29,13 @@ pub struct LocalFacts {
     pub chassis_asset_tag: String,
 }
 
+impl LocalFacts {
+    /// Whether this is a machine of Google Compute Engine.
+    pub fn is_google(&self) -> bool {
+        (gce::SOURCE.is_here)(&Env::default(), self)
+    }
+}
+
 /// The default of `--preemption-lead`.
 pub const PREEMPTION_LEAD: Duration = Duration::from_secs(30);
 

@@ -23,6 +23,8 @@ pub enum Kind {
     Kill,
     /// Freeze the machine for this time.
     Freeze(Duration),
+    /// Stop the processes of the trainer, and not trainit.
+    Hang,
 }
 
 impl Kind {
@@ -32,6 +34,7 @@ impl Kind {
             Kind::Preempt => "preempt",
             Kind::Kill => "kill",
             Kind::Freeze(_) => "freeze",
+            Kind::Hang => "hang",
         }
     }
 }
@@ -63,6 +66,8 @@ pub struct Fault {
     pub when: When,
     /// The replica's place in the list of seats.
     pub replica: usize,
+    /// The seed chose it. The user asked for such faults, but for none of them alone.
+    pub is_random: bool,
 }
 
 /// Reads `SEAT@TIME` or `SEAT@step:N`; for a freeze also `SEAT@TIME+LENGTH`. Errors: the mistake, as one clause.
@@ -83,12 +88,12 @@ pub fn parse(kind: Kind, text: &str, seats: &[Seat], limit: Duration) -> Result<
     {
         return Err(format!("{text:?} is beyond the time limit of the job, {}s (--limit)", limit.as_secs_f64()));
     }
-    Ok(Fault { kind, when, replica: seats::find(seat, seats)? })
+    Ok(Fault { kind, when, replica: seats::find(seat, seats)?, is_random: false })
 }
 
 /// The kind with this word.
 pub fn kind(word: &str) -> Option<Kind> {
-    [Kind::Preempt, Kind::Kill, Kind::Freeze(FREEZE)].into_iter().find(|kind| kind.word() == word)
+    [Kind::Preempt, Kind::Kill, Kind::Freeze(FREEZE), Kind::Hang].into_iter().find(|kind| kind.word() == word)
 }
 
 /// Reads a schedule: `preempt worker-1@40s` on each line, `#` begins a comment. Errors: every mistake, with its line.
@@ -101,7 +106,7 @@ pub fn schedule(text: &str, seats: &[Seat], limit: Duration) -> Result<Vec<Fault
         }
         let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
         let read = kind(word)
-            .ok_or_else(|| format!("expected preempt, kill or freeze, found {word:?}"))
+            .ok_or_else(|| format!("expected preempt, kill, freeze or hang, found {word:?}"))
             .and_then(|kind| parse(kind, rest, seats, limit));
         match read {
             Ok(fault) => faults.push(fault),
@@ -148,7 +153,8 @@ pub fn random(rate: Rate, seed: u64, seats: usize, limit: Duration) -> Result<Ve
             2 => Kind::Kill,
             _ => Kind::Freeze(FREEZE),
         };
-        faults.push(Fault { kind, when: When::At(when), replica: random.below(seats as u64) as usize });
+        let replica = random.below(seats as u64) as usize;
+        faults.push(Fault { kind, when: When::At(when), replica, is_random: true });
     }
 }
 
@@ -165,11 +171,12 @@ mod tests {
 
     #[test]
     fn a_fault_is_a_seat_and_a_time_or_a_step() {
-        let fault = |kind, when, replica| Ok(Fault { kind, when, replica });
+        let fault = |kind, when, replica| Ok(Fault { kind, when, replica, is_random: false });
         let seconds = Duration::from_secs;
         assert_eq!(read("preempt", "worker-1@40s"), fault(Kind::Preempt, When::At(seconds(40)), 2));
         assert_eq!(read("kill", " chief@step:20"), fault(Kind::Kill, When::Step(20), 0));
         assert_eq!(read("freeze", "chief@5s"), fault(Kind::Freeze(FREEZE), When::At(seconds(5)), 0));
+        assert_eq!(read("hang", "chief@step:3"), fault(Kind::Hang, When::Step(3), 0));
         assert_eq!(read("freeze", "chief@5s+2s"), fault(Kind::Freeze(seconds(2)), When::At(seconds(5)), 0));
     }
 

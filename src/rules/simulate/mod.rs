@@ -7,8 +7,10 @@
 pub mod account;
 pub mod environment;
 pub mod fault;
+mod findings;
 pub mod machine;
 pub mod metadata;
+mod page;
 pub mod progress;
 pub mod replica;
 pub mod report;

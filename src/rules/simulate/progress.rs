@@ -1,5 +1,5 @@
 //! The step and the loss in a line that a trainer prints, in the common forms `step=12 loss=0.5`, `step 12`, `loss: 0.5`;
-//! and the generation in trainit's own log line.
+//! and what trainit's own log lines say.
 
 /// The values in a line.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -10,6 +10,10 @@ pub struct Progress {
     pub loss: Option<f64>,
     /// The generation of the gang.
     pub generation: Option<u64>,
+    /// The number of the attempt that trainit starts.
+    pub attempt: Option<u64>,
+    /// A commit is complete.
+    pub is_commit: bool,
 }
 
 /// Reads a line. A step counts only together with a loss, because a line about a checkpoint names a step, too.
@@ -17,7 +21,10 @@ pub fn read(line: &str) -> Progress {
     let loss = value(line, "loss").and_then(|text| text.parse::<f64>().ok()).filter(|_| !is_own(line));
     let step = value(line, "step").and_then(|text| text.parse().ok()).filter(|_| loss.is_some());
     let generation = value(line, "generation").and_then(|text| text.parse().ok());
-    Progress { step, loss: loss.filter(|_| step.is_some()), generation }
+    let loss = loss.filter(|_| step.is_some());
+    let attempt = value(line, "attempt").and_then(|text| text.parse().ok()).filter(|_| line.contains("started "));
+    let is_commit = line.contains("checkpoint committed") || line.contains("checkpoint is safe in the store");
+    Progress { step, loss, generation, attempt, is_commit }
 }
 
 /// Whether trainit wrote the line: its verdict names the last step and the last loss again.
@@ -70,5 +77,8 @@ mod tests {
             assert_eq!(said(line), (None, None), "{line}");
         }
         assert_eq!(read("generation 3 of the gang starts").generation, Some(3));
+        let own = ["started python [attempt=2 pid=7]", r#"{"message":"started python","trainit":{"attempt":2}}"#];
+        assert_eq!(own.map(|line| read(line).attempt), [Some(2); 2]);
+        assert!(read("checkpoint committed [step=5]").is_commit && !read("the first commit takes x").is_commit);
     }
 }

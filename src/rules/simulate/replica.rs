@@ -22,6 +22,12 @@ pub struct Replica {
     pub exits: Vec<u8>,
     /// The verdicts of its lives. A life without a verdict is skipped.
     pub verdicts: Vec<Value>,
+    /// Its lives.
+    pub lives: Vec<Life>,
+    /// When a commit was complete.
+    pub commits: Vec<Duration>,
+    /// When trainit started the command again within a life.
+    pub attempts: Vec<Duration>,
     /// The highest step that it has reported.
     pub step: Option<u64>,
     /// The last loss that it has reported.
@@ -30,6 +36,23 @@ pub struct Replica {
     pub repeated_steps: u64,
     /// Its time by cause.
     pub account: Account,
+}
+
+/// From the start of its processes to their end.
+#[derive(Debug, Clone, Default)]
+pub struct Life {
+    /// The start.
+    pub from: Duration,
+    /// The end; `None` while it runs.
+    pub to: Option<Duration>,
+    /// It began with an empty disk, because the platform had taken the one before.
+    pub has_lost_disk: bool,
+    /// The first step that it reported.
+    pub first_step: Option<u64>,
+    /// The step that it resumed from, by its verdict.
+    pub resumed_step: Option<u64>,
+    /// It has written a verdict.
+    pub has_verdict: bool,
 }
 
 /// Whether it has processes.
@@ -51,6 +74,14 @@ impl Replica {
         matches!(self.phase, Phase::Up { .. })
     }
 
+    /// Its processes start.
+    pub(super) fn begin(&mut self, now: Duration, has_lost_disk: bool) {
+        self.account.record(now, Cause::Waiting);
+        self.phase = Phase::Up { last_step: None };
+        self.starts += 1;
+        self.lives.push(Life { from: now, has_lost_disk, ..Life::default() });
+    }
+
     pub(super) fn stepped(&mut self, now: Duration, step: u64, loss: Option<f64>) {
         let is_repeated = self.step.is_some_and(|best| step <= best);
         let cause = match self.phase {
@@ -61,6 +92,9 @@ impl Replica {
         };
         self.account.record(now, cause);
         self.phase = Phase::Up { last_step: Some(step) };
+        if let Some(life) = self.lives.last_mut() {
+            life.first_step.get_or_insert(step);
+        }
         self.repeated_steps += u64::from(is_repeated);
         self.step = self.step.max(Some(step));
         self.loss = loss.or(self.loss);
@@ -92,6 +126,11 @@ impl Replica {
         self.account.rebook_start(of("restore").unwrap_or(0.0), Cause::Restore);
         self.account.rebook_start(of("peers").unwrap_or(0.0), Cause::Waiting);
         self.exits.push(code);
+        if let Some(life) = self.lives.last_mut() {
+            life.to = Some(now);
+            life.has_verdict = verdict.is_some();
+            life.resumed_step = verdict.as_ref().and_then(|verdict| verdict.get("resumed_step")?.as_u64());
+        }
         self.verdicts.extend(verdict);
         self.is_ended_by_platform
     }

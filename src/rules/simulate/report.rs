@@ -7,13 +7,14 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::account::Seconds;
+use super::findings;
 use super::machine::{Outcome, Simulation};
-use super::replica::Replica;
+use super::replica::{Life, Replica};
 use super::seats::name;
 use crate::cluster::seat::Seat;
 
 /// The report.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Report {
     /// The platform's name.
     pub platform: &'static str,
@@ -35,8 +36,18 @@ pub struct Report {
     pub faults: Vec<FaultReport>,
     /// The replicas.
     pub replicas: Vec<ReplicaReport>,
+    /// What was asked for and did not happen, a sentence for each.
+    pub problems: Vec<String>,
     /// The same job without faults.
     pub undisturbed: Option<Box<Report>>,
+}
+
+/// The lives of a replica, for the page.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Track {
+    /// From the start of each attempt to its end.
+    pub(super) attempts: Vec<(f64, f64)>,
+    pub(super) commits: Vec<f64>,
 }
 
 /// A fault that happened.
@@ -53,7 +64,7 @@ pub struct FaultReport {
 }
 
 /// One replica.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct ReplicaReport {
     /// `worker-1`.
     pub name: String,
@@ -71,8 +82,12 @@ pub struct ReplicaReport {
     pub loss: Option<f64>,
     /// Its time by cause.
     pub time: Seconds,
+    /// Of each life that began with an empty disk: the step that it resumed from.
+    pub resumed_steps: Vec<Option<u64>>,
     /// The verdicts of its lives.
     pub verdicts: Vec<Value>,
+    #[serde(skip)]
+    pub(super) track: Track,
 }
 
 impl Report {
@@ -114,9 +129,15 @@ impl Report {
             goodput: time.goodput().map(rounded),
             generation: simulation.generation(),
             faults,
-            replicas: pairs().map(|(seat, replica)| ReplicaReport::of(*seat, replica)).collect(),
+            replicas: pairs().map(|(seat, replica)| ReplicaReport::of(*seat, replica, now)).collect(),
+            problems: findings::of(simulation),
             undisturbed: None,
         }
+    }
+
+    /// Whether the platform reports success, and everything happened that was asked for.
+    pub fn is_good(&self) -> bool {
+        self.succeeded && self.problems.is_empty()
     }
 
     /// The table for people.
@@ -140,6 +161,7 @@ impl Report {
             None => format!("{} would call this job succeeded, after {:.1}s.", self.platform, self.seconds),
             Some(why) => format!("{} would not call this job succeeded: {why}.", self.platform),
         }];
+        lines.extend(self.problems.iter().map(|problem| format!("Not as asked: {problem}.")));
         if !self.faults.is_empty() {
             let shown = self.faults.iter().map(|fault| {
                 let missed = if fault.missed { ", missed" } else { "" };
@@ -164,29 +186,38 @@ impl Report {
         }
         lines.join("\n")
     }
+}
 
-    /// A page for a browser. It loads nothing from outside.
-    pub fn page(&self) -> String {
-        let cells = |cells: &[String], tag: &str| {
-            let cells: String = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect();
-            format!("<tr>{cells}</tr>\n")
-        };
-        let rows: String = self.replicas.iter().map(|replica| cells(&replica.row(), "td")).collect();
-        let sentences: String = self.summary().lines().map(|line| format!("<p>{}</p>\n", escaped(line))).collect();
-        format!(
-            "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>trainit simulate</title>\n\
-             <style>body{{font-family:sans-serif;margin:2em}}td,th{{text-align:left;padding:.2em 1em .2em 0}}</style>\n\
-             <h1>trainit simulate: {}</h1>\n{sentences}<table>\n{}{rows}</table>\n</html>\n",
-            escaped(self.platform),
-            cells(&HEADS.map(str::to_owned), "th"),
-        )
+/// Of each life that began with an empty disk: the step before its first one, or the one that its verdict names. A life
+/// that ended before it could tell is skipped, unless it is the last.
+fn resumed_steps(replica: &Replica) -> Vec<Option<u64>> {
+    let first = replica.lives.iter().find_map(|life| life.first_step).unwrap_or(0);
+    let step = |life: &Life| life.resumed_step.or_else(|| Some(life.first_step?.saturating_sub(first)));
+    let count = replica.lives.len();
+    let lives = replica.lives.iter().enumerate().filter(|(_, life)| life.has_lost_disk);
+    let told = lives.filter(|(at, life)| life.has_verdict || life.first_step.is_some() || at + 1 == count);
+    told.map(|(_, life)| step(life)).collect()
+}
+
+impl Track {
+    fn of(replica: &Replica, now: Duration) -> Track {
+        let mut attempts = Vec::new();
+        for life in &replica.lives {
+            let to = life.to.unwrap_or(now);
+            let again = replica.attempts.iter().filter(|at| life.from < **at && **at < to);
+            let starts: Vec<Duration> = [life.from].into_iter().chain(again.copied()).collect();
+            let ends = starts.iter().skip(1).copied().chain([to]);
+            attempts.extend(starts.iter().zip(ends).map(|(from, to)| (from.as_secs_f64(), to.as_secs_f64())));
+        }
+        Track { attempts, commits: replica.commits.iter().map(Duration::as_secs_f64).collect() }
     }
 }
 
-const HEADS: [&str; 8] = ["replica", "starts", "exits", "step", "repeated", "committed", "loss", "last verdict"];
+pub(super) const HEADS: [&str; 8] =
+    ["replica", "starts", "exits", "step", "repeated", "committed", "loss", "last verdict"];
 
 impl ReplicaReport {
-    fn of(seat: Seat, replica: &Replica) -> ReplicaReport {
+    fn of(seat: Seat, replica: &Replica, now: Duration) -> ReplicaReport {
         let committed = |verdict: &Value| verdict.get("committed_step").and_then(Value::as_u64);
         ReplicaReport {
             name: name(seat),
@@ -198,10 +229,12 @@ impl ReplicaReport {
             loss: replica.loss,
             time: replica.account.seconds().rounded(),
             verdicts: replica.verdicts.clone(),
+            resumed_steps: resumed_steps(replica),
+            track: Track::of(replica, now),
         }
     }
 
-    fn row(&self) -> [String; 8] {
+    pub(super) fn row(&self) -> [String; 8] {
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         let exits: Vec<String> = self.exits.iter().map(u8::to_string).collect();
         let reason = self.verdicts.last().and_then(|verdict| verdict.get("reason")?.as_str().map(str::to_owned));
@@ -246,18 +279,4 @@ impl Seconds {
 /// Rounds to milliseconds.
 fn rounded(number: f64) -> f64 {
     (number * 1000.0).round() / 1000.0
-}
-
-fn escaped(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => safe.push_str("&amp;"),
-            '<' => safe.push_str("&lt;"),
-            '>' => safe.push_str("&gt;"),
-            '"' => safe.push_str("&quot;"),
-            c => safe.push(c),
-        }
-    }
-    safe
 }

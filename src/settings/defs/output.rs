@@ -12,7 +12,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN,
         "auto",
-        "Format of log lines on stderr: auto means text on a terminal, JSON otherwise",
+        "Format of log lines on stderr: auto means JSON on Vertex AI, AI Platform, GKE and SageMaker, whose collectors parse it, and text elsewhere",
     ),
     one("log-level", "error|warn|info|debug", TOPIC, on::RUN, "info", "The lowest level of log lines"),
     one(

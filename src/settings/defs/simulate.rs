@@ -30,6 +30,7 @@ pub const SETTINGS: &[Setting] = &[
     many("kill", "SEAT@TIME", FAULTS, 0, "End the replica's machine without a notice").without_variable(),
     many("freeze", "SEAT@TIME[+DURATION]", FAULTS, 0, "Freeze the replica's machine, for 30s without a DURATION")
         .without_variable(),
+    many("hang", "SEAT@TIME", FAULTS, 0, "Stop the processes of the replica's trainer, and not trainit").without_variable(),
     one("random", "N/PERIOD", FAULTS, 0, "", "Random faults, N in each PERIOD on average (2/5m)").without_variable(),
     one("seed", "N", FAULTS, 0, "1", "The seed of the random faults; the same seed gives the same faults").without_variable(),
     one("schedule", "FILE", FAULTS, 0, "", "A file of faults, one on each line: preempt worker-1@40s").without_variable(),
@@ -46,7 +47,9 @@ pub const SETTINGS: &[Setting] = &[
     switch("lose-disk", FAULTS, 0, "A replica that was preempted or killed comes back with an empty disk").without_variable(),
     one("replace-after", "DURATION", FAULTS, 0, "5s", "The time until a replica that has ended is started again")
         .without_variable(),
-    switch("compare", RESULTS, 0, "Run the same job again without faults, and show both losses").without_variable(),
+    switch("compare", RESULTS, 0, "Run the same job again without faults; different results are a failure").without_variable(),
+    switch("expect-resume", RESULTS, 0, "Fail unless each replica that lost its disk resumed above step 0, and --compare finds equal results").without_variable(),
+    one("tolerance", "SHARE", RESULTS, 0, "0.01", "The share by which equal results may differ").without_variable(),
     one("json", "FILE", RESULTS, 0, "", "Write the report as JSON").without_variable(),
     one("run-report", "FILE", RESULTS, 0, "", "Write the report as a page for a browser").without_variable(),
 ];

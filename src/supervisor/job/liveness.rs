@@ -24,6 +24,8 @@ pub(in crate::supervisor) struct Liveness {
     last: Option<Sample>,
     /// Per cent of a core that the trainer used between the last two samples.
     cpu: Option<u32>,
+    /// A stopped process is a sign of life: a debugger stops it. A simulated platform stops a trainer to let it hang.
+    stop_is_life: bool,
     /// The warning about invisible processes was logged.
     is_blindness_logged: bool,
 }
@@ -33,8 +35,9 @@ impl Liveness {
         heartbeat: Option<String>,
         passed_on: Arc<AtomicU64>,
         history: History,
+        stop_is_life: bool,
     ) -> Liveness {
-        Liveness { heartbeat, history, passed_on, last: None, cpu: None, is_blindness_logged: false }
+        Liveness { heartbeat, history, passed_on, last: None, cpu: None, stop_is_life, is_blindness_logged: false }
     }
 
     /// Before an attempt: removes the heartbeat of the previous one.
@@ -62,7 +65,7 @@ impl Liveness {
             let counters = threads::counters(process.pid);
             sample.threads.extend(busy(&process, counters.busy_ns));
             sample.moved.insert((process.pid, process.started), counters.moved_bytes);
-            sample.stopped |= counters.is_stopped;
+            sample.stopped |= counters.is_stopped && self.stop_is_life;
         }
         let first =
             || Sample { at: now, output, moved: sample.moved.clone(), threads: BTreeMap::new(), ..Sample::default() };

@@ -12,7 +12,8 @@ use crate::edge::clock;
 use crate::edge::fs::run_dir::{HOSTFILE, KEPT, PREEMPTION, RunDir, SAVE_AT_STEP, SAVE_STEP, SOCKET};
 use crate::edge::io::stdio;
 use crate::edge::process::descendants::{self, Descendant};
-use crate::edge::process::{reaper, signals, sockets};
+use crate::edge::process::{reaper, signals};
+use crate::rules::cluster::complete::SIMULATED;
 use crate::rules::cluster::framework::mpi::HOSTFILE_VARIABLE;
 use crate::rules::gang::member::Event as MemberEvent;
 use crate::rules::gang::message::Offer;
@@ -118,8 +119,12 @@ impl Performer {
         let passed_on = collectors.as_ref().map(Collectors::passed_on).unwrap_or_default();
         let saves = SaveRequests::new(job.save_interval, job.changes.len(), gang.as_ref());
         Performer {
-            saves,
-            liveness: Liveness::new(job.facts.heartbeat_file.clone(), passed_on, history.clone()),
+            liveness: Liveness::new(
+                job.facts.heartbeat_file.clone(),
+                passed_on,
+                history.clone(),
+                job.env.given(SIMULATED).is_none(),
+            ),
             report: job.report.take().and_then(|path| Report::start(path, history.clone())),
             history,
             gpus: GpuEvents::new(job.gpus.take()),

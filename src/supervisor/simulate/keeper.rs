@@ -50,6 +50,8 @@ pub(super) enum Order {
     Freeze,
     /// Continue everything.
     Thaw,
+    /// Stop everything below the command.
+    Hang,
 }
 
 impl Order {
@@ -60,11 +62,12 @@ impl Order {
             Order::Kill => 101,
             Order::Freeze => 102,
             Order::Thaw => 103,
+            Order::Hang => 104,
         }
     }
 
     fn read(byte: u8) -> Option<Order> {
-        let others = [Order::Kill, Order::Freeze, Order::Thaw];
+        let others = [Order::Kill, Order::Freeze, Order::Thaw, Order::Hang];
         others.into_iter().find(|order| order.byte() == byte).or_else(|| Signal::new(byte.into()).map(Order::Signal))
     }
 }
@@ -134,7 +137,8 @@ fn keep(temporary: &Path, command: &[OsString], env: &Env, mask: Mask) -> io::Re
         for order in bytes[..count].iter().filter_map(|byte| Order::read(*byte)) {
             match order {
                 Order::Signal(signal) => spawn::kill(main, signal)?,
-                Order::Freeze => freeze(),
+                Order::Freeze => freeze(None),
+                Order::Hang => freeze(Some(main)),
                 Order::Thaw => to_all(Signal::CONT),
                 Order::Kill => {
                     kill_all(main);
@@ -163,10 +167,11 @@ fn to_all(signal: Signal) {
     }
 }
 
-fn freeze() {
+/// Stops everything except this process.
+fn freeze(except: Option<i32>) {
     for _ in 0..ROUNDS_OF_STOP {
-        let running: Vec<_> =
-            descendants::all(|_| false).unwrap_or_default().into_iter().filter(|process| !process.is_stopped).collect();
+        let mut running = descendants::all(|_| false).unwrap_or_default();
+        running.retain(|process| !process.is_stopped && Some(process.pid) != except);
         if running.is_empty() {
             return;
         }
@@ -207,7 +212,7 @@ mod tests {
     #[test]
     fn an_order_is_read_as_it_was_written() {
         let signals = (1..=64).filter_map(Signal::new).map(Order::Signal);
-        for order in signals.chain([Order::Kill, Order::Freeze, Order::Thaw]) {
+        for order in signals.chain([Order::Kill, Order::Freeze, Order::Thaw, Order::Hang]) {
             assert_eq!(Order::read(order.byte()), Some(order));
         }
         assert_eq!((Order::read(0), Order::read(200)), (None, None));

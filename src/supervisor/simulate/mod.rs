@@ -205,6 +205,7 @@ impl<'a> Driver<'a> {
             Action::Signal(at, signal) => self.processes[at].tell(keeper::Order::Signal(signal)),
             Action::Kill(at) => self.processes[at].tell(keeper::Order::Kill),
             Action::Freeze(at) => self.processes[at].tell(keeper::Order::Freeze),
+            Action::Hang(at) => self.processes[at].tell(keeper::Order::Hang),
             Action::Thaw(at) => self.processes[at].tell(keeper::Order::Thaw),
             Action::Announce(at, notice) => {
                 if let Some(servers) = &self.servers {

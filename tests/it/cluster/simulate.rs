@@ -58,9 +58,11 @@ impl Job {
         self.command(&["trainit", "run", "--", "sh", "-c", script, "sh", "{own}/checkpoints", &steps])
     }
 
-    /// The trainer alone.
+    /// The trainer below a `trainit run` that has no store.
     fn plain(&self, steps: u32, until_resumed: &str) -> Trainit {
-        self.command(&["sh", "-c", TRAINER, "sh", "{own}/checkpoints", &steps.to_string(), until_resumed])
+        let steps = steps.to_string();
+        let run = ["trainit", "run", "--", "sh", "-c", TRAINER, "sh", "{own}/kept", &steps, until_resumed];
+        self.command(&run)
     }
 
     fn report(&self) -> Value {
@@ -146,11 +148,15 @@ fn a_disk_that_is_lost_without_a_store_means_a_start_from_the_beginning() {
 
 #[test]
 fn each_replica_has_its_own_directories_and_finds_its_role_in_the_platforms_variables() {
-    let script = "echo home=$HOME tmp=$TMPDIR own=$0 shared=$1; \
+    let script = "echo home=$HOME tmp=$TMPDIR own=$0 shared=$1; echo step=1 loss=1; \
                   echo spec=$CLUSTER_SPEC model=$AIP_MODEL_DIR slurm=${SLURM_JOB_ID-none}; \
                   : >$1/said-$$; until [ $(ls $1 | grep -c said-) = 4 ]; do sleep 0.05; done";
     let job = Job::new("--workers 1 --ps 1 --evaluators 1");
-    let done = job.command(&["sh", "-c", script, "{own}", "{shared}"]).env("SLURM_JOB_ID", "7").output().expect_code(0);
+    let done = job
+        .command(&["trainit", "run", "--", "sh", "-c", script, "{own}", "{shared}"])
+        .env("SLURM_JOB_ID", "7")
+        .output()
+        .expect_code(0);
     let (out, place) = (done.out(), job.dir.path().join("job"));
     for (name, kind) in
         [("chief", "workerpool0"), ("worker-0", "workerpool1"), ("ps-0", "workerpool2"), ("evaluator-0", "workerpool3")]
@@ -172,7 +178,10 @@ fn each_replica_has_its_own_directories_and_finds_its_role_in_the_platforms_vari
 fn slurm_requeues_the_whole_job_after_the_loss_of_one_node() {
     let job = Job::new("--platform slurm --kill worker-0@step:6");
     let script = format!("echo count=$SLURM_RESTART_COUNT of $SLURM_PROCID; {TRAINER}");
-    let done = job.command(&["sh", "-c", &script, "sh", "{own}/checkpoints", "20", "resumed"]).output().expect_code(0);
+    let done = job
+        .command(&["trainit", "run", "--", "sh", "-c", &script, "sh", "{own}/kept", "20", "resumed"])
+        .output()
+        .expect_code(0);
     let out = done.out();
     for (name, rank) in [("chief", 0), ("worker-0", 1)] {
         for count in 0..2 {
@@ -216,7 +225,52 @@ fn the_losses_of_a_run_without_faults_are_shown_and_a_page_is_written() {
     assert_eq!(report["undisturbed"]["replicas"][0]["loss"], report["replicas"][0]["loss"]);
     assert!(done.out().contains("Final losses: chief 0.96"), "{}", done.out());
     let page = std::fs::read_to_string(page).unwrap();
-    assert!(page.contains("<td>chief</td>") && page.contains("Faults: kill chief"), "{page}");
+    assert!(page.contains("<g data-replica=\"chief\">") && page.contains("Faults: kill chief"), "{page}");
+    assert_eq!(page.matches("<circle class=\"fault\"").count(), 1, "{page}");
+}
+
+#[test]
+fn a_fault_that_did_not_happen_is_named_and_fails_the_simulation() {
+    let job = Job::new("--workers 0 --kill chief@step:80 --freeze chief@49s");
+    let done = job.plain(4, "").output().expect_code(1);
+    let out = done.out();
+    assert!(out.contains("vertex would call this job succeeded"), "{out}");
+    assert!(out.contains("Not as asked: kill of chief at step 80 did not happen: chief reached only step 4."), "{out}");
+    assert!(out.contains("freeze of chief at 49.0s did not happen: the job had ended before"), "{out}");
+    assert_eq!(job.report()["problems"].as_array().map(Vec::len), Some(2));
+    assert!(!done.err().contains("it has no effect"), "{}", done.err());
+}
+
+#[test]
+fn different_results_without_faults_fail_the_simulation() {
+    let job = Job::new("--workers 0 --kill chief@step:2 --compare");
+    let script = "[ -e \"$0/again\" ] && loss=9; mkdir -p \"$0/again\"; \
+                  echo step=1 loss=1; sleep 0.2; echo step=2 loss=${loss-3}; sleep 0.5";
+    let run = ["trainit", "run", "--", "sh", "-c", script, "{own}"];
+    let done = job.command(&run).output().expect_code(1);
+    let named = "Not as asked: chief ended with loss 9, and with 3 without faults.";
+    assert!(done.out().contains(named), "{}", done.out());
+}
+
+#[test]
+fn a_replica_that_starts_from_the_beginning_is_named_where_a_resume_is_expected() {
+    let job = Job::new("--workers 0 --preempt chief@step:8 --lose-disk --expect-resume");
+    job.supervised(TRAINER, 12).output().expect_code(0);
+    let job = Job::new("--workers 0 --kill chief@step:8 --lose-disk --expect-resume");
+    let done = job.plain(12, "").output().expect_code(1);
+    let named = "Not as asked: chief lost its disk and started from the beginning.";
+    assert!(done.out().contains(named), "{}", done.out());
+}
+
+#[test]
+fn a_trainer_that_hangs_is_found_and_started_again() {
+    let job = Job::new("--workers 0 --hang chief@step:3");
+    let run = ["trainit", "run", "--hang-timeout", "1s", "--restart-backoff", "1ms", "--", "sh", "-c", TRAINER, "sh"];
+    let command = job.command(&[&run[..], &["{own}/checkpoints", "8"]].concat());
+    let done = command.output().expect_code(0);
+    assert!(done.err().contains("the trainer of chief hangs"), "{}", done.err());
+    let chief = &job.report()["replicas"][0];
+    assert_eq!((&chief["verdicts"][0]["attempts"], &chief["starts"]), (&2.into(), &1.into()), "{chief}");
 }
 
 #[test]
@@ -239,7 +293,10 @@ fn when_the_chief_has_finished_a_worker_that_ignores_sigterm_is_killed() {
     let job = Job::new("--notice 0.5s");
     let script = "case $CLUSTER_SPEC in *'\"type\":\"workerpool0\"'*) until [ -e $0/deaf ]; do sleep 0.05; done; exit 0;; esac; \
                   trap '' TERM; : >$0/deaf; sleep 1000";
-    job.command(&["sh", "-c", script, "{shared}"]).output().expect_code(0);
+    let done = job.command(&["sh", "-c", script, "{shared}"]).output().expect_code(1);
+    for problem in ["chief has no verdict", "worker-0 has no verdict", "no replica reported a step"] {
+        assert!(done.out().contains(&format!("Not as asked: {problem}")), "{}", done.out());
+    }
     let exits: Vec<Value> = job.report()["replicas"].as_array().unwrap().iter().map(|of| of["exits"].clone()).collect();
     assert_eq!(exits, [serde_json::json!([0]), serde_json::json!([137])]);
 }

@@ -70,6 +70,11 @@ impl Trainit {
         };
         command.args(args).env_clear().stdin(Stdio::null());
         command.env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+        // Tests read the log's fields and the verdict. A simulated platform chooses the format itself.
+        let is_simulation = command.get_args().any(|arg| arg == "simulate");
+        if !is_simulation {
+            command.env("TRAINIT_LOG_FORMAT", "json");
+        }
         Trainit { command }
     }
 

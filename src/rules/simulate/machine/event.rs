@@ -37,6 +37,8 @@ pub enum Action {
     Freeze(usize),
     /// Continue them.
     Thaw(usize),
+    /// Stop the processes below its main process.
+    Hang(usize),
     /// Its disk is replaced by an empty one.
     EmptyDisk(usize),
     /// Print this line for the user.

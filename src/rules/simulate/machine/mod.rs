@@ -133,10 +133,9 @@ impl Simulation {
 
     fn start(&mut self, now: Duration, at: usize, actions: &mut Vec<Action>) {
         let replica = &mut self.replicas[at];
-        replica.account.record(now, Cause::Waiting);
-        replica.phase = Phase::Up { last_step: None };
-        replica.starts += 1;
-        if replica.is_ended_by_platform && self.plan.lose_disk {
+        let has_lost_disk = replica.is_ended_by_platform && self.plan.lose_disk;
+        replica.begin(now, has_lost_disk);
+        if has_lost_disk {
             actions.push(Action::EmptyDisk(at));
         }
         replica.is_ended_by_platform = false;
@@ -177,7 +176,14 @@ impl Simulation {
     fn line(&mut self, now: Duration, at: usize, line: &str, actions: &mut Vec<Action>) {
         let said = progress::read(line);
         self.generation = self.generation.max(said.generation);
-        let (Some(step), replica) = (said.step, &mut self.replicas[at]) else { return };
+        let replica = &mut self.replicas[at];
+        if said.is_commit {
+            replica.commits.push(now);
+        }
+        if said.attempt > Some(1) {
+            replica.attempts.push(now);
+        }
+        let Some(step) = said.step else { return };
         replica.stepped(now, step, said.loss);
         for index in 0..self.fault_records.len() {
             let found = &self.fault_records[index];
@@ -213,6 +219,10 @@ impl Simulation {
                 replica.record_life(now);
                 replica.frozen_until = Some(replica.frozen_until.unwrap_or_default().max(now + length));
                 actions.push(Action::Freeze(at));
+            }
+            Kind::Hang => {
+                actions.push(Action::Say(format!("the trainer of {name} hangs")));
+                actions.push(Action::Hang(at));
             }
         }
     }

@@ -27,7 +27,7 @@ fn started(platform: &str, faults: Vec<Fault>) -> Simulation {
 }
 
 fn fault(kind: Kind, at: u64, replica: usize) -> Fault {
-    Fault { kind, when: When::At(seconds(at)), replica }
+    Fault { kind, when: When::At(seconds(at)), replica, is_random: false }
 }
 
 /// The actions without the messages.
@@ -142,7 +142,7 @@ fn a_frozen_replica_is_thawed_and_its_time_is_booked_as_stopped() {
 
 #[test]
 fn a_fault_at_a_step_happens_once_and_a_fault_of_a_stopped_replica_is_missed() {
-    let at_step = Fault { kind: Kind::Kill, when: When::Step(3), replica: 1 };
+    let at_step = Fault { kind: Kind::Kill, when: When::Step(3), replica: 1, is_random: false };
     let mut job = started("vertex", vec![at_step, fault(Kind::Kill, 12, 1)]);
     assert_eq!(step(&mut job, 3, Event::Line(0, "step=3 loss=1")), [], "another replica's");
     assert_eq!(step(&mut job, 4, Event::Line(1, "step=2 loss=1")), []);
@@ -174,7 +174,7 @@ fn repeated_steps_and_waiting_are_counted_and_every_second_has_one_cause() {
     assert_eq!((time.waiting, time.start, time.training, time.repeated, time.stopped), (5.0, 14.0, 20.0, 10.0, 22.0));
     assert_eq!(time.total(), 71.0);
     assert!(report.succeeded && report.table().contains("worker-0"), "{}", report.table());
-    assert!(report.page().contains("<td>worker-0</td>"));
+    assert!(report.page().contains("<th scope=\"row\">worker-0</th>"));
 }
 
 #[test]

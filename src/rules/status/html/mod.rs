@@ -64,8 +64,18 @@ fn document(view: &RunView, history: &History, meta: &str, controls: &str, scrip
     page
 }
 
+/// A document that loads nothing from outside. `heading` and all others are HTML.
+pub(crate) fn static_page(heading: &str, below: &str, main: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta http-equiv=\"Content-Security-Policy\" \
+         content=\"{REPORT_POLICY}\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+         <title>{heading} - trainit</title><style>{STYLE}</style></head>\n<body><header><h1>{heading}</h1>{below}</header>\n\
+         <main id=\"run\">\n{main}</main></body></html>\n"
+    )
+}
+
 /// Text for HTML, in an element or in a quoted attribute. Control characters become visible.
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in printable(text).chars() {
         match c {
@@ -93,7 +103,7 @@ fn bytes(count: u64) -> String {
 }
 
 /// A duration in the two largest units.
-fn lasted(duration: std::time::Duration) -> String {
+pub(crate) fn lasted(duration: std::time::Duration) -> String {
     match duration.as_secs_f64() {
         seconds if seconds < 10.0 => format!("{seconds:.1}s"),
         seconds => span(seconds),
@@ -101,7 +111,7 @@ fn lasted(duration: std::time::Duration) -> String {
 }
 
 /// A table. The first cell of each row is its heading. `cells` are HTML.
-fn table(page: &mut String, caption: &str, heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
+pub(crate) fn table(page: &mut String, caption: &str, heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
     let _ = write!(page, "<div class=\"wide\"><table><caption>{}</caption><thead><tr>", escaped(caption));
     for head in heads {
         let _ = write!(page, "<th scope=\"col\">{head}</th>");
