@@ -4,6 +4,8 @@
 //! Only the definition of the given subcommand is built, so that `run` and `report-metric` start fast.
 
 pub mod completions;
+#[cfg(test)]
+mod config_schema;
 pub mod man;
 mod quick;
 mod refusal;
@@ -213,6 +215,9 @@ fn build(sub: &Sub, help: bool) -> Command {
             .help_heading(heading)
             .hide_short_help(!most_used.is_empty() && !is_most_used(&setting))
             .value_parser(value_parser!(OsString));
+        if let Some(old) = setting.old_name() {
+            arg = arg.alias(old);
+        }
         if help {
             let default = match setting.default {
                 "" => String::new(),

@@ -107,9 +107,9 @@ impl Checkpoints {
             model_dir: None,
             settle: reader.parse("settle", duration::parse).unwrap_or(Duration::from_secs(2)),
             interval: reader
-                .parse("mirror-interval", duration::at_least(LEAST_INTERVAL))
+                .parse("commit-interval", duration::at_least(LEAST_INTERVAL))
                 .unwrap_or(Duration::from_secs(30)),
-            bandwidth: reader.parse("mirror-bandwidth", rate),
+            bandwidth: reader.parse("commit-bandwidth", rate),
             retention: Retention {
                 last: last.unwrap_or(3),
                 every,
@@ -288,8 +288,8 @@ mod tests {
             ("step-regex", "(", "regular expression"),
             ("keep-last", "0", "from 1"),
             ("keep-every", "0", "from 1"),
-            ("mirror-bandwidth", "0", "bytes a second"),
-            ("mirror-bandwidth", "fast", "bytes a second"),
+            ("commit-bandwidth", "0", "bytes a second"),
+            ("commit-bandwidth", "fast", "bytes a second"),
             ("restore", "lastest", "did you mean latest?"),
             ("restore-step", "-1", "whole number"),
             ("restore-step", "5", "--checkpoint-dir"),

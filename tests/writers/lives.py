@@ -362,7 +362,7 @@ def main():
             shutil.rmtree(local)
         facts, verdict = os.path.join(args.work, "facts"), os.path.join(args.work, "verdict")
         run = [args.trainit, "run", "--checkpoint-dir", local, "--checkpoint-store", "file://" + os.path.abspath(store),
-               "--settle", "0s", "--mirror-interval", "100ms", "--max-restarts", "0", "--verdict-file", verdict, *options, "--",
+               "--settle", "0s", "--commit-interval", "100ms", "--max-restarts", "0", "--verdict-file", verdict, *options, "--",
                "sh", "-c", 'exec "$@" 3>"$0"', facts, sys.executable, os.path.abspath(__file__), args.writer, "--live"]
         done = subprocess.run(run, capture_output=True, text=True, timeout=300, check=False)
         life = "life %d (%s disk)" % (number, disk)

@@ -1,4 +1,4 @@
-//! `--mirror-bandwidth`: a limit in bytes a second while the trainer needs the network itself.
+//! `--commit-bandwidth`: a limit in bytes a second while the trainer needs the network itself.
 
 use std::time::Duration;
 

@@ -77,7 +77,7 @@ pub(super) const SETTINGS: &[Setting] = &[
     )
     .needs(&["checkpoint-dir"]),
     one(
-        "mirror-interval",
+        "commit-interval",
         "DURATION",
         TOPIC,
         on::RUN,
@@ -86,7 +86,7 @@ pub(super) const SETTINGS: &[Setting] = &[
     )
     .needs(&["checkpoint-dir"]),
     one(
-        "mirror-bandwidth",
+        "commit-bandwidth",
         "RATE",
         TOPIC,
         on::RUN,

@@ -103,17 +103,27 @@ impl Setting {
         Some(name)
     }
 
-    /// Whether this is the setting's variable, like [`Setting::variable`] without building the name.
+    /// Whether this is the setting's variable, like [`Setting::variable`] without building the name, or its old one.
     pub fn is_set_by(&self, variable: &str) -> bool {
         let spelled = |c: u8| if c == b'-' { b'_' } else { c.to_ascii_uppercase() };
-        let is_its = |name: &str| name.bytes().eq(self.name.bytes().map(spelled));
+        let is_its = |name: &str| {
+            [self.name].into_iter().chain(self.old_name()).any(|own| name.bytes().eq(own.bytes().map(spelled)))
+        };
         self.has_variable && variable.strip_prefix("TRAINIT_").is_some_and(is_its)
+    }
+
+    /// Its name in earlier versions, which is still read.
+    pub fn old_name(&self) -> Option<&'static str> {
+        OLD_NAMES.iter().find(|(_, name)| *name == self.name).map(|(old, _)| *old)
     }
 }
 
-/// The setting with this name.
+/// Names of earlier versions, and the present ones. They are read wherever a setting is, and shown nowhere.
+const OLD_NAMES: [(&str, &str); 2] = [("mirror-interval", "commit-interval"), ("mirror-bandwidth", "commit-bandwidth")];
+
+/// The setting with this name, or with this old name.
 pub fn find(name: &str) -> Option<&'static Setting> {
-    all().find(|s| s.name == name)
+    all().find(|s| s.name == name || s.old_name() == Some(name))
 }
 
 const fn one(
@@ -170,6 +180,14 @@ mod tests {
         for (setting, variable) in all().filter_map(|setting| Some((setting, setting.variable()?))) {
             let set: Vec<&str> = all().filter(|s| s.is_set_by(&variable)).map(|s| s.name).collect();
             assert_eq!(set, [setting.name]);
+        }
+    }
+
+    #[test]
+    fn each_old_name_leads_to_a_setting_and_is_no_name_itself() {
+        for (old, name) in OLD_NAMES {
+            assert!(all().any(|s| s.name == name) && !all().any(|s| s.name == old), "{old}");
+            assert_eq!(find(old).map(|s| s.name), Some(name));
         }
     }
 

@@ -85,6 +85,10 @@ impl Values {
         }
         for (name, text) in env.iter().filter(|(name, text)| name.starts_with("TRAINIT_") && !text.trim().is_empty()) {
             let Some(setting) = all().find(|s| s.on & on != 0 && s.is_set_by(name)) else { continue };
+            let own = setting.variable().filter(|own| own != name);
+            if own.is_some_and(|own| env.given(&own).is_some()) {
+                continue;
+            }
             if env.is_damaged(name) {
                 let message = format!("not UTF-8, so it would not be found; found {}", shown(text));
                 complaints.push(Complaint { place: name.to_owned(), message });
@@ -200,7 +204,10 @@ pub fn unknown_variables(env: &Env) -> Vec<Complaint> {
     let known: Vec<String> =
         all().filter_map(Setting::variable).chain(OTHER_VARIABLES.iter().map(|v| (*v).to_owned())).collect();
     let services: Vec<&str> = env.iter().filter_map(|(name, _)| name.strip_suffix("_SERVICE_HOST")).collect();
-    names.retain(|name| !known.iter().any(|k| k == name) && !services.iter().any(|of| is_of_service(name, of)));
+    let is_old = |name: &str| all().any(|setting| setting.is_set_by(name));
+    names.retain(|name| {
+        !known.iter().any(|k| k == name) && !is_old(name) && !services.iter().any(|of| is_of_service(name, of))
+    });
     names.sort_unstable();
     let known: Vec<&str> = known.iter().map(String::as_str).collect();
     names
@@ -254,6 +261,19 @@ mod tests {
         assert_eq!(of(&[], &env, file), ("3s".into(), Origin::Variable));
         assert_eq!(of(&[], &none, file), ("2s".into(), Origin::File("c.toml".into(), 1)));
         assert_eq!(of(&[], &none, None), ("25s".into(), Origin::Default));
+    }
+
+    #[test]
+    fn an_old_name_is_read_from_a_variable_and_a_file_and_the_new_one_wins() {
+        let of = |env: &[(&str, &str)], file| {
+            let env = Env::from_pairs(env.iter().copied());
+            assert_eq!(unknown_variables(&env), []);
+            gather(&[], &env, file).0.get("commit-interval").map(|given| given.values[0].clone())
+        };
+        assert_eq!(of(&[("TRAINIT_MIRROR_INTERVAL", "7s")], None).as_deref(), Some("7s"));
+        assert_eq!(of(&[], Some("mirror-interval = \"6s\"\n")).as_deref(), Some("6s"));
+        let both = [("TRAINIT_MIRROR_INTERVAL", "7s"), ("TRAINIT_COMMIT_INTERVAL", "5s")];
+        assert_eq!(of(&both, None).as_deref(), Some("5s"));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::reader::Reader;
 /// The smallest sensible number of bytes for a setting: why, and the unit that is probably missing.
 const LEAST: [(&str, u64, &str, &str); 2] = [
     ("min-gpu-memory", 1 << 20, "less than any GPU has, so every GPU would be accepted", "GiB"),
-    ("mirror-bandwidth", 1 << 10, "too slow for any checkpoint to reach the store during training", "MiB"),
+    ("commit-bandwidth", 1 << 10, "too slow for any checkpoint to reach the store during training", "MiB"),
 ];
 
 /// A warning for each of these settings.
@@ -35,7 +35,7 @@ mod tests {
             unitless(&Reader::new(&values, complaints)).map(|it| it.to_string()).collect::<Vec<_>>()
         };
         for (name, value, proposed) in
-            [("TRAINIT_MIN_GPU_MEMORY", "70", "70GiB"), ("TRAINIT_MIRROR_BANDWIDTH", " 200 ", "200MiB")]
+            [("TRAINIT_MIN_GPU_MEMORY", "70", "70GiB"), ("TRAINIT_COMMIT_BANDWIDTH", " 200 ", "200MiB")]
         {
             let lines = warnings_for(name, value);
             assert!(lines.len() == 1 && lines[0].contains(name) && lines[0].contains(proposed), "{lines:?}");
@@ -43,6 +43,6 @@ mod tests {
         for value in ["70GiB", "0", "85899345920", "70 B", "many"] {
             assert_eq!(warnings_for("TRAINIT_MIN_GPU_MEMORY", value), [""; 0], "{value}");
         }
-        assert_eq!(warnings_for("TRAINIT_MIRROR_BANDWIDTH", "100000000"), [""; 0]);
+        assert_eq!(warnings_for("TRAINIT_COMMIT_BANDWIDTH", "100000000"), [""; 0]);
     }
 }

@@ -95,7 +95,7 @@ fn a_commit_whose_answer_was_lost_appears_once() {
     });
     let (url, dir) = (place.url(), place.local());
     let run = ["run", "--checkpoint-store", &url, "--checkpoint-dir", dir.to_str().unwrap()];
-    let trainit = Trainit::new(run).args(["--settle", "0", "--mirror-interval", "10ms"]);
+    let trainit = Trainit::new(run).args(["--settle", "0", "--commit-interval", "10ms"]);
     let trainit = trainit.args(["--store-timeout", "1s", "--", "sh", "-c", &script]);
     let trainit = place.env().iter().fold(trainit, |trainit, (name, value)| trainit.env(name, value));
     let going = trainit.env("D", dir).start();

@@ -15,7 +15,7 @@ fn one_committed(args: &[&str]) -> (Bucket, Place, Running) {
     let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
     let local = place.local();
     let run = ["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()];
-    let timing = ["--settle", "0s", "--mirror-interval", "10ms", "--keep-last", "1", "--keep-saves", "1"];
+    let timing = ["--settle", "0s", "--commit-interval", "10ms", "--keep-last", "1", "--keep-saves", "1"];
     let script = format!("until [ -e {} ]; do sleep 0.01; done", place.path("go").display());
     let trainit = Trainit::new(run).args(timing).args(args).args(["--", "sh", "-c", &script]);
     let going = place.env().iter().fold(trainit, |trainit, (name, value)| trainit.env(name, value)).start();

@@ -15,7 +15,7 @@ use crate::support::{Running, Trainit, eventually};
 pub(crate) fn run(place: &Place, args: &[&str]) -> Running {
     let local = place.local();
     let run = ["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()];
-    let timing = ["--settle", "10ms", "--mirror-interval", "10ms"];
+    let timing = ["--settle", "10ms", "--commit-interval", "10ms"];
     let script = format!("until [ -e {} ]; do sleep 0.01; done", place.path("go").display());
     let trainit = Trainit::new(run).args(timing).args(args).args(["--", "sh", "-c", &script]);
     place.env().iter().fold(trainit, |trainit, (name, value)| trainit.env(name, value)).start()
@@ -76,7 +76,7 @@ fn the_bandwidth_limit_applies_while_training_but_not_before_a_deadline() {
     fs::rename(&unit, place.local().join("step-1")).unwrap();
     let parts = |bucket: &Bucket| bucket.asked().iter().filter(|r| r.query.contains_key("partNumber")).count();
     // Three parts; with the limit the second would be sent after 80 s.
-    let going = run(&place, &["--mirror-bandwidth", "100KiB"]);
+    let going = run(&place, &["--commit-bandwidth", "100KiB"]);
     eventually("the first part is sent", || parts(&bucket) == 1);
     let begun = Instant::now();
     going.signal(libc::SIGTERM);
@@ -90,7 +90,7 @@ fn the_bandwidth_limit_applies_while_training_but_not_before_a_deadline() {
 fn a_store_with_an_outage_at_the_end_still_gets_the_last_checkpoint() {
     let bucket = Bucket::start();
     let place = Place::with_store(&format!("gs://{NAME}/job"), bucket.as_google());
-    let going = run(&place, &["--mirror-interval", "1h"]);
+    let going = run(&place, &["--commit-interval", "1h"]);
     eventually("it has begun", || bucket.keys().iter().any(|k| k.contains("/attempts/")));
     place.save(1);
     // A kind of outage that a commit does not wait for.
@@ -112,7 +112,7 @@ fn a_stop_during_an_outage_of_the_store_is_reported_and_waits_only_for_one_answe
         let bucket = Bucket::start();
         let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
         // A process that dies of the stop was not saving at that time.
-        let going = run(&place, &["--mirror-interval", interval, "--settle", "0s"]);
+        let going = run(&place, &["--commit-interval", interval, "--settle", "0s"]);
         going.after_log("started sh");
         bucket.misbehave(rule);
         bucket.forget();
@@ -187,7 +187,7 @@ fn is_data(request: &Request) -> bool {
 /// A run that ends well, with a checkpoint to commit, while the bucket misbehaves.
 fn ends(bucket: &Bucket, rule: impl Fn(&Request) -> Option<Fault> + Send + Sync + 'static) -> (Place, Running) {
     let place = Place::with_store(&format!("gs://{NAME}/job"), bucket.as_google());
-    let going = run(&place, &["--mirror-interval", "1h"]);
+    let going = run(&place, &["--commit-interval", "1h"]);
     eventually("it has begun", || bucket.keys().iter().any(|k| k.contains("/attempts/")));
     place.save(1);
     bucket.misbehave(rule);
@@ -244,7 +244,7 @@ fn a_commit_that_times_out_while_the_manifest_is_confirmed_is_recognised_as_made
 fn crashing(place: &Place, args: &[&str], last: &str) -> Running {
     let local = place.local();
     let run = ["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()];
-    let timing = ["--settle", "10ms", "--mirror-interval", "10ms", "--restart-backoff", "1ms", "--max-restarts", "1"];
+    let timing = ["--settle", "10ms", "--commit-interval", "10ms", "--restart-backoff", "1ms", "--max-restarts", "1"];
     let script = format!(
         r#"cd {}; echo "from ${{TRAINIT_RESUME_STEP:-scratch}}"; [ "$TRAINIT_ATTEMPT" = 2 ] && exit 0
            echo {{}} >tmp; mv tmp ckpt-10.json; until [ -e ../go ]; do sleep 0.01; done; {last}; exit 9"#,
@@ -301,7 +301,7 @@ fn a_stop_during_the_fetch_of_an_older_checkpoint_keeps_the_newest_commit() {
     let is_older = |r: &Request| r.method == "GET" && r.key.ends_with("ckpt-10.json");
     bucket.misbehave(move |r| is_older(r).then_some(Fault::Hang));
     bucket.forget();
-    let timing = ["--restart-backoff", "1ms", "--max-restarts", "5", "--mirror-interval", "1h"];
+    let timing = ["--restart-backoff", "1ms", "--max-restarts", "5", "--commit-interval", "1h"];
     let local = place.local();
     let run = ["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()];
     let trainit = Trainit::new(run).args(timing).args(["--", "sh", "-c", "exit 9"]);
@@ -321,7 +321,7 @@ fn the_bandwidth_limit_does_not_apply_while_no_trainer_runs() {
     let place = Place::with_store(&format!("gs://{NAME}/job"), bucket.as_google());
     let two_files = "mkdir tmp; head -c 2000 /dev/zero | tee tmp/a.bin >tmp/b.bin; mv tmp step-20";
     let last = format!("rm ckpt-10.json; {two_files}; until [ -e ../crash ]; do sleep 0.01; done");
-    let going = crashing(&place, &["--mirror-bandwidth", "1"], &last);
+    let going = crashing(&place, &["--commit-bandwidth", "1"], &last);
     eventually("the first is committed", || commits(&bucket, 10));
     fs::write(place.path("go"), "").unwrap();
     eventually("one file is uploaded", || puts(&bucket, "a.bin") + puts(&bucket, "b.bin") == 1);

@@ -23,7 +23,7 @@ fn run(bucket: &Bucket, place: &Place) -> Running {
     });
     let (url, local) = (place.url(), place.local());
     let run = ["run", "--checkpoint-store", &url, "--checkpoint-dir", local.to_str().unwrap(), "--settle", "100ms"];
-    let trainit = Trainit::new(run).args(["--mirror-interval", "100ms", "--", "python3", "-c", TRAINER]);
+    let trainit = Trainit::new(run).args(["--commit-interval", "100ms", "--", "python3", "-c", TRAINER]);
     let trainit = place.env().iter().fold(trainit, |trainit, (name, value)| trainit.env(name, value));
     trainit.env("D", &local).env("GO", place.path("go")).start()
 }

@@ -10,7 +10,7 @@ use crate::support::{Finished, Trainit};
 fn run(place: &Place, args: &[&str], script: &str) -> Finished {
     let local = place.local();
     let run = ["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()];
-    let trainit = Trainit::new(run).args(["--settle", "20ms", "--mirror-interval", "20ms", "--restart-backoff", "1ms"]);
+    let trainit = Trainit::new(run).args(["--settle", "20ms", "--commit-interval", "20ms", "--restart-backoff", "1ms"]);
     let trainit = trainit.args(args).args(["--", "sh", "-c", script]).env("D", &local);
     trainit.output()
 }

@@ -66,7 +66,7 @@ fn a_trainers_checkpoint_without_read_permission_is_204() {
     let local = place.local();
     let args = ["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()];
     let as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
-    let run = Trainit::through(&as_nobody, [&args[..], &["--settle", "0", "--mirror-interval", "20ms"]].concat());
+    let run = Trainit::through(&as_nobody, [&args[..], &["--settle", "0", "--commit-interval", "20ms"]].concat());
     let run = run.args(["--", "sh", "-c", &script]).env("D", &local).env("S", place.store()).env("W", whole);
     let done = run.output().expect_code(204);
     let last = done.err().lines().last().unwrap_or_default().to_owned();

@@ -114,7 +114,7 @@ fn with_keep_saves_only_the_newest_of_numbered_files_are_committed() {
     let dir = place.local();
     let script = r#"mkdir "$D/net"; for n in 1 2 3 4; do echo $n >"$D/net/policy_$n.bin"; echo $n >"$D/net/value_$n.bin"
         until grep -l "policy_$n.bin" "$STORE"/.trainit/commits/*.json; do sleep 0.02; done; done"#;
-    let run = ["run", "--settle", "50ms", "--mirror-interval", "50ms", "--keep-saves", "2", "--checkpoint-dir"];
+    let run = ["run", "--settle", "50ms", "--commit-interval", "50ms", "--keep-saves", "2", "--checkpoint-dir"];
     let run = Trainit::new(run).args([dir.to_str().unwrap(), "--checkpoint-store", &place.url()]);
     let run = run.args(["--", "sh", "-c", script]).env("D", &dir).env("STORE", place.store());
     run.output().expect_code(0);
@@ -166,7 +166,7 @@ fn files_torn_by_a_death_are_kept_and_the_committed_version_is_restored() {
         echo '{"a": 1}' >state.json; echo '{"b": 1}' >other.json
         until ls "$STORE"/.trainit/commits/*.json; do sleep 0.02; done
         printf '{"a": ' >state.json; kill -9 $$"#;
-    let run = ["run", "--settle", "50ms", "--mirror-interval", "50ms", "--restart-backoff", "1ms", "--checkpoint-dir"];
+    let run = ["run", "--settle", "50ms", "--commit-interval", "50ms", "--restart-backoff", "1ms", "--checkpoint-dir"];
     let run = Trainit::new(run).args([dir.to_str().unwrap(), "--checkpoint-store", &place.url()]);
     let run = run.args(["--", "sh", "-c", script]).env("D", &dir).env("STORE", place.store());
     let done = run.output().expect_code(0);

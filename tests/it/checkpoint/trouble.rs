@@ -311,7 +311,7 @@ fn a_checkpoint_that_never_settles_causes_one_warning_with_advice() {
     let runs = runs.map(|(save, unit, expected)| {
         let place = Place::new();
         let script = format!("trap exit TERM\n{save}\nn=1; while save $n; do n=$((n + 1)); sleep 0.02; done");
-        let running = Trainit::new(["run", "--mirror-interval", "20ms", "--settle", "300ms", "--checkpoint-dir"])
+        let running = Trainit::new(["run", "--commit-interval", "20ms", "--settle", "300ms", "--checkpoint-dir"])
             .args([place.local().to_str().unwrap(), "--checkpoint-store", &place.url()])
             .args(["--", "sh", "-c", &script])
             .env("D", place.local())

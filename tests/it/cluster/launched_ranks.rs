@@ -67,7 +67,7 @@ fn rank(place: &Place, local: &str, variables: Variables, script: &str) -> Train
     let (local, model) = (place.path(local), place.path("model"));
     let models = format!("file://{}", place.path("models").display());
     let run = Trainit::new(["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()])
-        .args(["--settle", "0s", "--mirror-interval", "10ms", "--model-store", &models])
+        .args(["--settle", "0s", "--commit-interval", "10ms", "--model-store", &models])
         .args(["--model-dir", model.to_str().unwrap(), "--", "sh", "-c", script, model.to_str().unwrap()]);
     with(run, variables)
 }

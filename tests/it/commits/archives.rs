@@ -202,7 +202,7 @@ fn the_bandwidth_limit_counts_whole_archives() {
     (0..FEW + 1).for_each(|number| fs::write(unit.join(number.to_string()), number.to_string()).unwrap());
     fs::rename(&unit, place.local().join("step-1")).unwrap();
     let begun = Instant::now();
-    let going = run(&place, &["--mirror-bandwidth", "200KiB"]);
+    let going = run(&place, &["--commit-bandwidth", "200KiB"]);
     eventually("the step is committed", || commits(&bucket, 1));
     // The files have some KiB, and each has 1 KiB more in the archives.
     assert!(begun.elapsed() > Duration::from_secs(3), "{:?}", begun.elapsed());

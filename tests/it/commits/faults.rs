@@ -18,7 +18,7 @@ const RESTORE_POINTS: std::ops::RangeInclusive<u32> = 19..=29;
 
 /// `trainit run` in a directory; the script sees it as $D.
 fn run(place: &Place, dir: &Path, script: &str) -> Trainit {
-    run_with(place, dir, &["--mirror-interval", "10ms"], script)
+    run_with(place, dir, &["--commit-interval", "10ms"], script)
 }
 
 fn run_with(place: &Place, dir: &Path, options: &[&str], script: &str) -> Trainit {
@@ -173,7 +173,7 @@ fn a_store_that_hangs_after_a_notice_loses_the_newest_checkpoint_but_never_delay
         let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
         let (place, saved) = one_committed(place);
         let dir = place.local();
-        let options = ["--preempt-on", notice, "--mirror-interval", "1h"];
+        let options = ["--preempt-on", notice, "--commit-interval", "1h"];
         let going = run_with(&place, &dir, &options, SAVES).env("TRAINIT_LOG_FORMAT", "json").start();
         going.after_line("saved by");
         bucket.misbehave(|r| is_new(r).then_some(Fault::Hang));

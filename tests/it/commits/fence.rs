@@ -18,7 +18,7 @@ fn scanning_rarely(place: &Place, local: &str, script: &str) -> Trainit {
     let (local, model) = (place.path(local), place.path(&format!("model of {local}")));
     let models = format!("file://{}", place.path("models").display());
     Trainit::new(["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()])
-        .args(["--settle", "0s", "--mirror-interval", "1h", "--restart-backoff", "1ms", "--model-store", &models])
+        .args(["--settle", "0s", "--commit-interval", "1h", "--restart-backoff", "1ms", "--model-store", &models])
         .args(["--model-dir", model.to_str().unwrap(), "--", "sh", "-c", script, model.to_str().unwrap()])
 }
 
@@ -112,7 +112,7 @@ fn a_trainer_that_no_longer_saves_is_also_stopped_when_a_newer_run_takes_over() 
         (0..saved).for_each(|_| drop(place.save(1)));
         let (url, local) = (place.url(), place.local());
         let older = Trainit::new(["run", "--checkpoint-store", &url, "--checkpoint-dir", local.to_str().unwrap()])
-            .args(["--settle", "0s", "--mirror-interval", "10ms", "--", "sleep", "1000"])
+            .args(["--settle", "0s", "--commit-interval", "10ms", "--", "sleep", "1000"])
             .start();
         older.after_log("started sleep");
         eventually("it is committed", || place.commits().len() == saved);
@@ -168,7 +168,7 @@ fn a_run_nested_in_a_run_with_the_same_checkpoints_leaves_them_and_the_model_to_
         .env("TRAINIT_MODEL_DIR", place.path("model").to_str().unwrap())
         .env("TRAINIT_MODEL_STORE", format!("file://{}", place.path("models").display()))
         .env("TRAINIT_SETTLE", "0s")
-        .env("TRAINIT_MIRROR_INTERVAL", "1h")
+        .env("TRAINIT_COMMIT_INTERVAL", "1h")
         .output()
         .expect_code(0);
     assert_eq!(done.err().matches("are kept by the trainit that this one runs below").count(), 2, "{}", done.err());

@@ -100,7 +100,7 @@ fn a_fenced_trainer_that_stops_slowly_gets_one_sigterm_and_one_log_line() {
     let local = place.local();
     let script = "trap 'echo stopping; stopping=1' TERM; until [ $stopping ]; do sleep 0.01; done; sleep 1";
     let older = Trainit::new(["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()])
-        .args(["--settle", "0s", "--mirror-interval", "10ms", "--", "sh", "-c", script])
+        .args(["--settle", "0s", "--commit-interval", "10ms", "--", "sh", "-c", script])
         .start();
     older.after_log("started sh");
     place.save(1);

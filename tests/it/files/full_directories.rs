@@ -113,7 +113,7 @@ while os.listdir('moved/victim'): pass
     );
     let (dir, store) = (at("checkpoints"), format!("file://{}", at("store").display()));
     let keeps = ["run", "--checkpoint-dir", dir.to_str().unwrap(), "--checkpoint-store", &store];
-    let timing = ["--mirror-interval", "100ms", "--settle", "100ms", "--max-restarts", "0"];
+    let timing = ["--commit-interval", "100ms", "--settle", "100ms", "--max-restarts", "0"];
     let done = Trainit::new(keeps).args(timing).args(["--", "python3", "-c", &script]).output();
     assert!(done.out().contains("swapped"), "{}", done.err());
     assert!(at("outside/victim/file").exists(), "a file outside was removed");

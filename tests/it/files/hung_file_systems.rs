@@ -26,7 +26,7 @@ macro_rules! or_skip {
 /// A run in this place; each attempt ends with the code in `end-N`.
 fn run(place: &Place, args: &[&str]) -> Trainit {
     let (local, timing) =
-        (place.local(), ["--settle", "0s", "--mirror-interval", "100ms", "--restart-backoff", "10ms"]);
+        (place.local(), ["--settle", "0s", "--commit-interval", "100ms", "--restart-backoff", "10ms"]);
     let script = r#"trap 'exit 0' TERM; echo "attempt $TRAINIT_ATTEMPT from $(basename "$TRAINIT_RESUME_FROM")"
         until [ -e "$0-$TRAINIT_ATTEMPT" ]; do sleep 0.02; done; exit "$(cat "$0-$TRAINIT_ATTEMPT")""#;
     let end = place.path("end");

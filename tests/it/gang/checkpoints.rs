@@ -53,7 +53,7 @@ impl Job {
             ("MEETS", meets),
             ("RANKS", ranks.join(" ")),
             ("TRAINIT_SETTLE", "10ms".to_owned()),
-            ("TRAINIT_MIRROR_INTERVAL", "20ms".to_owned()),
+            ("TRAINIT_COMMIT_INTERVAL", "20ms".to_owned()),
         ];
         Job { cluster: Cluster::of_workers(count), root, count, env }
     }

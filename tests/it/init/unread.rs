@@ -108,7 +108,7 @@ fn slowly_read(script: &str, is_stopped: bool, code: i32) {
     const BYTES: usize = 600_000;
     let place = crate::support::checkpoints::Place::new();
     let local = place.local();
-    let run = Trainit::new(["run", "--settle", "0", "--mirror-interval", "1h", "--max-restarts", "0"])
+    let run = Trainit::new(["run", "--settle", "0", "--commit-interval", "1h", "--max-restarts", "0"])
         .args(["--metric", "loss=loss ([0-9]+)"])
         .env("TRAINIT_CHECKPOINT_DIR", &local)
         .env("TRAINIT_CHECKPOINT_STORE", place.url())

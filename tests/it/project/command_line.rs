@@ -193,7 +193,7 @@ fn an_unused_variable_is_named_together_with_the_mistakes() {
 #[test]
 fn a_duration_that_would_end_every_trainer_or_keep_a_processor_busy_is_refused() {
     let dir = ["--checkpoint-dir", "checkpoints", "--checkpoint-store", "file:///nowhere"];
-    for (flag, value) in [("--mirror-interval", "0s"), ("--hang-timeout", "1ms"), ("--store-timeout", "1ms")] {
+    for (flag, value) in [("--commit-interval", "0s"), ("--hang-timeout", "1ms"), ("--store-timeout", "1ms")] {
         let done = Trainit::new(["run"]).args(dir).args([flag, value, "--", "true"]).output().expect_code(125);
         assert!(done.err().contains("expected at least") && done.err().contains(flag), "{}", done.err());
     }

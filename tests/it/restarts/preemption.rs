@@ -49,7 +49,7 @@ fn gce_announces_maintenance_a_minute_ahead_and_with_gpus_an_hour_which_is_left_
         let local = place.local();
         let run = ["run", "--checkpoint-dir", local.to_str().unwrap(), "--checkpoint-store", &place.url()];
         let running = Trainit::through(&["unshare", "--mount", "sh", "-c", &script, "sh"], run)
-            .args(["--settle", "0", "--mirror-interval", "100ms", "--", "sh", "-c", WAITING])
+            .args(["--settle", "0", "--commit-interval", "100ms", "--", "sh", "-c", WAITING])
             .env("GCE_METADATA_HOST", &server.at)
             .start();
         running.after_line("ready");
@@ -292,7 +292,7 @@ fn after_the_withdrawal_of_a_distant_end_the_trainer_finishes() {
     let script = "while [ ! -e \"$0\" ]; do sleep 0.01; done; echo {} > \"$TRAINIT_CHECKPOINT_DIR/step-7.json\"; \
                   while ! ls \"$1/.trainit/commits/\"*; do sleep 0.01; done; sleep 0.3; echo to the end";
     let (go, store) = (place.path("go"), place.store());
-    let running = Trainit::new(["run", "--mirror-interval", "50ms", "--settle", "10ms", "--checkpoint-dir"])
+    let running = Trainit::new(["run", "--commit-interval", "50ms", "--settle", "10ms", "--checkpoint-dir"])
         .args([place.local()])
         .args(["--checkpoint-store", &place.url(), "--", "sh", "-c", script])
         .args([&go, &store])
@@ -359,7 +359,7 @@ fn slurms_usr1_is_forwarded_and_complete_checkpoints_are_committed() {
     let script = "trap 'echo told' USR1; echo ready; while :; do sleep 0.01; done";
     let local = place.local();
     let run = ["run", "--checkpoint-dir", local.to_str().unwrap(), "--checkpoint-store", &place.url(), "--settle", "0"];
-    let run = Trainit::new(run).args(["--mirror-interval", "1h", "--", "sh", "-c", script]);
+    let run = Trainit::new(run).args(["--commit-interval", "1h", "--", "sh", "-c", script]);
     let slurm = [("JOB_ID", "7"), ("STEP_ID", "0"), ("NTASKS", "1"), ("NNODES", "1"), ("PROCID", "0"), ("NODEID", "0")];
     let running = slurm.iter().fold(run, |run, (name, value)| run.env(&format!("SLURM_{name}"), value)).start();
     running.after_line("ready");

@@ -35,7 +35,7 @@ impl Job {
 
     fn trainit(&self, pause: &str) -> Trainit {
         let trainer = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/train.sh");
-        Trainit::new(["run", "--mirror-interval", "20ms", "--settle", "10ms", "--restart-backoff", "1ms"])
+        Trainit::new(["run", "--commit-interval", "20ms", "--settle", "10ms", "--restart-backoff", "1ms"])
             .args(["--checkpoint-store", &format!("file://{}", self.store().display()), "--checkpoint-dir"])
             .args([self.disk().as_os_str(), "--".as_ref(), trainer.as_os_str(), self.disk().as_os_str()])
             .args([STEPS.to_string().as_str(), pause])
@@ -291,7 +291,7 @@ fn in_a_full_store_the_failed_commit_is_reported_and_earlier_commits_are_kept() 
     let url = format!("file://{}", store.display());
     let run = |trainer: &str| {
         format!(
-            "\"$0\" run --checkpoint-dir {d} --checkpoint-store {url} --mirror-interval 50ms --settle 20ms --keep-last 1 -- sh -c 'cd {d}; {trainer}'",
+            "\"$0\" run --checkpoint-dir {d} --checkpoint-store {url} --commit-interval 50ms --settle 20ms --keep-last 1 -- sh -c 'cd {d}; {trainer}'",
             d = disk.display()
         )
     };

@@ -150,7 +150,7 @@ fn the_last_commit_and_the_work_that_a_death_would_lose_are_reported() {
     std::fs::create_dir(&ck).unwrap();
     let script = format!("mkdir $TRAINIT_CHECKPOINT_DIR/step-40; echo w >$TRAINIT_CHECKPOINT_DIR/step-40/w; {LOOP}");
     let flags = ["--checkpoint-dir", ck.to_str().unwrap(), "--checkpoint-store", &store];
-    let (running, socket) = run(&[&flags[..], &["--mirror-interval", "50ms", "--settle", "50ms"]].concat(), &script);
+    let (running, socket) = run(&[&flags[..], &["--commit-interval", "50ms", "--settle", "50ms"]].concat(), &script);
     let report = until(&socket, "a commit", |report| report["checkpoint"]["committed_step"] == 40);
     assert!(report["checkpoint"]["lag_seconds"].as_f64().is_some_and(|lag| lag < 30.0), "{report}");
     assert_eq!(report["checkpoint"]["resumed_step"], Value::Null);
@@ -170,7 +170,7 @@ fn a_newest_commit_without_a_step_is_shown_by_its_name_and_not_with_the_previous
         std::fs::write(unit.join("DONE"), "").unwrap();
     };
     let flags = ["--checkpoint-dir", ck.to_str().unwrap(), "--checkpoint-store", &store, "--marker", "DONE"];
-    let (running, socket) = run(&[&flags[..], &["--mirror-interval", "50ms", "--settle", "50ms"]].concat(), LOOP);
+    let (running, socket) = run(&[&flags[..], &["--commit-interval", "50ms", "--settle", "50ms"]].concat(), LOOP);
     save("step-40", "40");
     until(&socket, "a step", |report| report["checkpoint"]["committed_step"] == 40);
     std::fs::remove_dir_all(ck.join("step-40")).unwrap();
