@@ -33,6 +33,7 @@ use crate::rules::life::save_plan::SaveInterval;
 use crate::rules::metric::ledger::Ledger;
 use crate::rules::process::env::{Changes, Env};
 use crate::rules::process::signal::Signal;
+use crate::rules::status::Who;
 use crate::rules::status::html::RunView;
 use crate::rules::status::sibling::Kept;
 use crate::telemetry::log;
@@ -62,6 +63,8 @@ pub struct Job {
     pub env: Env,
     /// Changes to the environment by the frameworks' rules, by local rank. At least one.
     pub changes: Vec<Changes>,
+    /// Which replica of which job this is.
+    pub who: Who,
     /// The prefix of each line of output, by local rank; empty for a single process.
     pub names: Vec<String>,
     /// The content of the host file for MPI, which trainit writes for the child.

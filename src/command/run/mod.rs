@@ -21,9 +21,9 @@ use crate::edge::io::stdio;
 use crate::edge::process::signals::{self, Mask};
 use crate::edge::process::{descendants, reaper, spawn};
 use crate::rules::cluster::first::is_first;
+use crate::rules::cluster::fact_variable;
 use crate::rules::cluster::framework::Launch;
-use crate::rules::cluster::seat::Seat;
-use crate::rules::cluster::spec::{ClusterError, ClusterSpec};
+use crate::rules::cluster::spec::{ClusterError, Fact, Reading};
 use crate::rules::gang::place::on_notice;
 use crate::rules::gpu::Discovery;
 use crate::rules::job::{Action, ChildFacts, Event, InGang, Machine, Outcome, Policy, Processes, Reason};
@@ -33,6 +33,7 @@ use crate::rules::process::env::Env;
 use crate::rules::process::exit;
 use crate::rules::process::signal::Signal;
 use crate::rules::push;
+use crate::rules::status::Who;
 use crate::settings::fetch::Fetching;
 use crate::settings::metrics::Tuner;
 use crate::settings::run::{LogFormat, LogLevel, RunSettings};
@@ -139,14 +140,13 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     }
     let (receivers, unusable) = push::receivers(&env, is_first(&env));
     unusable.iter().for_each(|warning| tracing::warn!(code = "progress_not_sent", "{warning}"));
-    if let Some(dir) = &settings.cache_dir {
-        caches::prepare(dir, &gang::job_id(&env), &host(), &env, &mut resolved.launches);
-    }
+    let who = who(&resolved.spec.reading, &env);
     let job = Job {
         policy: settings.policy.clone(),
         argv: parsed.operands,
         env,
         changes: resolved.launches.into_iter().map(|launch| launch.changes).collect(),
+        who,
         names: names(settings.policy.processes, settings.rank_prefix),
         hostfile: resolved.hostfile,
         facts: ChildFacts { checkpoint_dir: checkpoint_dir(&reader), gpu_count, ..ChildFacts::default() },
@@ -307,6 +307,17 @@ fn names(processes: Processes, has_prefix: bool) -> Vec<String> {
 fn end_for_other_machine(demands: Vec<String>, settings: &RunSettings) -> u8 {
     let detail = format!("{} (host {})", demands.join("; "), host());
     end(&verdict::broken_gpus(settings.policy.remapped(exit::GPU), detail), settings, Some(DEMAND))
+}
+
+/// This replica, for the page about the run.
+fn who(reading: &Reading, env: &Env) -> Who {
+    let of = reading.num_nodes.map(|count| format!(" of {count}")).unwrap_or_default();
+    Who {
+        host: limits::hostname(),
+        platform: Some(reading.platform.0.to_owned()),
+        rank: reading.node_rank.map(|rank| format!("{rank}{of}")),
+        job: fact_variable(Fact::Job, env).map(|(_, id)| id.to_owned()).or_else(|| reading.launch.clone()),
+    }
 }
 
 fn host() -> String {

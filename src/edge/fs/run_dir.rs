@@ -33,6 +33,8 @@ pub const SAVE_STEP: &str = "save-step";
 const HEARTBEAT: &str = "heartbeat";
 /// Prefix of temporary files that are renamed to it.
 const BEGUN_HEARTBEAT: &str = ".heartbeat.";
+/// Prefix of the files in which the main children leave their last error.
+pub const ERROR: &str = "error.";
 /// Prefix of the directory in which any user may create it.
 const OPEN: &str = "open-";
 /// The file with the hosts for MPI.
@@ -265,9 +267,8 @@ fn clear_if_left(place: &OpenDir, name: &CStr, limit: Duration) -> io::Result<()
 /// heartbeat (the Python package's temporary heartbeat is called `.heartbeat.PID.THREAD`), or the rest of a removal.
 fn is_trainits(name: &CStr) -> bool {
     let name = name.to_str().unwrap_or_default();
-    [PREEMPTION, SAVE_AT_STEP, SAVE_STEP, HEARTBEAT, HOSTFILE, KEPT, SOCKET, REPORTS]
-        .contains(&name.trim_start_matches('.'))
-        || [OPEN, BEGUN_HEARTBEAT, MOVED_UP].iter().any(|prefix| name.starts_with(prefix))
+    [PREEMPTION, SAVE_AT_STEP, HEARTBEAT, HOSTFILE, KEPT, SOCKET, REPORTS].contains(&name.trim_start_matches('.'))
+        || [OPEN, BEGUN_HEARTBEAT, ERROR, MOVED_UP].iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Locks without waiting. Errors: as flock(2).

@@ -50,6 +50,8 @@ pub struct Platform {
     pub signs: &'static [Signs],
     /// The variables that hold other facts about the job, whichever platform is used.
     pub facts: &'static [(Fact, &'static str)],
+    /// Variables, with `*` for any ending, that show that the collector of its logs parses JSON.
+    pub collector: &'static [&'static str],
     /// How `trainit simulate` imitates it, if it can.
     pub simulated: Option<Simulated>,
 }
@@ -72,6 +74,7 @@ impl Platform {
             first: First::Unknown,
             signs: &[],
             facts: &[],
+            collector: &[],
             simulated: None,
         }
     }

@@ -12,6 +12,7 @@ mod machine;
 mod novelty;
 mod policy;
 mod restart;
+pub mod trainer_error;
 pub mod tree_stop;
 mod verdict;
 

@@ -1,117 +1,59 @@
 //! The report of a simulated job as a page in the style of a run's page. It loads nothing from outside.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::report::{HEADS, ReplicaReport, Report};
-use crate::status::html::{escaped, lasted, static_page, table};
-
-/// The width of the drawing, of the names in it, and the height of a row.
-const WIDTH: f64 = 1000.0;
-const NAMES: f64 = 110.0;
-const ROW: f64 = 30.0;
-/// Labels of the time axis, at most.
-const LABELS: f64 = 8.0;
+use crate::status::html::chart::{Bar, Title, Track, tracks};
+use crate::status::html::markup::{Html, html};
+use crate::status::html::{lasted, still, table};
 
 impl Report {
     /// The page.
     pub fn page(&self) -> String {
-        let mut main = String::new();
-        let class = if self.is_good() { "" } else { " class=\"bad\"" };
+        let mut main = Html::default();
         for (at, line) in self.summary().lines().enumerate() {
-            let class = if at == 0 { class } else { "" };
-            let _ = writeln!(main, "<p{class}>{}</p>", escaped(line));
+            let class = Html::of(if at == 0 && !self.is_good() { " class=\"bad\"" } else { "" });
+            html!(main, "<p" {class} ">" {line} "</p>\n");
         }
-        self.section(&mut main, "Replicas");
+        self.section(&mut main, "Replicas", "job");
         if let Some(undisturbed) = &self.undisturbed {
-            undisturbed.section(&mut main, "The same job without faults");
+            undisturbed.section(&mut main, "The same job without faults", "undisturbed");
         }
-        let heading = escaped(&format!("A simulated job on {}", self.platform));
-        static_page(&heading, &format!("<p class=\"dim\">{}</p>", lasted(Duration::from_secs_f64(self.seconds))), &main)
+        let mut below = Html::default();
+        html!(below, "<p class=\"dim\">" {lasted(Duration::from_secs_f64(self.seconds))} "</p>");
+        still(&format!("A simulated job on {}", self.platform), &below, &main)
     }
 
-    fn section(&self, main: &mut String, heading: &str) {
-        let _ = writeln!(main, "<h2>{heading}</h2>");
-        self.drawing(main);
-        let rows = self.replicas.iter().map(|replica| replica.row().iter().map(|cell| escaped(cell)).collect());
-        table(main, "The replicas at the end", &HEADS, rows);
+    fn section(&self, main: &mut Html, heading: &'static str, id: &str) {
+        let rows: Vec<Track> = self.replicas.iter().map(|replica| self.track(replica)).collect();
+        let text = format!("Attempts, commits and faults of {} replicas over {:.1} s", rows.len(), self.seconds);
+        let drawing = tracks(&Title { id, title: heading, text: &text }, self.seconds, &rows);
+        html!(main, "<h2>" {heading} "</h2>\n<figure class=\"tracks\">" {drawing}
+            "<p class=\"dim\">Bars: attempts, red where one failed. Green ticks: commits. Red dots: faults.</p></figure>\n");
+        table(main, "The replicas at the end", &HEADS, self.replicas.iter().map(|replica| replica.row().to_vec()));
         if !self.faults.is_empty() {
             let rows = self.faults.iter().map(|fault| {
                 let missed = if fault.missed { "missed: it was not running" } else { "" };
-                vec![
-                    format!("{:.1} s", fault.seconds),
-                    fault.kind.to_owned(),
-                    escaped(&fault.replica),
-                    missed.to_owned(),
-                ]
+                vec![format!("{:.1} s", fault.seconds), fault.kind.to_owned(), fault.replica.clone(), missed.to_owned()]
             });
             table(main, "The faults", &["Time", "Fault", "Replica", ""], rows);
         }
     }
 
-    /// One row for each replica over the time of the job: attempts as bars, commits as ticks, faults as dots.
-    fn drawing(&self, main: &mut String) {
-        let height = ROW * (self.replicas.len() as f64 + 1.0);
-        let place = |seconds: f64| NAMES + (WIDTH - NAMES - 20.0) * (seconds / self.seconds.max(1e-3)).clamp(0.0, 1.0);
-        let _ = writeln!(
-            main,
-            "<figure class=\"tracks\"><svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"Attempts, commits and faults \
-             of each replica over {} seconds\">",
-            self.seconds
-        );
-        let step = axis_step(self.seconds);
-        for at in (0..).map(|n| f64::from(n) * step).take_while(|at| *at <= self.seconds) {
-            let (x, bottom) = (place(at), height - ROW);
-            let _ = writeln!(
-                main,
-                "<line x1=\"{x:.1}\" y1=\"0\" x2=\"{x:.1}\" y2=\"{bottom}\"/><text x=\"{x:.1}\" y=\"{}\" \
-                 text-anchor=\"middle\">{at} s</text>",
-                height - 10.0
-            );
+    /// The row of a replica.
+    fn track(&self, replica: &ReplicaReport) -> Track {
+        let bar = |(number, attempt): (usize, &(f64, f64, bool))| {
+            let (from, to, failed) = *attempt;
+            Bar { from, to, text: format!("attempt {number}: {from:.1} s to {to:.1} s"), failed }
+        };
+        let faults = self.faults.iter().filter(|fault| fault.replica == replica.name);
+        Track {
+            name: replica.name.clone(),
+            bars: (1..).zip(&replica.track.attempts).map(bar).collect(),
+            ticks: replica.track.commits.iter().map(|at| (*at, format!("commit at {at:.1} s"))).collect(),
+            dots: faults
+                .map(|fault| (fault.seconds, format!("{} at {:.1} s", fault.kind, fault.seconds), true))
+                .collect(),
         }
-        for (number, replica) in self.replicas.iter().enumerate() {
-            self.track(main, replica, ROW * (number as f64 + 0.5), &place);
-        }
-        main.push_str("</svg><p class=\"dim\">Bars: attempts. Green ticks: commits. Red dots: faults.</p></figure>\n");
     }
-
-    fn track(&self, main: &mut String, replica: &ReplicaReport, y: f64, place: &dyn Fn(f64) -> f64) {
-        let name = escaped(&replica.name);
-        let _ = writeln!(main, "<g data-replica=\"{name}\"><text x=\"4\" y=\"{:.1}\">{name}</text>", y + 5.0);
-        for (number, (from, to)) in (1..).zip(&replica.track.attempts) {
-            let (x, width) = (place(*from), (place(*to) - place(*from)).max(1.0));
-            let _ = writeln!(
-                main,
-                "<rect x=\"{x:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"12\" fill=\"#00000{}\"><title>attempt {number}: \
-                 {from:.1} s to {to:.1} s</title></rect>",
-                y - 6.0,
-                2 - number % 2
-            );
-        }
-        for at in &replica.track.commits {
-            let _ = writeln!(
-                main,
-                "<rect class=\"done\" x=\"{:.1}\" y=\"{:.1}\" width=\"3\" height=\"22\"><title>commit at {at:.1} s</title></rect>",
-                place(*at) - 1.5,
-                y - 11.0
-            );
-        }
-        for fault in self.faults.iter().filter(|fault| fault.replica == replica.name) {
-            let _ = writeln!(
-                main,
-                "<circle class=\"fault\" cx=\"{:.1}\" cy=\"{y:.1}\" r=\"6\"><title>{} at {:.1} s</title></circle>",
-                place(fault.seconds),
-                fault.kind,
-                fault.seconds
-            );
-        }
-        main.push_str("</g>\n");
-    }
-}
-
-/// The distance of the labels of the time axis: a round number of seconds.
-fn axis_step(seconds: f64) -> f64 {
-    let raw = seconds.max(1e-3) / LABELS;
-    let power = 10f64.powf(raw.log10().floor());
-    [1.0, 2.0, 5.0, 10.0].map(|n| n * power).into_iter().find(|step| *step >= raw).unwrap_or(raw)
 }

@@ -12,6 +12,7 @@ use super::machine::{Outcome, Simulation};
 use super::replica::{Life, Replica};
 use super::seats::name;
 use crate::cluster::seat::Seat;
+use crate::process::exit;
 
 /// The report.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -45,8 +46,8 @@ pub struct Report {
 /// The lives of a replica, for the page.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Track {
-    /// From the start of each attempt to its end.
-    pub(super) attempts: Vec<(f64, f64)>,
+    /// From the start of each attempt to its end, and whether it failed.
+    pub(super) attempts: Vec<(f64, f64, bool)>,
     pub(super) commits: Vec<f64>,
 }
 
@@ -202,12 +203,18 @@ fn resumed_steps(replica: &Replica) -> Vec<Option<u64>> {
 impl Track {
     fn of(replica: &Replica, now: Duration) -> Track {
         let mut attempts = Vec::new();
-        for life in &replica.lives {
+        for (number, life) in replica.lives.iter().enumerate() {
             let to = life.to.unwrap_or(now);
+            let has_failed = !matches!(replica.exits.get(number).copied(), None | Some(0 | exit::STOPPED));
             let again = replica.attempts.iter().filter(|at| life.from < **at && **at < to);
             let starts: Vec<Duration> = [life.from].into_iter().chain(again.copied()).collect();
             let ends = starts.iter().skip(1).copied().chain([to]);
-            attempts.extend(starts.iter().zip(ends).map(|(from, to)| (from.as_secs_f64(), to.as_secs_f64())));
+            // Only a failed attempt has a next one within a life.
+            let spans =
+                starts.iter().zip(ends).enumerate().map(|(at, (from, to))| {
+                    (from.as_secs_f64(), to.as_secs_f64(), at + 1 < starts.len() || has_failed)
+                });
+            attempts.extend(spans);
         }
         Track { attempts, commits: replica.commits.iter().map(Duration::as_secs_f64).collect() }
     }

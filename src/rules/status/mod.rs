@@ -43,6 +43,8 @@ pub struct Facts {
     pub pid: u32,
     /// The command's name, without its arguments: those may hold secrets.
     pub command: String,
+    /// Which replica of which job this is.
+    pub who: Who,
     /// The main children that live, by local rank.
     pub children: Vec<i32>,
     /// Now.
@@ -76,6 +78,19 @@ impl Facts {
     fn since_1970(&self, at: Uptime) -> Duration {
         (self.wall + at.saturating_sub(self.now)).saturating_sub(self.now.saturating_sub(at))
     }
+}
+
+/// A replica, for people. What is not known is absent.
+#[derive(Debug, Clone, Default)]
+pub struct Who {
+    /// Its host.
+    pub host: Option<String>,
+    /// The platform that placed it.
+    pub platform: Option<String>,
+    /// Its rank, and the number of replicas.
+    pub rank: Option<String>,
+    /// The platform's name of the job.
+    pub job: Option<String>,
 }
 
 /// Memory in bytes; that of the container, if it has a limit.

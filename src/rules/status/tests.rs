@@ -31,6 +31,7 @@ fn facts() -> Facts {
     Facts {
         version: "0.1.0",
         pid: 1,
+        who: Who::default(),
         command: "python".into(),
         children: vec![7, 9],
         now: 4000 * SECOND,

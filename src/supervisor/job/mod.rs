@@ -1,6 +1,7 @@
 //! The processes of the job: start, signals, observation and explanation of failures.
 
 pub(super) mod death_clues;
+pub(super) mod error_files;
 pub(super) mod flight_recorder;
 pub(super) mod heartbeat;
 pub(super) mod liveness;

@@ -52,6 +52,7 @@ impl Performer {
         self.signals.begin();
         self.status.recreate_if_missing(self.run_dir.as_mut());
         self.liveness.begin();
+        self.errors.begin();
         if let Some(dir) = self.run_dir.as_mut().filter(|_| self.gang.is_some()) {
             // A notice to the previous attempt no longer applies.
             dir.withdraw(PREEMPTION);

@@ -19,11 +19,13 @@ use crate::rules::gang::member::Event as MemberEvent;
 use crate::rules::gang::message::Offer;
 use crate::rules::job::{Action, Event, Outcome, Uptime};
 use crate::rules::process::exit::End;
+use crate::rules::status::Who;
 use crate::rules::status::sibling::Kept;
 use crate::supervisor::Job;
 use crate::supervisor::background::Background;
 use crate::supervisor::gang::GangMember;
 use crate::supervisor::gpu::events::GpuEvents;
+use crate::supervisor::job::error_files::ErrorFiles;
 use crate::supervisor::job::liveness::Liveness;
 use crate::supervisor::job::main_children::MainChildren;
 use crate::supervisor::job::memory::MemoryWatch;
@@ -65,6 +67,7 @@ pub(super) struct Performer {
     pub(super) history: History,
     pub(super) report: Option<Report>,
     pub(super) liveness: Liveness,
+    pub(super) errors: ErrorFiles,
     pub(super) run_dir: Option<RunDir>,
     terminal_stop: TerminalStop,
     /// SIGCHLD was ignored when trainit was started.
@@ -115,6 +118,7 @@ impl Performer {
                 ),
             }
         }
+        let errors = ErrorFiles::set(job.facts.heartbeat_file.as_deref(), &job.env, &mut job.changes);
         let several = job.changes.len() > 1;
         let passed_on = collectors.as_ref().map(Collectors::passed_on).unwrap_or_default();
         let saves = SaveRequests::new(job.save_interval, job.changes.len(), gang.as_ref());
@@ -125,6 +129,7 @@ impl Performer {
                 history.clone(),
                 job.env.given(SIMULATED).is_none(),
             ),
+            errors,
             report: job.report.take().and_then(|path| Report::start(path, history.clone())),
             history,
             gpus: GpuEvents::new(job.gpus.take()),
@@ -151,6 +156,11 @@ impl Performer {
             memory: MemoryWatch::default(),
             gang,
         }
+    }
+
+    /// Which replica of which job this is.
+    pub(super) fn who(&self) -> Who {
+        self.job.who.clone()
     }
 
     /// The checkpoints that this run commits.
@@ -271,6 +281,7 @@ impl Performer {
             self.last_words = self.output_threads.last_words();
             if end != End::Code(0) {
                 events.extend(self.gpus.death(now));
+                events.extend(self.errors.clue(local_rank as usize).map(Event::Clue));
                 let path = self.job.env.bytes("PATH");
                 events.extend(death_clues::of(&self.job.argv, path, end).into_iter().map(Event::Clue));
             }

@@ -141,6 +141,7 @@ impl StatusEndpoint {
             version: env!("TRAINIT_VERSION"),
             pid: spawn::own_pid() as u32,
             command: command.to_owned(),
+            who: performer.who(),
             children: performer.children(),
             now,
             wall: clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default(),

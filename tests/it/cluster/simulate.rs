@@ -225,8 +225,8 @@ fn the_losses_of_a_run_without_faults_are_shown_and_a_page_is_written() {
     assert_eq!(report["undisturbed"]["replicas"][0]["loss"], report["replicas"][0]["loss"]);
     assert!(done.out().contains("Final losses: chief 0.96"), "{}", done.out());
     let page = std::fs::read_to_string(page).unwrap();
-    assert!(page.contains("<g data-replica=\"chief\">") && page.contains("Faults: kill chief"), "{page}");
-    assert_eq!(page.matches("<circle class=\"fault\"").count(), 1, "{page}");
+    assert!(page.contains("<g data-track=\"chief\">") && page.contains("Faults: kill chief"), "{page}");
+    assert_eq!(page.matches("<circle class=\"failed\"").count(), 1, "{page}");
 }
 
 #[test]

@@ -6,6 +6,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 
 use crate::support::{Finished, Trainit, is_root};
 
@@ -119,4 +120,23 @@ fn refuse(call: libc::c_long) -> std::io::Result<()> {
             && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
     };
     if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+#[test]
+fn the_verdict_names_the_exception_that_ended_a_python_trainer() {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("python");
+    let script = "import trainit\nraise ValueError('no such layer')";
+    let done = Trainit::run(["python3", "-c", script]).env("PYTHONPATH", package).output().expect_code(1);
+    let detail = done.verdict()["detail"].as_str().unwrap().to_owned();
+    assert!(detail.contains("exit code 1; its error: ValueError: no such layer"), "{detail}");
+}
+
+#[test]
+fn each_process_leaves_its_error_in_the_file_of_the_elastic_launcher_and_a_file_that_is_set_is_kept() {
+    let script = r#"[ "$LOCAL_RANK" = 1 ] || exec sleep 60
+        echo '{"message": {"message": "OSError: disk"}}' >"$TORCHELASTIC_ERROR_FILE"; exit 3"#;
+    let done = Trainit::new(["run", "--nproc", "2", "--", "sh", "-c", script]).output().expect_code(3);
+    assert!(done.verdict()["detail"].as_str().unwrap().contains("its error: OSError: disk"), "{}", done.err());
+    let set = Trainit::run(["sh", "-c", "echo $TORCHELASTIC_ERROR_FILE"]).env("TORCHELASTIC_ERROR_FILE", "/mine");
+    assert_eq!(set.output().expect_code(0).out(), "/mine\n");
 }

@@ -52,6 +52,7 @@ struct Group {
 const NAME: PlatformName = PlatformName("sagemaker");
 
 pub(in crate::cluster) const SAGEMAKER: Platform = Platform {
+    collector: &["TRAINING_JOB_ARN", "SM_CURRENT_HOST", "SM_HOSTS"],
     first: First::Name(["SM_CURRENT_HOST", "SM_HOSTS"]),
     simulated: Some(Simulated {
         name: NAME.0,

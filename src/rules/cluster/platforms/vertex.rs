@@ -25,6 +25,7 @@ const NAME: PlatformName = PlatformName("vertex");
 
 pub(in crate::cluster) const VERTEX: Platform = Platform {
     first: First::Task(VARIABLE),
+    collector: &["CLOUD_ML_JOB_ID", "CLOUD_ML_JOB", "CLUSTER_SPEC", "AIP_*"],
     facts: &[
         (Fact::Job, "CLOUD_ML_JOB_ID"),
         (Fact::CheckpointStore, "AIP_CHECKPOINT_DIR"),

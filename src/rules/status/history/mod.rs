@@ -6,7 +6,7 @@ mod timeline;
 
 pub use curves::{Curve, Curves, MOST_CURVES, Point};
 pub use pace::Pace;
-pub use timeline::Timeline;
+pub use timeline::{Attempt, Timeline};
 
 use crate::job::goodput::Goodput;
 use crate::life::account::Account;

@@ -1,21 +1,22 @@
-//! Line charts and the timeline as SVG. Colours are placeholders that the style sheet replaces, so that a chart follows the
-//! light or dark scheme. A chart gets its own units, so that the library never sees foreign numbers.
+//! Line charts and tracks over time as SVG. The style sheet has the colours, so that a chart follows the light or dark
+//! scheme. A point, a bar and a mark show their values under the pointer.
 
-use plotters::prelude::*;
+use super::markup::{Html, html};
 
-use super::escaped;
-
-/// The size of a chart and of the timeline in units of the drawing; the page scales it.
-const CHART: (u32, u32) = (420, 190);
-const LANES: (u32, u32) = (420, 120);
-const FONT: (&str, u32) = ("sans-serif", 14);
+/// The size of a chart in units of the drawing; the page scales it. The room for labels, and around the plot.
+const CHART: (f64, f64) = (420.0, 200.0);
+const LEFT: f64 = 58.0;
+const RIGHT: f64 = 12.0;
+const TOP: f64 = 20.0;
+const BOTTOM: f64 = 38.0;
+/// The width of the tracks, of their names, and the height of one.
+const TRACKS: f64 = 1000.0;
+const NAMES: f64 = 110.0;
+const TRACK: f64 = 30.0;
 /// Labels of an axis, at most.
 const LABELS: f64 = 5.0;
-
-/// The placeholder of a line's colour: `#000001` is the first.
-fn colour(number: usize) -> RGBColor {
-    RGBColor(0, 0, (number % 8) as u8 + 1)
-}
+/// Points of a line that show their value.
+const SHOWN: usize = 40;
 
 /// The unit of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +67,16 @@ impl Axis {
         (value / self.step - self.first).clamp(0.0, self.count)
     }
 
+    /// The places of the labels, and the labels.
+    fn labels(&self) -> impl Iterator<Item = (f64, String)> {
+        (0..=self.count as usize).map(|place| (place as f64, self.label(place as f64)))
+    }
+
+    /// A value in the unit of the labels.
+    fn label_of(&self, value: f64) -> String {
+        format!("{}{}", number_text(value / self.unit.0), self.unit.1)
+    }
+
     fn label(&self, place: f64) -> String {
         let (step, value) = (self.step / self.unit.0, (self.first + place) * self.step / self.unit.0);
         let value = if value.abs() < step / 2.0 { 0.0 } else { value };
@@ -90,106 +101,148 @@ fn short(value: f64, step: f64) -> String {
 }
 
 /// The name of a chart for people and for screen readers.
-pub(super) struct Title<'a> {
+pub(crate) struct Title<'a> {
     /// Unique on the page.
-    pub(super) id: &'a str,
-    pub(super) title: &'a str,
+    pub(crate) id: &'a str,
+    /// The name.
+    pub(crate) title: &'a str,
     /// A description of the chart in one sentence.
-    pub(super) text: &'a str,
+    pub(crate) text: &'a str,
 }
 
-/// A drawing in the units of the axes.
-enum Shape {
-    Line(Vec<(f64, f64)>, RGBColor),
-    Dot((f64, f64), u32, RGBColor),
-    Bar([(f64, f64); 2], RGBColor),
+/// What the axes of a line chart are.
+pub(super) struct Names {
+    pub(super) x: &'static str,
+    pub(super) y: &'static str,
+    pub(super) unit: Unit,
 }
 
 /// Lines over a common axis. A line is interrupted where its x value decreases.
-pub(super) fn lines(title: &Title<'_>, lines: &[Vec<(f64, f64)>], x_unit: Unit) -> String {
+pub(super) fn lines(title: &Title<'_>, lines: &[Vec<(f64, f64)>], names: &Names) -> Html {
     let all = || lines.iter().flatten();
-    let x = Axis::of(all().map(|(x, _)| *x), x_unit);
+    let x = Axis::of(all().map(|(x, _)| *x), names.unit);
     let y = Axis::of(all().map(|(_, y)| *y), Unit::Number);
-    let mut shapes = Vec::new();
+    let (width, height) = CHART;
+    let (right, bottom) = (width - RIGHT, height - BOTTOM);
+    let place_x = |value: f64| LEFT + (right - LEFT) * x.place(value) / x.count;
+    let place_y = |value: f64| bottom - (bottom - TOP) * y.place(value) / y.count;
+    let mut svg = begun(title, CHART);
+    for (at, label) in x.labels() {
+        let at = LEFT + (right - LEFT) * at / x.count;
+        html!(svg, "<line x1=\"" {at} "\" y1=\"" {TOP} "\" x2=\"" {at} "\" y2=\"" {bottom} "\"/><text x=\"" {at} "\" y=\""
+            {bottom + 16.0} "\" text-anchor=\"middle\">" {label} "</text>\n");
+    }
+    for (at, label) in y.labels() {
+        let at = bottom - (bottom - TOP) * at / y.count;
+        html!(svg, "<line x1=\"" {LEFT} "\" y1=\"" {at} "\" x2=\"" {right} "\" y2=\"" {at} "\"/><text x=\"" {LEFT - 6.0} "\" y=\""
+            {at + 5.0} "\" text-anchor=\"end\">" {label} "</text>\n");
+    }
+    html!(svg, "<text class=\"axis\" x=\"" {right} "\" y=\"" {height - 6.0} "\" text-anchor=\"end\">" {names.x}
+        "</text><text class=\"axis\" x=\"4\" y=\"13\">" {names.y} "</text>\n");
     for (number, line) in lines.iter().enumerate() {
-        let places: Vec<(f64, f64)> = line.iter().map(|(at, value)| (x.place(*at), y.place(*value))).collect();
-        for part in places.chunk_by(|before, after| after.0 >= before.0) {
-            shapes.push(match part {
+        let key = number % 8 + 1;
+        for part in line.chunk_by(|before, after| after.0 >= before.0) {
+            match part {
                 // A line of one point is invisible.
-                [point] => Shape::Dot(*point, 2, colour(number)),
-                part => Shape::Line(part.to_vec(), colour(number)),
-            });
+                [(at, value)] => {
+                    html!(svg, "<circle class=\"f" {key} "\" cx=\"" {place_x(*at)} "\" cy=\"" {place_y(*value)} "\" r=\"2\"/>\n");
+                }
+                part => {
+                    html!(svg, "<polyline class=\"l" {key} "\" points=\"");
+                    for (at, value) in part {
+                        html!(svg, {place_x(*at)} "," {place_y(*value)} " ");
+                    }
+                    html!(svg, "\"/>\n");
+                }
+            }
+        }
+        for (at, value) in line.iter().step_by(line.len().div_ceil(SHOWN).max(1)) {
+            let said = format!("{} {}: {}", names.x, x.label_of(*at), number_text(*value));
+            html!(svg, "<circle class=\"point\" cx=\"" {place_x(*at)} "\" cy=\"" {place_y(*value)} "\" r=\"6\"><title>" {said}
+                "</title></circle>\n");
         }
     }
-    let (y_label, y_labels) = (|place| y.label(place), y.count as usize + 1);
-    drawn(title, &Axes { size: CHART, x: &x, y: (0.0, y.count), y_label: &y_label, y_labels }, shapes)
+    html!(svg, "</svg>\n");
+    svg
 }
 
-/// Three lanes over the time of the run, in seconds: attempts, commits and other marks.
-pub(super) fn lanes(title: &Title<'_>, now: f64, attempts: &[(f64, f64)], commits: &[f64], marks: &[f64]) -> String {
-    let x = Axis::of([0.0, now].into_iter(), Unit::Time);
-    let name = |lane: f64| (*["", "other", "commits", "attempts"].get(lane as usize).unwrap_or(&"")).to_owned();
-    let bar = |(number, (from, to)): (usize, &(f64, f64))| {
-        Shape::Bar([(x.place(*from), 2.7), (x.place(*to), 3.3)], colour(number % 2))
-    };
-    let tick = |at: &f64| Shape::Line(vec![(x.place(*at), 1.7), (x.place(*at), 2.3)], colour(2));
-    let dot = |at: &f64| Shape::Dot((x.place(*at), 1.0), 4, colour(3));
-    let shapes = attempts.iter().enumerate().map(bar).chain(commits.iter().map(tick)).chain(marks.iter().map(dot));
-    drawn(title, &Axes { size: LANES, x: &x, y: (0.5, 3.5), y_label: &name, y_labels: 3 }, shapes.collect())
+/// Six digits of a number.
+fn number_text(value: f64) -> String {
+    let short = format!("{value:.5e}");
+    match value.abs() {
+        1e-4..1e9 => short.parse::<f64>().map_or(short, |number| number.to_string()),
+        0.0 => "0".to_owned(),
+        _ => short,
+    }
 }
 
-/// The axes of a chart.
-struct Axes<'a> {
-    size: (u32, u32),
-    x: &'a Axis,
-    y: (f64, f64),
-    y_label: &'a dyn Fn(f64) -> String,
-    y_labels: usize,
+/// A row of the tracks.
+#[derive(Debug, Default)]
+pub(crate) struct Track {
+    /// Its name.
+    pub(crate) name: String,
+    /// From, to, and what it was.
+    pub(crate) bars: Vec<Bar>,
+    /// Moments at which something was done.
+    pub(crate) ticks: Vec<(f64, String)>,
+    /// Other moments; `true`: something failed.
+    pub(crate) dots: Vec<(f64, String, bool)>,
 }
 
-fn drawn(title: &Title<'_>, axes: &Axes<'_>, shapes: Vec<Shape>) -> String {
-    let mut svg = String::new();
-    // Drawing into a string has no errors of its own.
-    let _ = draw(&mut svg, axes, shapes);
-    let inside = svg.split_once('>').map_or("", |(_, inside)| inside);
+/// A bar of a track.
+#[derive(Debug)]
+pub(crate) struct Bar {
+    /// Its begin in seconds.
+    pub(crate) from: f64,
+    /// Its end.
+    pub(crate) to: f64,
+    /// What it shows under the pointer.
+    pub(crate) text: String,
+    /// It ended with a failure.
+    pub(crate) failed: bool,
+}
+
+/// Rows over the same seconds.
+pub(crate) fn tracks(title: &Title<'_>, seconds: f64, rows: &[Track]) -> Html {
+    let height = TRACK * (rows.len() as f64 + 1.0);
+    let x = Axis::of([0.0, seconds].into_iter(), Unit::Time);
+    let at_place = |place: f64| NAMES + (TRACKS - NAMES - 30.0) * place / x.count;
+    let place = |seconds: f64| at_place(x.place(seconds));
+    let mut svg = begun(title, (TRACKS, height));
+    for (at, label) in x.labels() {
+        let at = at_place(at);
+        html!(svg, "<line x1=\"" {at} "\" y1=\"0\" x2=\"" {at} "\" y2=\"" {height - TRACK} "\"/><text x=\"" {at} "\" y=\""
+            {height - 10.0} "\" text-anchor=\"middle\">" {label} "</text>\n");
+    }
+    for (number, row) in rows.iter().enumerate() {
+        let y = TRACK * (number as f64 + 0.5);
+        html!(svg, "<g data-track=\"" {row.name} "\"><text x=\"4\" y=\"" {y + 5.0} "\">" {row.name} "</text>\n");
+        for bar in &row.bars {
+            let (from, width) = (place(bar.from), (place(bar.to) - place(bar.from)).max(1.5));
+            let class = if bar.failed { Html::of("failed") } else { Html::of("f1") };
+            html!(svg, "<rect class=\"" {class} "\" x=\"" {from} "\" y=\"" {y - 7.0} "\" width=\"" {width} "\" height=\"14\"><title>"
+                {bar.text} "</title></rect>\n");
+        }
+        for (at, text) in &row.ticks {
+            html!(svg, "<rect class=\"f3\" x=\"" {place(*at) - 1.5} "\" y=\"" {y - 11.0} "\" width=\"3\" height=\"22\"><title>" {text}
+                "</title></rect>\n");
+        }
+        for (at, text, failed) in &row.dots {
+            let class = if *failed { Html::of("failed") } else { Html::of("f8") };
+            html!(svg, "<circle class=\"" {class} "\" cx=\"" {place(*at)} "\" cy=\"" {y} "\" r=\"6\"><title>" {text} "</title></circle>\n");
+        }
+        html!(svg, "</g>\n");
+    }
+    html!(svg, "</svg>\n");
+    svg
+}
+
+fn begun(title: &Title<'_>, (width, height): (f64, f64)) -> Html {
     let Title { id, title, text } = title;
-    let (title, text, (width, height)) = (escaped(title), escaped(text), axes.size);
-    format!(
-        "<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-labelledby=\"{id}-t {id}-d\"><title id=\"{id}-t\">{title}</title>\
-         <desc id=\"{id}-d\">{text}</desc>{inside}"
-    )
-}
-
-fn draw(svg: &mut String, axes: &Axes<'_>, shapes: Vec<Shape>) -> Result<(), Box<dyn std::error::Error>> {
-    let Axes { size, x, y, y_label, y_labels } = *axes;
-    let area = SVGBackend::with_string(svg, size).into_drawing_area();
-    let mut chart = ChartBuilder::on(&area)
-        .margin(6)
-        .margin_right(16)
-        .x_label_area_size(24)
-        .y_label_area_size(58)
-        .build_cartesian_2d(0.0..x.count, y.0..y.1)
-        .map_err(|error| error.to_string())?;
-    chart
-        .configure_mesh()
-        .max_light_lines(0)
-        .x_labels(x.count as usize + 1)
-        .y_labels(y_labels)
-        .x_label_formatter(&|place| x.label(*place))
-        .y_label_formatter(&|place| y_label(*place))
-        .label_style(FONT)
-        .draw()
-        .map_err(|error| error.to_string())?;
-    for shape in shapes {
-        match shape {
-            Shape::Line(points, colour) => chart.draw_series([PathElement::new(points, colour)]).map(drop),
-            Shape::Dot(at, size, colour) => chart.draw_series([Circle::new(at, size, colour.filled())]).map(drop),
-            Shape::Bar(corners, colour) => chart.draw_series([Rectangle::new(corners, colour.filled())]).map(drop),
-        }
-        .map_err(|error| error.to_string())?;
-    }
-    area.present().map_err(|error| error.to_string())?;
-    Ok(())
+    let mut svg = Html::default();
+    html!(svg, "<svg viewBox=\"0 0 " {width} " " {height} "\" role=\"img\" aria-labelledby=\"" {id} "-t " {id} "-d\"><title id=\"" {id}
+        "-t\">" {title} "</title><desc id=\"" {id} "-d\">" {text} "</desc>\n");
+    svg
 }
 
 #[cfg(test)]
@@ -199,18 +252,37 @@ mod tests {
 
     const TITLE: Title<'_> = Title { id: "c", title: "a </title> & b", text: "falls" };
 
+    fn drawn(all: &[Vec<(f64, f64)>], unit: Unit) -> String {
+        lines(&TITLE, all, &Names { x: "step", y: "", unit }).text()
+    }
+
+    #[test]
+    fn a_failed_bar_and_a_failed_moment_are_marked_and_all_have_their_text() {
+        let bar = |failed| Bar { from: 1.0, to: 2.0, text: "attempt <1>".into(), failed };
+        let row = |failed| Track {
+            name: "worker-1".into(),
+            bars: vec![bar(failed)],
+            ticks: vec![(1.5, "commit".into())],
+            dots: vec![(1.2, "killed".into(), failed)],
+        };
+        let svg = tracks(&TITLE, 10.0, &[row(false), row(true)]).text();
+        assert_eq!(svg.matches("class=\"failed\"").count(), 2, "{svg}");
+        assert_eq!(svg.matches("<title>attempt &lt;1&gt;</title>").count(), 2, "{svg}");
+        assert_eq!(svg.matches("data-track=\"worker-1\"").count(), 2, "{svg}");
+    }
+
     #[test]
     fn a_chart_has_a_name_that_is_escaped_and_no_size_of_its_own() {
-        let svg = lines(&TITLE, &[vec![(0.0, 1.0), (10.0, 0.5)]], Unit::Number);
-        assert!(svg.starts_with("<svg viewBox=\"0 0 420 190\" role=\"img\" aria-labelledby=\"c-t c-d\">"), "{svg}");
+        let svg = drawn(&[vec![(0.0, 1.0), (10.0, 0.5)]], Unit::Number);
+        assert!(svg.starts_with("<svg viewBox=\"0 0 420.0 200.0\" role=\"img\" aria-labelledby=\"c-t c-d\">"), "{svg}");
         assert!(svg.contains(">a &lt;/title&gt; &amp; b</title>") && svg.trim_end().ends_with("</svg>"), "{svg}");
-        assert!(svg.contains("<polyline") && svg.contains("stroke=\"#000001\""), "{svg}");
+        assert!(svg.contains("<polyline class=\"l1\"") && svg.contains("<title>step 10: 0.5</title>"), "{svg}");
     }
 
     #[test]
     fn a_line_that_goes_back_is_cut() {
-        let svg = lines(&TITLE, &[vec![(0.0, 1.0), (5.0, 2.0), (3.0, 1.0), (6.0, 2.0), (1.0, 1.0)]], Unit::Number);
-        assert_eq!((svg.matches("stroke=\"#000001\"").count(), svg.matches("<circle").count()), (2, 1), "{svg}");
+        let svg = drawn(&[vec![(0.0, 1.0), (5.0, 2.0), (3.0, 1.0), (6.0, 2.0), (1.0, 1.0)]], Unit::Number);
+        assert_eq!((svg.matches("class=\"l1\"").count(), svg.matches("class=\"f1\"").count()), (2, 1), "{svg}");
     }
 
     #[test]
@@ -241,7 +313,7 @@ mod tests {
         ] {
             let line = values.iter().map(|value| (*value, *value)).collect();
             for unit in [Unit::Number, Unit::Time] {
-                let svg = lines(&TITLE, std::slice::from_ref(&line), unit);
+                let svg = drawn(std::slice::from_ref(&line), unit);
                 assert!(svg.trim_end().ends_with("</svg>") && !svg.contains("NaN"), "{values:?}: {svg}");
             }
         }
@@ -252,7 +324,7 @@ mod tests {
         fn any_finite_points_have_a_chart_of_bounded_size(
             points in prop::collection::vec((prop::num::f64::NORMAL | prop::num::f64::SUBNORMAL | prop::num::f64::ZERO, prop::num::f64::NORMAL), 0..40)
         ) {
-            let svg = lines(&TITLE, &[points], Unit::Number);
+            let svg = drawn(&[points], Unit::Number);
             prop_assert!(svg.trim_end().ends_with("</svg>") && svg.len() < 30_000);
         }
     }

@@ -1,17 +1,17 @@
 //! The page about a run: one HTML document that loads nothing from outside. The live page has a script that updates it; the
 //! report has no script.
 //!
-//! Every text of the run is escaped. Deliberately absent: arguments, variables, and the trainer's output.
+//! [`markup`] escapes every text of the run. Deliberately absent: arguments, variables, and the trainer's output.
 
-mod chart;
+pub(crate) mod chart;
+mod gpus;
+pub(crate) mod markup;
 mod sections;
-
-use std::fmt::Write as _;
 
 use super::history::History;
 use super::{Facts, span};
 use crate::job::Snapshot;
-use crate::text::safe_text::printable;
+use markup::{Html, Piece, html};
 
 const STYLE: &str = include_str!("page.css");
 const LIVE: &str = include_str!("live.js");
@@ -37,59 +37,44 @@ pub struct RunView {
 
 /// The live page, which updates itself.
 pub fn live(view: &RunView, history: &History) -> String {
-    let controls = "<p class=\"dim\"><label hidden><input type=\"checkbox\" id=\"auto\" checked> renew every 5 s</label> \
-                    <span id=\"note\" role=\"status\"></span></p>";
-    document(view, history, "", controls, &format!("<script>{LIVE}</script>"))
+    let mut controls = Html::default();
+    html!(
+        controls,
+        "<p class=\"dim\"><label hidden><input type=\"checkbox\" id=\"auto\" checked> renew every 5 s</label> \
+                     <span id=\"note\" role=\"status\"></span></p>"
+    );
+    let mut script = Html::default();
+    html!(script, "<script>" {Html::of(LIVE)} "</script>");
+    document(&heading(view), &Html::default(), &controls, &sections::all(view, history), &script)
 }
 
 /// The page for a file.
 pub fn report(view: &RunView, history: &History) -> String {
-    let policy = format!("<meta http-equiv=\"Content-Security-Policy\" content=\"{REPORT_POLICY}\">");
-    let at = humantime::format_rfc3339_seconds(std::time::UNIX_EPOCH + view.facts.wall);
-    document(view, history, &policy, &format!("<p class=\"dim\">written at {at}</p>"), "")
+    let at = humantime::format_rfc3339_seconds(std::time::UNIX_EPOCH + view.facts.wall).to_string();
+    let mut below = Html::default();
+    html!(below, "<p class=\"dim\">written at " {at} "</p>");
+    still(&heading(view), &below, &sections::all(view, history))
 }
 
-fn document(view: &RunView, history: &History, meta: &str, controls: &str, script: &str) -> String {
+/// A page without a script.
+pub(crate) fn still(heading: &str, below: &Html, main: &Html) -> String {
+    let mut policy = Html::default();
+    html!(policy, "<meta http-equiv=\"Content-Security-Policy\" content=\"" {Html::of(REPORT_POLICY)} "\">");
+    document(heading, &policy, below, main, &Html::default())
+}
+
+fn heading(view: &RunView) -> String {
     let state = view.verdict.as_ref().map_or(view.snapshot.state, |(word, _)| word);
-    let heading = format!("{} ({state})", view.facts.command);
-    let heading = escaped(&heading);
-    let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">{meta}<meta name=\"viewport\" \
-         content=\"width=device-width, initial-scale=1\"><title>{heading} - trainit</title><style>{STYLE}</style></head>\n\
-         <body><header><h1>{heading}</h1>{controls}</header>\n<main id=\"run\">\n"
-    );
-    sections::all(&mut page, view, history);
-    // Writing to a String cannot fail.
-    let _ = writeln!(page, "</main>{script}</body></html>");
-    page
+    format!("{} ({state})", view.facts.command)
 }
 
-/// A document that loads nothing from outside. `heading` and all others are HTML.
-pub(crate) fn static_page(heading: &str, below: &str, main: &str) -> String {
-    format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta http-equiv=\"Content-Security-Policy\" \
-         content=\"{REPORT_POLICY}\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
-         <title>{heading} - trainit</title><style>{STYLE}</style></head>\n<body><header><h1>{heading}</h1>{below}</header>\n\
-         <main id=\"run\">\n{main}</main></body></html>\n"
-    )
-}
-
-/// Text for HTML, in an element or in a quoted attribute. Control characters become visible.
-pub(crate) fn escaped(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for c in printable(text).chars() {
-        match c {
-            '&' => safe.push_str("&amp;"),
-            '<' => safe.push_str("&lt;"),
-            '>' => safe.push_str("&gt;"),
-            '"' => safe.push_str("&quot;"),
-            '\'' => safe.push_str("&#39;"),
-            // These reorder the text around them.
-            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => safe.push('\u{fffd}'),
-            c => safe.push(c),
-        }
-    }
-    safe
+fn document(heading: &str, meta: &Html, below: &Html, main: &Html, script: &Html) -> String {
+    let mut page = Html::default();
+    html!(page, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">" {meta}
+        "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><title>" {heading} " - trainit</title><style>"
+        {Html::of(STYLE)} "</style></head>\n<body><header><h1>" {heading} "</h1>" {below} "</header>\n<main id=\"run\">\n" {main}
+        "</main>" {script} "</body></html>\n");
+    page.text()
 }
 
 /// `48.2 GiB`.
@@ -110,23 +95,29 @@ pub(crate) fn lasted(duration: std::time::Duration) -> String {
     }
 }
 
-/// A table. The first cell of each row is its heading. `cells` are HTML.
-pub(crate) fn table(page: &mut String, caption: &str, heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
-    let _ = write!(page, "<div class=\"wide\"><table><caption>{}</caption><thead><tr>", escaped(caption));
+/// A table. The first cell of each row is its heading.
+pub(crate) fn table<Cell: Piece>(
+    page: &mut Html,
+    caption: &str,
+    heads: &[&'static str],
+    rows: impl IntoIterator<Item = Vec<Cell>>,
+) {
+    html!(page, "<div class=\"wide\"><table><caption>" {caption} "</caption><thead><tr>");
     for head in heads {
-        let _ = write!(page, "<th scope=\"col\">{head}</th>");
+        html!(page, "<th scope=\"col\">" {head} "</th>");
     }
-    page.push_str("</tr></thead><tbody>\n");
+    html!(page, "</tr></thead><tbody>\n");
     for row in rows {
+        html!(page, "<tr>");
         for (n, cell) in row.iter().enumerate() {
-            let _ = match n {
-                0 => write!(page, "<tr><th scope=\"row\">{cell}</th>"),
-                _ => write!(page, "<td>{cell}</td>"),
-            };
+            match n {
+                0 => html!(page, "<th scope=\"row\">" {cell} "</th>"),
+                _ => html!(page, "<td>" {cell} "</td>"),
+            }
         }
-        page.push_str("</tr>\n");
+        html!(page, "</tr>\n");
     }
-    page.push_str("</tbody></table></div>\n");
+    html!(page, "</tbody></table></div>\n");
 }
 
 #[cfg(test)]

@@ -1,12 +1,15 @@
 use std::time::Duration;
 
 use super::*;
+use crate::cluster::seat::Seat;
+use crate::cluster::spec::Role;
+use crate::gang::view::{MemberView, View};
 use crate::gpu::Gpu;
 use crate::gpu::watch::Sample;
 use crate::job::{Event, Mirrored};
 use crate::process::exit::End;
 use crate::status::tests::{goodput, snapshot};
-use crate::status::{Gpus, Memory};
+use crate::status::{Gpus, Memory, Who};
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOSTILE: &str = "</script><script>alert(1)</script>\"'>\u{1b}[2J\u{202e}&";
@@ -76,6 +79,7 @@ fn the_page_has_every_section_and_each_chart_has_a_name_and_a_table() {
     ] {
         assert!(page.contains(&format!("<h2>{section}</h2>")), "{section}: {page}");
     }
+    assert!(page.matches("class=\"failed\"").count() == 10, "each attempt failed: {page}");
     let charts = page.matches("<svg ").count();
     assert_eq!(charts, 5, "the timeline, one metric, three of the GPU");
     assert_eq!(page.matches("role=\"img\" aria-labelledby").count(), charts);
@@ -121,6 +125,41 @@ fn a_report_begins_with_the_verdict() {
         "{page}"
     );
     assert!(page.contains("written at 2001-09-09T01:46:40Z"), "{page}");
+}
+
+#[test]
+fn the_page_says_which_replica_this_is_and_the_leader_shows_the_others() {
+    let mut view = view();
+    let who = |text: &str| Some(text.to_owned());
+    view.facts.who = Who { host: who("node-7"), platform: who("slurm"), rank: who("3 of 8"), job: who("4711") };
+    let member =
+        MemberView { seat: Seat::new(Role::Worker, 2), host: "node-9".into(), state: "running", step: Some(41) };
+    view.facts.gang = Some(View {
+        generation: 2,
+        seat: Seat::new(Role::Chief, 0),
+        state: "running",
+        members: Some(vec![member]),
+        waiting_for: Vec::new(),
+    });
+    let page = live(&view, &History::default());
+    for (name, text) in [("Host", "node-7"), ("Platform", "slurm"), ("Rank", "3 of 8"), ("Job", "4711")] {
+        assert!(page.contains(&format!("<dt>{name}</dt><dd>{text}</dd>")), "{name}: {page}");
+    }
+    assert!(
+        page.contains("<h2>Replicas</h2>") && page.contains("<td>node-9</td><td>running</td><td>41</td>"),
+        "{page}"
+    );
+}
+
+#[test]
+fn the_loss_comes_before_other_metrics() {
+    let mut history = History::default();
+    for tag in ["grad_norm", "accuracy", "train/Loss"] {
+        history.curves.add(tag, 1.0, 2.0);
+    }
+    let page = live(&view(), &history);
+    let at = |tag: &str| page.find(&format!("<figcaption><span>{tag}</span>")).expect(tag);
+    assert!(at("train/Loss") < at("grad_norm"));
 }
 
 #[test]
