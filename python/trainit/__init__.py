@@ -10,8 +10,9 @@
             save(trainit.checkpoint_dir())
             break
 
-Every call is optional, and harmless outside trainit. Only HyperTune raises exceptions; a failure of any other call is one
-RuntimeWarning. All calls are safe in any thread and after a fork.
+Every call is optional, and harmless outside trainit. Only HyperTune and a wrong call raise exceptions; a failure of any other
+call is one RuntimeWarning. All calls are safe in any thread and after a fork. trainit.transformers, trainit.lightning and
+trainit.keras have callbacks; each imports its library.
 """
 import atexit
 import datetime
@@ -21,10 +22,12 @@ import threading
 import time
 from typing import Any, Dict, Optional, Tuple, TypeVar, Union, overload
 
-from . import _report
+from . import _error, _report
 
 __all__ = ["checkpoint_dir", "deadline", "report", "resume_from", "resume_step", "save_at_step", "should_save",
            "should_stop", "step"]
+
+__version__ = "0.1.0"
 
 # Seconds between two writes of step(): heartbeat and metrics.
 _PERIOD = 1.0
@@ -60,6 +63,8 @@ def step(n: Any = None, /, *, total: Any = None, **metrics: Any) -> None:
     its own step. The last values are written when Python ends. float() converts a value when it is written, so a GPU tensor is
     synchronised once a second, not at each step. Use report() for a value that must not be skipped. Every rank writes
     heartbeats; only the first rank reports metrics. `total` is the training's last step, for the progress and the time left."""
+    if "step" in metrics:
+        raise TypeError("the step is the first argument: trainit.step(%r), not trainit.step(step=%r)" % ((metrics["step"],) * 2))
     steps = _steps
     now = time.monotonic()
     with steps.lock:
@@ -247,5 +252,6 @@ def _at_exit() -> None:
     _flush()
 
 
+_error.install()
 atexit.register(_at_exit)
 os.register_at_fork(after_in_child=_after_fork)

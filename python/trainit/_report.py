@@ -1,6 +1,7 @@
 """Reports to the metrics file. Failures are warnings, because a metric must not end a training loop."""
 import os
 import socket
+import sys
 import warnings
 from typing import Any, List, Optional, Set, Tuple
 
@@ -16,11 +17,17 @@ LONGEST_MESSAGE, TELL_LIMIT = 64 << 10, 0.1
 _warned: Set[str] = set()
 
 
+_PACKAGE = os.path.dirname(os.path.abspath(__file__))
+
+
 def warn(text: str) -> None:
-    """Issues a warning, each text once."""
+    """Issues a warning, each text once, at the line of the caller that is not of this package."""
     if text not in _warned and len(_warned) < MOST_WARNINGS:
         _warned.add(text)
-        warnings.warn("trainit: " + text, RuntimeWarning, stacklevel=4)
+        level, frame = 1, sys._getframe()
+        while frame.f_back is not None and os.path.dirname(os.path.abspath(frame.f_code.co_filename)) == _PACKAGE:
+            level, frame = level + 1, frame.f_back
+        warnings.warn("trainit: " + text, RuntimeWarning, stacklevel=level)
 
 
 def metrics_path() -> str:

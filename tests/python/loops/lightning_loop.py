@@ -1,10 +1,12 @@
-"""Lightning with the callback of docs/python.md."""
+"""Lightning with the callback of the package."""
+import atexit
 import sys
 
 import lightning
 import torch
 
 import trainit
+from trainit.lightning import TrainitCallback
 
 
 class Model(lightning.LightningModule):
@@ -21,24 +23,12 @@ class Model(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
-class Trainit(lightning.Callback):
-    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        trainit.step(trainer.global_step, **trainer.callback_metrics)
-        if trainit.should_stop():
-            save(trainer)
-            trainer.should_stop = True
-
-
-def save(trainer):
-    trainer.save_checkpoint(f"{trainit.checkpoint_dir('.')}/step={trainer.global_step}.ckpt")
-    print("end", trainer.global_step, flush=True)
-
-
-trainit.should_stop()
 data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(64, 4)), batch_size=8)
 trainer = lightning.Trainer(max_steps=int(sys.argv[1]), max_epochs=-1, accelerator="cpu", logger=False, enable_progress_bar=False,
-                            enable_checkpointing=False, enable_model_summary=False, callbacks=[Trainit()])
+                            enable_checkpointing=False, enable_model_summary=False, callbacks=[TrainitCallback()])
+# Lightning ends Python after the batch in which a SIGTERM arrived.
+atexit.register(lambda: print("end", trainer.global_step, flush=True))
 print("start", trainit.resume_step() or 0, flush=True)
 trainer.fit(Model(), data, ckpt_path=trainit.resume_from())
 trainit.report("final_loss", trainer.callback_metrics["loss"], step=trainer.global_step)
-save(trainer)
+trainer.save_checkpoint(f"{trainit.checkpoint_dir('.')}/step={trainer.global_step}.ckpt")
