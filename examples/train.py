@@ -3,7 +3,8 @@
 
 It does not need trainit. It prints `step=12 loss=0.123456 accuracy=0.9100` at every step, writes
 DIR/ckpt-00000010.json at every fifth (to a temporary name, flushed, then renamed), resumes from the newest of them,
-and on SIGTERM finishes its step, saves and exits.
+and on SIGTERM finishes its step, saves and exits. Without arguments it takes a minute, DIR is $TRAINIT_CHECKPOINT_DIR or
+./checkpoints, and the numbers are the same each time. Of several processes on a machine only the first saves.
 """
 import argparse
 import glob
@@ -60,9 +61,9 @@ def newest(directory):
 
 def main():
     p = argparse.ArgumentParser()
-    p.add_argument("--checkpoint-dir", required=True)
-    p.add_argument("--steps", type=int, default=40)
-    p.add_argument("--step-seconds", type=float, default=0.05)
+    p.add_argument("--checkpoint-dir", default=os.environ.get("TRAINIT_CHECKPOINT_DIR") or "checkpoints")
+    p.add_argument("--steps", type=int, default=120)
+    p.add_argument("--step-seconds", type=float, default=float(os.environ.get("STEP_SECONDS") or 0.5))
     args = p.parse_args()
     os.makedirs(args.checkpoint_dir, exist_ok=True)
     stop = []
@@ -74,7 +75,7 @@ def main():
         model, loss, accuracy = step_once(model, points)
         step += 1
         print("step=%d loss=%.6f accuracy=%.4f" % (step, loss, accuracy), flush=True)
-        if stop or step % 5 == 0 or step == args.steps:
+        if os.environ.get("LOCAL_RANK", "0") == "0" and (stop or step % 5 == 0 or step == args.steps):
             save(args.checkpoint_dir, step, model)
         if stop:
             print("stopped at step=%d" % step, flush=True)

@@ -1,9 +1,9 @@
 #!/bin/sh
 # The same without Python: awk fits a line by gradient descent, one process for each step, so that the shell handles
-# signals between steps. Usage: train.sh CHECKPOINT_DIR [STEPS] [STEP_SECONDS]
+# signals between steps. Usage: train.sh [CHECKPOINT_DIR] [STEPS] [STEP_SECONDS]
 # It prints `step=12 loss=0.123456`, writes DIR/ckpt-00000010.json at every fifth step, resumes, and saves on SIGTERM.
 set -eu
-dir=$1 steps=${2:-40} pause=${3:-0.05}
+dir=${1:-${TRAINIT_CHECKPOINT_DIR:-checkpoints}} steps=${2:-120} pause=${3:-${STEP_SECONDS:-0.5}}
 mkdir -p "$dir"
 stop=
 trap 'stop=yes' TERM

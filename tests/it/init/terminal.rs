@@ -319,7 +319,8 @@ fn a_long_push_shows_a_bar_that_is_removed_at_the_end() {
 
 #[test]
 fn the_progress_line_of_a_simulation_stays_below_the_output_and_is_removed_at_the_end() {
-    let script = "TERM=xterm exec $TRAINIT simulate --workers 1 -- trainit run -- sh -c 'echo step=7 loss=0.5; sleep 1'";
+    let script =
+        "TERM=xterm exec $TRAINIT simulate --workers 1 -- trainit run -- sh -c 'echo step=7 loss=0.5; sleep 1'";
     let terminal = Terminal::start("sh", &["-c", script]);
     terminal.shows("2 of 2 running, step 7, 0 faults");
     terminal.shows("worker-0 | step=7 loss=0.5");

@@ -235,3 +235,17 @@ fn the_page_on_the_cluster_names_every_platform_framework_and_variable() {
     seen.iter().for_each(|name| named(name));
     assert!(seen.len() > 20, "{seen:?}");
 }
+
+#[test]
+fn the_dashboard_and_the_alerts_use_only_series_that_exist() {
+    let (page, series) = (text("docs/status-page.md"), Regex::new("trainit_[a-z_]+").unwrap());
+    let mut count = 0;
+    for file in files("docs/examples/monitoring", "") {
+        let shown = text(&file);
+        for name in series.find_iter(&shown).map(|found| found.as_str()) {
+            assert!(page.contains(&format!("`{name}`")), "{file}: {name} is no series of docs/status-page.md");
+            count += 1;
+        }
+    }
+    assert!(count >= 15, "{count}");
+}

@@ -4,6 +4,7 @@ mod command_line;
 mod documentation;
 mod manifests;
 mod planted_secrets;
+mod printed_commands;
 mod shipping;
 mod states_page;
 mod walls;

@@ -127,7 +127,7 @@ fn commits_failures_and_uncommitted_steps_are_counted() {
         dir.path().display()
     );
     let (ck, url) = (ck.display().to_string(), format!("file://{}", store.display()));
-    let flags = ["--checkpoint-dir", &ck, "--checkpoint-store", &url, "--mirror-interval", "50ms", "--settle", "50ms"];
+    let flags = ["--checkpoint-dir", &ck, "--checkpoint-store", &url, "--commit-interval", "50ms", "--settle", "50ms"];
     let (running, at) = run(&flags, &script);
     let text = until(at, "trainit_checkpoint_commits_total 1");
     assert!(text.contains("\ntrainit_checkpoint_committed_bytes_total 8\n"), "{text}");

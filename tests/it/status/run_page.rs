@@ -53,7 +53,7 @@ fn the_page_shows_a_restarted_run_with_its_metrics_and_commits_and_no_secrets() 
         mkdir $TRAINIT_CHECKPOINT_DIR/step-40; echo weights >$TRAINIT_CHECKPOINT_DIR/step-40/w; {LOOP} # word-of-pass"
     );
     let flags = ["--status-addr", "127.0.0.1:0", "--checkpoint-dir", &ck, "--checkpoint-store", &store];
-    let more = ["--mirror-interval", "50ms", "--settle", "50ms", "--max-restarts", "1", "--restart-backoff", "10ms"];
+    let more = ["--commit-interval", "50ms", "--settle", "50ms", "--max-restarts", "1", "--restart-backoff", "10ms"];
     let metric = ["--metric", "loss=step (?<step>\\d+) loss (?<value>\\S+)", "--", "sh", "-c", &script];
     let running = Trainit::new([&["run"], &flags[..], &more, &metric].concat())
         .env("CLOUD_ML_HP_METRIC_FILE", dir.path().join("metrics"))
@@ -131,7 +131,7 @@ fn a_report_is_written_at_a_commit_and_again_at_the_end_with_the_verdict() {
     let (ck, store) = (dir.path().join("ck").display().to_string(), format!("file://{}/store", dir.path().display()));
     let script = format!("mkdir $TRAINIT_CHECKPOINT_DIR/step-40; echo w >$TRAINIT_CHECKPOINT_DIR/step-40/w; {LOOP}");
     let flags =
-        ["--checkpoint-dir", &ck, "--checkpoint-store", &store, "--mirror-interval", "50ms", "--settle", "50ms"];
+        ["--checkpoint-dir", &ck, "--checkpoint-store", &store, "--commit-interval", "50ms", "--settle", "50ms"];
     let more = ["--run-report", report.to_str().unwrap(), "--", "sh", "-c", &script];
     let running = Trainit::new([&["run"], &flags[..], &more].concat()).start();
     eventually("a report", || fs::read_to_string(&report).is_ok_and(|page| page.contains("<h2>Checkpoints</h2>")));
