@@ -31,7 +31,7 @@ class Case(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.dir = folder.name
         self.file = os.path.join(self.dir, "sub", "output.metrics")
-        clean = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "python"), "TMPDIR": self.dir}
+        clean = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "python"), "TMPDIR": self.dir, "TRAINIT_LOG_FORMAT": "json"}
         environment = mock.patch.dict(os.environ, clean, clear=True)
         environment.start()
         self.addCleanup(environment.stop)
