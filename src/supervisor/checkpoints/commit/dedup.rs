@@ -67,6 +67,10 @@ impl Known {
         self.by_path.get(path).map(|at| &self.sent[*at])
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sent.is_empty()
+    }
+
     /// Updates the entry of a file that was put back from the store.
     pub(crate) fn put_back(&mut self, entry: Entry) {
         if let Some(at) = self.by_path.get(&entry.path).copied() {

@@ -109,17 +109,21 @@ impl Mirror {
         Ok((sent, links))
     }
 
-    /// The last commit's items that the plan carries over. Errors: an item is unknown.
+    /// The last commit's items that the plan carries over. Ordinary directories have none, nor do texts that were deleted
+    /// before they were read. Errors: no item of the last commit is known.
     fn carried(&self, plan: &Plan) -> Result<Vec<Sent>, Stop> {
         let carried = plan.files.iter().filter_map(|file| match file {
             PlanFile::Carried(path) => Some(path),
             PlanFile::Local { .. } => None,
         });
-        let item = |path: &String| {
-            let sent = self.sender.known.of_path(path).cloned();
-            sent.ok_or_else(|| Stop::Failed(format!("{path} of the last commit is not known any more; start again")))
+        let known = &self.sender.known;
+        let item = |path: &String| match known.of_path(path) {
+            None if known.is_empty() => {
+                Some(Err(Stop::Failed(format!("{path} of the last commit is not known any more; start again"))))
+            }
+            sent => sent.cloned().map(Ok),
         };
-        carried.map(item).collect()
+        carried.filter_map(item).collect()
     }
 
     /// Fails if a unit has files that were not copied. Returns the units' directories with unusual modes.
