@@ -8,6 +8,7 @@ mod lives;
 mod messages;
 mod odd_files;
 mod permissions;
+mod random_lives;
 mod restore;
 mod shared;
 mod snapshots;
