@@ -29,7 +29,7 @@ pub struct PartRecord {
     pub units: BTreeMap<String, i64>,
 }
 
-/// Size, modification time and inode of the files of a directory, by path.
+/// Size, modification time and inode of the files and directories of a directory, by path.
 pub type Beside = BTreeMap<String, (u64, i64, u64)>;
 
 /// The last commit, as recorded in this directory.
@@ -106,14 +106,14 @@ pub struct History {
 
 /// The number of looks after which a problem is no longer waited for.
 pub(super) const LOOKS: u64 = 10;
-/// A look that found a file longer than before, as a log or a large file that is being written.
+/// A look that found a file longer than before and without a known end, as a log or a large file that is being written.
 const GREW: u32 = 1;
 /// A look that found a file rewritten, or open without a change.
 const REWRITTEN: u32 = 12;
 
 impl History {
-    /// The history at a start. `before`: the files when a record of the directory was last written; what differs from it
-    /// was changed by the life that has ended.
+    /// The history at a start. `before`: the files when the life that has ended began, and those that it has committed; what
+    /// differs was changed by that life.
     pub(super) fn begin(
         now: Duration,
         listing: &Listing,
@@ -124,7 +124,10 @@ impl History {
         let mut history = History { last, look: 1, ..History::default() };
         for entry in listing.entries() {
             let look = u64::from(history.last.is_some() && history.is_fresh(entry));
-            let is_of_dead_life = before.is_some_and(|before| before.get(&entry.path) != Some(&entry.signature()));
+            let is_of_dead_life = match entry.kind {
+                Kind::Directory => before.is_some_and(|before| !before.contains_key(&entry.path)),
+                _ => before.is_some_and(|before| before.get(&entry.path) != Some(&entry.signature())),
+            };
             let born = u64::from(history.last.as_ref().is_some_and(|last| !last.entries.contains_key(&entry.path)));
             let seen = Seen { look, born: (now, born), at_start: true, is_of_dead_life, ..Seen::of(entry, now, peek) };
             history.seen.insert(entry.path.clone(), seen);
@@ -148,7 +151,12 @@ impl History {
                     same
                 }
                 before => {
-                    let more = before.as_ref().map_or(0, |b| if b.entry.size < entry.size { GREW } else { REWRITTEN });
+                    let is_whole = || ends::shows_its_end(peek, entry) && ends::whole(peek, entry).is_ok();
+                    let more = match &before {
+                        None => 0,
+                        Some(before) if before.entry.size < entry.size && !is_whole() => GREW,
+                        Some(_) => REWRITTEN,
+                    };
                     Seen {
                         look: self.look,
                         save: self.save,
@@ -166,6 +174,11 @@ impl History {
         let committed = self.last.iter().flat_map(|last| &last.parts).flat_map(|part| &part.files);
         let missing = committed.filter(|path| !self.seen.contains_key(*path));
         self.gone = missing.map(|path| (path.clone(), *self.gone.get(path).unwrap_or(&now))).collect();
+    }
+
+    /// Every file and directory as the latest look saw it.
+    pub(super) fn beside(&self) -> Beside {
+        self.seen.values().map(|seen| (seen.entry.path.clone(), seen.entry.signature())).collect()
     }
 
     /// How long a path of the last commit has been missing; `None`: it exists.

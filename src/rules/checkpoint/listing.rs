@@ -109,6 +109,11 @@ pub fn is_below(path: &str, directory: &str) -> bool {
     path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'))
 }
 
+/// Whether the path belongs to this unit: it is the unit or below it, or has it as its prefix before a dot (TensorFlow).
+pub fn is_of_unit(path: &str, unit: &str) -> bool {
+    path.strip_prefix(unit).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '.']))
+}
+
 /// The text after the last dot; empty if there is none.
 pub fn extension_of(name: &str) -> &str {
     name.rsplit_once('.').map_or("", |(_, extension)| extension)

@@ -7,7 +7,7 @@ use super::formats::engine::partition;
 use super::formats::layouts::{Proof, is_numbered};
 use super::formats::readers::{dcp, huggingface};
 use super::formats::units::{Partition, Root, Unit, UnitState};
-use super::listing::{Entry, Kind, around, end_of, is_below, join, name_of, parent_of};
+use super::listing::{Entry, Kind, around, end_of, is_below, is_of_unit, join, name_of, parent_of};
 use super::saves::LONGEST_WAIT;
 use super::tracker::{Facts, Tracker, Trouble, Writer};
 
@@ -166,7 +166,7 @@ impl Tracker {
         let (mut units, mut older, mut waits) = (Vec::new(), Vec::new(), None);
         let is_gone = |unit: &String| {
             let files = record.iter().flat_map(|record| &record.files);
-            files.filter(|path| *path == unit || is_below(path, unit)).all(|path| self.is_gone(facts, path))
+            files.filter(|path| is_of_unit(path, unit)).all(|path| self.is_gone(facts, path))
         };
         // A newer save of the last commit that is being rewritten, or was deleted a moment ago, stays in the commit and takes
         // the place of an older one.
@@ -236,17 +236,21 @@ impl Tracker {
     }
 
     /// Whether a complete unit can be committed now. It needs the time `--settle` without a change if its format, its
-    /// known end or a newer unit shows that it is finished, and a quiet period otherwise.
+    /// known end or a newer unit shows that it is finished, no time if two of these do, and a quiet period otherwise.
     fn unit_ready<'a>(&self, facts: &Facts, root: &'a Root<'a>, at: usize) -> Result<(), Held<'a>> {
         let unit = &root.units[at];
         let is_proven = !root.is_unprovable() && !self.is_half_of_a_directory(facts, root);
-        let has_next = root.units[..at].iter().any(|newer| newer.series() == unit.series());
+        let newer = || root.units[..at].iter().filter(|newer| newer.series() == unit.series());
+        let begun = |newer: &Unit| newer.leaves().map(|entry| entry.mtime_ns).min();
+        let ended = unit.leaves().map(|entry| entry.mtime_ns).max();
+        let later = newer().filter(|newer| begun(newer) > ended).count();
         let is_shown = is_proven || self.is_one_whole(facts, &unit.leaves().collect::<Vec<_>>());
         let wait = match (&unit.state, facts.writer) {
             (_, Writer::Finished) => Duration::ZERO,
             (UnitState::Unproven(_), _) => LONGEST_WAIT.max(facts.settle),
             (_, Writer::Killed) if is_shown => Duration::ZERO,
-            _ if is_shown || has_next => facts.settle,
+            _ if usize::from(is_shown) + later > 1 => Duration::ZERO,
+            _ if is_shown || newer().next().is_some() => facts.settle,
             _ => self.wait(facts),
         };
         let is_pointed = matches!(root.layout.proof, Proof::Pointed(_));

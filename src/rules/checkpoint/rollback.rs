@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use super::formats::ends;
 use super::formats::engine::partition;
+use super::formats::layouts::is_numbered;
 use super::formats::units::{Partition, Root, UnitState};
 use super::history::Beside;
-use super::listing::{Entry, Kind, name_of, parent_of};
+use super::listing::{Entry, Kind, around, name_of, parent_of};
 use super::tracker::{Facts, Tracker, Writer};
 
 /// The files to move away before the next attempt, and their replacements.
@@ -42,6 +43,9 @@ impl Tracker {
                 pointers.extend(self.renamed(facts, root, &torn));
             }
         }
+        for (path, directory) in self.abandoned(facts, &torn) {
+            torn.insert(path.to_owned(), format!("{directory} holds nothing that was finished"));
+        }
         let earlier = facts.scan.listing.files().filter(|entry| self.is_unproven(entry));
         let unproven = unproven.into_iter().chain(earlier).filter(|entry| !torn.contains_key(&entry.path));
         let unproven = unproven.map(|entry| (entry.path.clone(), entry.signature()));
@@ -56,6 +60,36 @@ impl Tracker {
     /// Whether the entry may be half of a save: the life that has ended changed it, and no commit has this version.
     fn is_suspect(&self, entry: &Entry) -> bool {
         entry.kind != Kind::Directory && self.history.is_fresh(entry) && self.history.is_of_this_life(entry)
+    }
+
+    /// What is left in a new directory that is named as a checkpoint and has nothing to commit: temporary files, or the
+    /// directory if it is empty. A framework takes it for its newest checkpoint. Each path with the directory.
+    fn abandoned<'a>(&self, facts: &Facts<'a>, torn: &BTreeMap<String, String>) -> Vec<(&'a str, &'a str)> {
+        let (listing, exclusions) = (facts.scan.listing, &facts.scan.options.exclusions);
+        let is_excluded = |entry: &Entry| exclusions.decide(&entry.path).is_some();
+        let leaves = |directory: &Entry| {
+            listing.below(&directory.path).iter().filter(|e| e.kind != Kind::Directory && !torn.contains_key(&e.path))
+        };
+        let is_committed = |directory: &Entry| {
+            let mut files = self.last().into_iter().flat_map(|last| &last.parts).flat_map(|part| &part.files);
+            files.any(|path| around(path).any(|outer| outer == directory.path))
+        };
+        let is_abandoned = |entry: &&Entry| {
+            entry.kind == Kind::Directory
+                && is_numbered(name_of(&entry.path), true)
+                && self.history.is_of_this_life(entry)
+                && leaves(entry).all(is_excluded)
+                && !is_excluded(entry)
+                && !is_committed(entry)
+        };
+        let all = listing.entries().iter().filter(|entry| facts.writer == Writer::Killed && is_abandoned(entry));
+        let left = |directory: &'a Entry| {
+            let is_moved = listing.below(&directory.path).iter().any(|entry| torn.contains_key(&entry.path));
+            let itself = (!is_moved && leaves(directory).next().is_none()).then_some(directory);
+            let all = leaves(directory).chain(itself);
+            all.map(|entry| (entry.path.as_str(), directory.path.as_str())).collect::<Vec<_>>()
+        };
+        all.flat_map(left).collect()
     }
 
     /// Why the newest unit of a root counts as unproven.

@@ -9,7 +9,7 @@ use super::formats::engine::partition;
 use super::formats::units::{Partition, Scan, Unit, UnitState};
 use super::formats::{ends, rest};
 use super::history::{Committed, History, PartRecord, SaveTiming};
-use super::listing::{Entry, Kind, around, is_below};
+use super::listing::{Entry, Kind, around, is_of_unit};
 use super::parts::{Part, PartState, State};
 use super::tracker::{Facts, Tracker, Writer};
 
@@ -103,6 +103,7 @@ impl Tracker {
     pub fn look(&mut self, facts: &Facts) -> Look {
         self.update(facts);
         self.has_run |= facts.writer == Writer::Running;
+        self.has_finished = facts.writer == Writer::Finished;
         let found = partition(&facts.scan, &self.history);
         self.note_units(&found);
         self.saves.note_changes(facts.now, facts.settle, &found, &self.history);
@@ -140,6 +141,10 @@ impl Tracker {
         let entries = plan.seen.as_ref().clone();
         self.history.last = Some(Committed { parts, entries, timing: plan.timing.clone() });
         self.history.save += 1;
+        if self.has_finished {
+            self.beside = self.history.beside();
+        }
+        self.beside.extend(plan.seen.values().map(|entry| (entry.path.clone(), entry.signature())));
         self.saves.committed();
         self.warnings.reset();
     }
@@ -194,8 +199,7 @@ impl Tracker {
             files.extend(carried.iter().map(|path| (path.clone(), PlanFile::Carried(path.clone()))));
             let is_there = |path: &String| files.contains_key(path);
             let pointers: Vec<String> = record.pointers.iter().filter(|path| carried.contains(path)).cloned().collect();
-            let holds =
-                |unit: &String| carried.iter().any(|path| path == unit || is_below(path, unit) || unit.is_empty());
+            let holds = |unit: &String| unit.is_empty() || carried.iter().any(|path| is_of_unit(path, unit));
             let units: BTreeMap<String, i64> =
                 record.units.iter().filter(|(unit, _)| holds(unit)).map(|(unit, time)| (unit.clone(), *time)).collect();
             match planned.iter_mut().find(|part| part.record.root == record.root) {
@@ -264,10 +268,10 @@ impl Tracker {
         let is_older = || {
             parts.iter().filter(|part| part.state == State::Ready).flat_map(|part| &part.older).any(|e| e.path == *path)
         };
-        let unit = record.units.keys().find(|unit| is_below(path, unit));
+        let unit = record.units.keys().find(|unit| is_of_unit(path, unit));
         let is_unit_gone = || match unit {
             Some(unit) if !self.is_complete(found, unit) => {
-                record.files.iter().filter(|other| is_below(other, unit)).all(is_gone)
+                record.files.iter().filter(|other| is_of_unit(other, unit)).all(is_gone)
             }
             _ => true,
         };
@@ -284,14 +288,17 @@ impl Tracker {
         found.roots.iter().flat_map(|root| &root.units).any(|other| other.path == unit && other.is_good())
     }
 
-    /// Whether a commit of these files still has the newest save of the last commit. Without it, a deletion alone is not
-    /// committed, because a trainer may delete a save before it writes the next one.
+    /// Whether a commit of these files still has the newest save of the last commit and what names it. Without them, a
+    /// deletion alone is not committed, because a trainer may delete a save before it writes the next one.
     fn keeps_the_newest(&self, files: &BTreeMap<String, PlanFile>) -> bool {
         let Some(last) = &self.history.last else { return false };
         let units: Vec<&String> =
             last.parts.iter().filter_map(|part| part.unit.as_ref()).filter(|u| !u.is_empty()).collect();
+        if !last.parts.iter().flat_map(|part| &part.pointers).all(|path| files.contains_key(path)) {
+            return false;
+        }
         if !units.is_empty() {
-            return units.iter().all(|unit| files.keys().any(|path| path == *unit || path.starts_with(unit.as_str())));
+            return units.iter().all(|unit| files.keys().any(|path| is_of_unit(path, unit)));
         }
         let committed = last.parts.iter().flat_map(|part| &part.files).filter_map(|path| last.entries.get(path));
         let weights =

@@ -46,7 +46,8 @@ pub struct Facts<'a> {
 /// What the record of a directory tells about the life before.
 #[derive(Debug, Clone, Default)]
 pub struct Earlier {
-    /// The files when the record was last written; `None`: there is no record, so nothing is known to be of that life.
+    /// The files when that life began, and those that it has committed, or all files if it has finished writing. `None`:
+    /// there is no record, so nothing is known to be of that life.
     pub before: Option<Beside>,
     /// See [`Rollback::unproven`](super::Rollback::unproven).
     pub unproven: Beside,
@@ -61,6 +62,9 @@ pub struct Tracker {
     died: Option<Duration>,
     /// Whether a look was made while the writer ran.
     pub(super) has_run: bool,
+    /// Whether the writer had finished at the last look.
+    pub(super) has_finished: bool,
+    pub(super) beside: Beside,
     /// Whole files that a killed writer left of a save that nothing proves. They wait until the trainer writes again.
     pub(super) unproven: Beside,
     pub(super) warnings: Warnings,
@@ -77,14 +81,14 @@ impl Tracker {
         earlier: Earlier,
     ) -> Tracker {
         let history = History::begin(now, listing, peek, last, earlier.before.as_ref());
-        Tracker { history, unproven: earlier.unproven, ..Tracker::default() }
+        Tracker { beside: history.beside(), history, unproven: earlier.unproven, ..Tracker::default() }
     }
 
     /// For a caller without earlier looks (`push`, `list`): the order of files within a save is always checked.
     pub fn pushed(now: Duration, listing: &Listing, peek: &dyn Peek) -> Tracker {
         let mut history = History::begin(now, listing, peek, None, None);
         history.is_pushed = true;
-        Tracker { history, ..Tracker::default() }
+        Tracker { beside: history.beside(), history, ..Tracker::default() }
     }
 
     /// The history, for [`partition`](super::partition).
@@ -95,6 +99,12 @@ impl Tracker {
     /// The files that wait until the trainer writes again, for `.trainit/committed.json`.
     pub fn unproven(&self) -> &Beside {
         &self.unproven
+    }
+
+    /// The files when the trainer's life began, and those that it has committed, or all files if it has finished writing,
+    /// for `.trainit/committed.json`.
+    pub fn beside(&self) -> &Beside {
+        &self.beside
     }
 
     /// The last commit, for `.trainit/committed.json`.

@@ -177,6 +177,37 @@ fn files_torn_by_a_death_are_kept_and_the_committed_version_is_restored() {
 }
 
 #[test]
+fn a_save_is_committed_although_the_directories_of_an_earlier_one_were_just_deleted() {
+    let place = Place::new();
+    let dir = place.local();
+    let script = r#"cd "$D"; save() { mkdir -p "$1/layers"; echo '{}' >"$1/layers/0.json"; : >"$1/DONE"; }; save step-1
+        until ls "$STORE"/.trainit/commits/*.json; do sleep 0.02; done; save step-2; rm -r step-1; kill -9 $$"#;
+    let run = ["run", "--settle", "1s", "--mirror-interval", "50ms", "--max-restarts", "0", "--marker", "DONE"];
+    let run = Trainit::new(run).args(["--checkpoint-dir", dir.to_str().unwrap(), "--checkpoint-store", &place.url()]);
+    let run = run.args(["--", "sh", "-c", script]).env("D", &dir).env("STORE", place.store());
+    let done = run.output().expect_code(137);
+    assert!(paths(&place).contains(&"step-2/layers/0.json".to_owned()), "{:?}\n{}", paths(&place), done.err());
+}
+
+#[test]
+fn a_trainer_that_saves_more_often_than_settle_is_committed_while_it_runs_although_the_store_is_slower() {
+    let place = Place::new();
+    let dir = place.local();
+    let script = r#"cd "$D"; n=0; until [ "$(ls "$STORE/.trainit/commits" | wc -l)" -ge 3 ]; do
+        n=$((n + 1)); { printf '{"w": "'; head -c 30000 /dev/zero | tr '\0' x; printf '"}'; } >.tmp-save
+        mv .tmp-save step-$n.json; rm -f step-$((n - 3)).json; sleep 0.3; done; kill -9 $PPID"#;
+    let run =
+        ["run", "--settle", "1s", "--mirror-interval", "100ms", "--mirror-bandwidth", "60KiB", "--checkpoint-dir"];
+    let run = Trainit::new(run).args([dir.to_str().unwrap(), "--checkpoint-store", &place.url()]);
+    let run = run.args(["--", "sh", "-c", script]).env("D", &dir).env("STORE", place.store());
+    let done = run.output().expect_code(137);
+    let steps = place.steps();
+    assert!(steps.len() == 3 && steps[0] > steps[1] && steps[1] > steps[2], "{steps:?}\n{}", done.err());
+    let newest = place.pull_afresh("elsewhere").join(format!("step-{}.json", steps[0]));
+    assert!(serde_json::from_slice::<Value>(&fs::read(newest).unwrap()).is_ok(), "the newest is whole");
+}
+
+#[test]
 fn an_excluded_newest_file_is_never_reported_as_safe() {
     let place = Place::new();
     let dir = place.local();

@@ -62,6 +62,19 @@ const LIVES: &[(&str, &str)] = &[
          resume model_400.pt 400; save data/train.npz; wait 8; count 6; resume . -",
     ),
     (
+        "a save needs no time without a change if two of its end, the next save and the one after next show that it is finished",
+        "save step-1/a.raw step-1/b.raw; look; save step-2/a.raw step-2/b.raw; look; commits 0
+         save step-3/a.raw step-3/b.raw; look; commits 1; only step-1/a.raw step-1/b.raw",
+    ),
+    (
+        "a file with its end that the next save follows needs none either",
+        "save step-1.pt; look; commits 0; save step-2.pt; look; commits 1; only step-1.pt",
+    ),
+    (
+        "a new directory that a killed trainer left with temporary files only is moved, because a framework takes the newest",
+        "huggingface . 5; wait 3; write checkpoint-6/.tmpAb12 x; kill; torn checkpoint-6/.tmpAb12; resume checkpoint-5 5",
+    ),
+    (
         "two series are a tree",
         "save model_100.pt optim_100.pt; wait 8; save model_200.pt optim_200.pt; wait 8; count 4; resume . -",
     ),
@@ -94,6 +107,13 @@ const LIVES: &[(&str, &str)] = &[
         "a deletion is committed after a quiet period, but not that of the newest save",
         "save r/a_1.pt r/b.pt; wait 8; save r/a_2.pt r/b.pt; wait 8; remove r/a_1.pt; wait 1; commits 2; wait 8; commits 3
          only r/a_2.pt r/b.pt; remove r/b.pt; wait 20; commits 3; save r/a_3.pt; wait 8; only r/a_2.pt r/a_3.pt",
+    ),
+    (
+        "nor that of the newest checkpoint whose files only begin with its name",
+        "save t/ckpt-1.index t/ckpt-1.data-00000-of-00001 t/ckpt-2.index t/ckpt-2.data-00000-of-00001
+         write t/checkpoint all_model_checkpoint_paths: \"ckpt-1\" all_model_checkpoint_paths: \"ckpt-2\"; wait 8; count 5
+         remove t/ckpt-1.index; remove t/ckpt-1.data-00000-of-00001; wait 8; commits 2; count 3
+         remove t/ckpt-2.index; remove t/ckpt-2.data-00000-of-00001; wait 20; commits 2; count 3",
     ),
     (
         "a known format is committed by its newest complete unit and the best one, with the rest",
@@ -293,4 +313,23 @@ fn files_that_cannot_be_copied_are_omitted_with_the_reason() {
 #[test]
 fn an_unknown_format_is_refused_with_the_known_names() {
     assert!(Format::parse("torch").expect_err("is none").contains("huggingface"));
+}
+
+#[test]
+fn a_file_that_grows_and_is_whole_at_each_look_is_copied_as_it_stands_and_holds_nothing_back() {
+    let mut dir = Dir::new();
+    dir.play("the first save", "save model.raw; wait 8; commits 1; save model.raw; look");
+    for count in 1..20 {
+        dir.write("log.json", format!("[{}1]", "1, ".repeat(count)));
+        dir.look(Writer::Running);
+    }
+    dir.play("the log grows", "commits 2; stored model.raw");
+}
+
+#[test]
+fn half_a_save_beside_the_last_commit_of_a_killed_trainer_is_moved_at_the_next_start() {
+    let mut dir = Dir::new();
+    dir.play("a life", "huggingface . 5; wait 3; huggingface . 6; save checkpoint-7/config.json");
+    dir.look(Writer::Killed);
+    dir.play("the next start", "commits 2; crash; torn checkpoint-7/config.json; resume checkpoint-6 6");
 }

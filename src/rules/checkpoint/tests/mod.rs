@@ -212,7 +212,7 @@ impl Dir {
 
     /// As at each start and commit.
     fn write_record(&mut self) {
-        self.recorded = self.listing().files().map(|file| (file.path.clone(), file.signature())).collect();
+        self.recorded = self.tracker.beside().clone();
     }
 
     fn roll_back(&mut self) {
@@ -310,8 +310,8 @@ impl Dir {
                 "crash" => self.crash(),
                 "lose" => self.lose_disk(),
                 "forget" => {
+                    self.tracker = Tracker::begin(self.now, &self.listing(), &self.files, None, Earlier::default());
                     self.write_record();
-                    self.tracker = Tracker::begin(self.now, &self.listing(), &self.files, None, Earlier::default())
                 }
                 "push" => self.tracker = Tracker::pushed(self.now, &self.listing(), &self.files),
                 "world" => self.options.world_size = number(),

@@ -21,7 +21,7 @@ use crate::rules::checkpoint::{
     rewind,
 };
 use crate::supervisor::checkpoints::config::Config;
-use crate::supervisor::checkpoints::directory::record::{Record, beside, lacks_the_newest};
+use crate::supervisor::checkpoints::directory::record::{Record, lacks_the_newest};
 use crate::supervisor::job::heartbeat::Heartbeat;
 
 /// The state of the processes that write, and how long a part must be unchanged before it is ready.
@@ -54,9 +54,6 @@ pub(crate) struct Watcher {
 #[derive(Debug, Default)]
 struct Known {
     tracker: Tracker,
-    /// The files at the last walk, and at the last commit or restore.
-    walked: Beside,
-    beside: Beside,
     /// What the record of the life before says, until its half of a save is dealt with.
     earlier: Earlier,
 }
@@ -136,10 +133,9 @@ impl Watcher {
         let earlier = self.lock().earlier.clone();
         blocking(move || {
             let tracker = with_listing(&this.dir, &this.options, |listing, peek| {
-                (beside(listing), Tracker::begin(now, listing, peek, last, earlier.clone()))
+                Tracker::begin(now, listing, peek, last, earlier.clone())
             });
-            let (beside, tracker) = tracker?;
-            *this.lock() = Known { tracker, walked: beside.clone(), beside, earlier };
+            *this.lock() = Known { tracker: tracker?, earlier };
             Ok(())
         })
         .await
@@ -173,13 +169,11 @@ impl Watcher {
 
     /// The plan's manifest exists.
     pub(crate) fn committed(&self, plan: &Plan) {
-        let mut known = self.lock();
-        known.tracker.committed(plan);
-        known.beside = known.walked.clone();
+        self.lock().tracker.committed(plan);
     }
 
     pub(crate) fn beside(&self) -> Beside {
-        self.lock().beside.clone()
+        self.lock().tracker.beside().clone()
     }
 
     /// Whether a file of the last commit was deleted and no file is new.
@@ -188,7 +182,8 @@ impl Watcher {
         blocking(move || {
             let listing = walked(&this.dir, &this.options)?;
             let known = this.lock();
-            Ok(known.tracker.last().is_some_and(|last| lacks_the_newest(last, &known.beside, &listing)))
+            let before = known.tracker.beside();
+            Ok(known.tracker.last().is_some_and(|last| lacks_the_newest(last, before, &listing, &this.options)))
         })
         .await
     }
@@ -222,7 +217,6 @@ impl Watcher {
                 died_ns: how.died_ns,
                 settle: how.settle,
             };
-            known.walked = beside(listing);
             check_open_files(&this.dir)?;
             Ok(act(&mut known.tracker, &facts))
         };

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::edge::fs::rooted_dir::RootedDir;
 use crate::rules::checkpoint::listing::OWN;
-use crate::rules::checkpoint::{Beside, Committed, Entry, Kind, Listing};
+use crate::rules::checkpoint::{Beside, Committed, Entry, Kind, Listing, Options};
 use crate::rules::store::address::Address;
 use crate::rules::store::names::{Attempt, Stamp};
 use crate::supervisor::checkpoints::directory::disk::RECORD_LIMIT;
@@ -30,20 +30,17 @@ pub(crate) struct Record {
     pub(crate) hash: Option<String>,
     /// Its parts, and its files with their entries in the directory.
     pub(crate) committed: Committed,
-    /// All files in the directory at that time.
+    /// See [`Tracker::beside`](crate::rules::checkpoint::Tracker::beside).
     pub(crate) beside: Beside,
     /// Whole files of a save that a killed trainer left half finished.
     pub(crate) unproven: Beside,
 }
 
-pub(crate) fn beside(listing: &Listing) -> Beside {
-    listing.files().map(|file| (file.path.clone(), file.signature())).collect()
-}
-
 /// Whether a file of the commit was deleted and no file has come since: then the commit is newer than the directory.
-pub(crate) fn lacks_the_newest(committed: &Committed, before: &Beside, listing: &Listing) -> bool {
+pub(crate) fn lacks_the_newest(committed: &Committed, before: &Beside, listing: &Listing, options: &Options) -> bool {
     let is_gone = |entry: &Entry| entry.kind == Kind::File && listing.file(&entry.path).is_none();
-    let is_old = |file: &Entry| before.get(&file.path) == Some(&file.signature());
+    let is_excluded = |file: &Entry| options.exclusions.decide(&file.path).is_some();
+    let is_old = |file: &Entry| before.get(&file.path) == Some(&file.signature()) || is_excluded(file);
     committed.entries.values().any(is_gone) && listing.files().all(is_old)
 }
 

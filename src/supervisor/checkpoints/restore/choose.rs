@@ -153,7 +153,7 @@ impl Mirror {
         self.begin(None).await?;
         let is_any = self.watcher.resume().await.map_err(unusable)?.is_some();
         let listing = self.followed().await.map_err(unusable)?;
-        Ok(is_any && !record::lacks_the_newest(&record.committed, &record.beside, &listing))
+        Ok(is_any && !record::lacks_the_newest(&record.committed, &record.beside, &listing, &self.config.options))
     }
 
     /// The directory's listing. Links are followed if the settings say so.
