@@ -74,6 +74,11 @@ pub fn last_line(level: Level, message: String, summary: String, fields: Map<Str
     BACKLOG.put_last(line.whole(format(), level), limit);
 }
 
+/// Waits up to the limit until the lines so far are written, so that another descriptor of the same file can follow them.
+pub fn wait(limit: Duration) {
+    BACKLOG.wait(limit);
+}
+
 /// Lets another thread write to standard error between log lines; `is_begun`: its output leaves a line without its end,
 /// as a progress bar does.
 pub fn beside<T>(is_begun: bool, write: impl FnOnce() -> T) -> T {

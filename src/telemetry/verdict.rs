@@ -37,6 +37,8 @@ const OVERWRITE: OFlag = OFlag::O_WRONLY.union(OFlag::O_TRUNC).union(OFlag::O_NO
 
 /// The limit for writing the verdict's file if no trainer ran.
 pub const FILE_LIMIT: Duration = Duration::from_secs(2);
+/// The limit of the wait for log lines before the verdict's file is written.
+const LOG_LIMIT: Duration = Duration::from_millis(200);
 
 /// Facts about a run that the job machine does not know.
 #[derive(Debug, Default)]
@@ -131,6 +133,10 @@ pub fn broken_gpus(exit_code: u8, detail: String) -> Outcome {
 /// Writes the verdict to all its places, the log line last, and its file within the limit. `code` names the mistake, if there was one.
 pub fn publish(outcome: &Outcome, facts: &Facts, file: Option<&Path>, code: Option<&str>, limit: Duration) {
     let verdict = object(outcome, facts);
+    if file.is_some() {
+        // The file may be the log.
+        log::wait(limit.min(LOG_LIMIT));
+    }
     if let Some(path) = file
         && let Err(error) = write_in_time(path, format!("{verdict}\n"), limit)
     {

@@ -23,7 +23,8 @@ use crate::edge::process::{descendants, reaper, spawn};
 use crate::rules::cluster::fact_variable;
 use crate::rules::cluster::first::is_first;
 use crate::rules::cluster::framework::Launch;
-use crate::rules::cluster::spec::{ClusterError, Fact, Reading};
+use crate::rules::cluster::seat::Seat;
+use crate::rules::cluster::spec::{ClusterError, ClusterSpec, Fact, Reading};
 use crate::rules::gang::place::on_notice;
 use crate::rules::gpu::Discovery;
 use crate::rules::job::{Action, ChildFacts, Event, InGang, Machine, Outcome, Policy, Processes, Reason};
@@ -140,6 +141,9 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     }
     let (receivers, unusable) = push::receivers(&env, is_first(&env));
     unusable.iter().for_each(|warning| tracing::warn!(code = "progress_not_sent", "{warning}"));
+    if let Some(dir) = &settings.cache_dir {
+        caches::prepare(dir, &gang::job_id(&env), &host(), &env, &mut resolved.launches);
+    }
     let who = who(&resolved.spec.reading, &env);
     let job = Job {
         policy: settings.policy.clone(),

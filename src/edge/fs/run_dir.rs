@@ -267,7 +267,8 @@ fn clear_if_left(place: &OpenDir, name: &CStr, limit: Duration) -> io::Result<()
 /// heartbeat (the Python package's temporary heartbeat is called `.heartbeat.PID.THREAD`), or the rest of a removal.
 fn is_trainits(name: &CStr) -> bool {
     let name = name.to_str().unwrap_or_default();
-    [PREEMPTION, SAVE_AT_STEP, HEARTBEAT, HOSTFILE, KEPT, SOCKET, REPORTS].contains(&name.trim_start_matches('.'))
+    [PREEMPTION, SAVE_AT_STEP, SAVE_STEP, HEARTBEAT, HOSTFILE, KEPT, SOCKET, REPORTS]
+        .contains(&name.trim_start_matches('.'))
         || [OPEN, BEGUN_HEARTBEAT, ERROR, MOVED_UP].iter().any(|prefix| name.starts_with(prefix))
 }
 

@@ -94,9 +94,13 @@ impl Backlog {
     /// Queues the last line, and waits up to the limit until all lines are written.
     pub fn put_last(&'static self, line: String, limit: Duration) {
         self.is_over.store(true, Ordering::Relaxed);
-        let mut state = self.state();
-        self.take(&mut state, line);
-        let _ = self.changed.wait_timeout_while(state, limit, |state| !state.lines.is_empty());
+        self.take(&mut self.state(), line);
+        self.wait(limit);
+    }
+
+    /// Waits up to the limit until all lines are written.
+    pub fn wait(&'static self, limit: Duration) {
+        let _ = self.changed.wait_timeout_while(self.state(), limit, |state| !state.lines.is_empty());
     }
 
     fn take(&'static self, state: &mut State, line: String) {

@@ -77,8 +77,11 @@ pub(super) async fn keep(
         Err(why) => complain(&cache.dir, &why),
     }
     drop(ready);
+    if !is_chief {
+        return;
+    }
     let (mut pause, mut has_failed) = (SHORTEST_PAUSE, false);
-    while is_chief {
+    loop {
         let _ = tokio::time::timeout(pause, async { while !history.has_ended() && changes.changed().await.is_ok() {} })
             .await;
         let (has_ended, clock) = (history.has_ended(), Clock::start());

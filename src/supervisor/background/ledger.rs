@@ -31,7 +31,7 @@ const EARLIER: usize = 64;
 #[derive(Debug, Clone)]
 pub(super) struct Place {
     /// The run's store and its number there.
-    store: Option<(Arc<Store>, Attempt)>,
+    store: Option<(Address, Attempt)>,
     /// Without a store: the checkpoint directory.
     local: Address,
     access: Access,
@@ -46,9 +46,9 @@ impl Place {
     pub(super) fn of(mirror: &Mirror) -> Place {
         let remote = mirror.remote.as_ref();
         Place {
-            store: remote.and_then(|remote| Some((Arc::clone(&remote.store), remote.attempt()?.clone()))),
+            store: remote.and_then(|remote| Some((remote.address.clone(), remote.attempt()?.clone()))),
             local: Address::Directory(mirror.config.home()),
-            access: mirror.config.access.clone(),
+            access: mirror.config.access.apart(),
             heartbeat: mirror.config.heartbeat.clone(),
             chiefs: mirror.config.chiefs_store.clone(),
             node: mirror.config.node,
@@ -58,11 +58,10 @@ impl Place {
     /// The store that all replicas share, and whether this one is node 0; `None`: there is no store.
     pub(super) async fn shared_store(&self) -> Option<Result<(Arc<Store>, bool), StoreError>> {
         let (own, _) = self.store.as_ref()?;
-        if self.node == 0 {
-            return Some(Ok((Arc::clone(own), true)));
-        }
-        let opened = Store::open(self.chiefs.as_ref()?, false, &self.access).await;
-        Some(opened.map(|store| (Arc::new(store), false)))
+        let is_own = self.node == 0;
+        let address = if is_own { own } else { self.chiefs.as_ref()? };
+        let opened = Store::open(address, false, &self.access).await;
+        Some(opened.map(|store| (Arc::new(store), is_own)))
     }
 }
 
@@ -70,7 +69,9 @@ impl Place {
 struct Ledger {
     identity: Identity,
     began: Began,
-    store: Arc<Store>,
+    store: Store,
+    /// The key of the run's claim. Without it the store is another one, or not mounted any more.
+    claim: Option<String>,
     key: String,
     heartbeat: Heartbeat,
     history: History,
@@ -112,17 +113,21 @@ impl Ledger {
     async fn open(identity: Identity, place: Place, history: History) -> Result<Ledger, StoreError> {
         let since_1970 = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut began = Began { attempt: 0, at: since_1970.saturating_sub(history.now()) };
-        let (store, attempt) = match place.store {
-            Some(claimed) => claimed,
+        let (store, attempt, claim) = match place.store {
+            Some((address, attempt)) => {
+                let store = Store::open(&address, false, &place.access).await?;
+                let claim = attempt.key();
+                (store, attempt, Some(claim))
+            }
             None => {
-                let store = Arc::new(Store::open(&place.local, true, &place.access).await?);
+                let store = Store::open(&place.local, true, &place.access).await?;
                 let attempt = claim(&store).await?;
-                (store, attempt)
+                (store, attempt, None)
             }
         };
         began.attempt = attempt.number;
         let (heartbeat, key) = (place.heartbeat, key_of(&attempt));
-        Ok(Ledger { identity, began, store, key, heartbeat, history, is_failure_logged: false })
+        Ok(Ledger { identity, began, store, claim, key, heartbeat, history, is_failure_logged: false })
     }
 
     /// Writes the object. Returns whether it has the end of the run.
@@ -136,12 +141,21 @@ impl Ledger {
         {
             tracing::info!("when to save: {}", advice.text);
         }
-        if let Err(error) = self.store.replace(&self.key, run.bytes()).await
+        if let Err(error) = self.replace(run.bytes()).await
             && !std::mem::replace(&mut self.is_failure_logged, true)
         {
             complain(&error);
         }
         is_last
+    }
+
+    async fn replace(&self, bytes: Vec<u8>) -> Result<(), StoreError> {
+        match &self.claim {
+            Some(claim) if self.store.size(claim).await?.is_none() => {
+                Err(self.store.useless("write", &self.key, "the store does not show this run's claim"))
+            }
+            _ => self.store.replace(&self.key, bytes).await,
+        }
     }
 
     /// Finds what the newest run of this replica before this one tells.

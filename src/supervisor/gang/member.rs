@@ -65,6 +65,7 @@ impl GangMember {
             leads,
             required,
             leader: None,
+            beat,
             rendezvous,
             connection,
             trouble: None,

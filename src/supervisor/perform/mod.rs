@@ -12,7 +12,7 @@ use crate::edge::clock;
 use crate::edge::fs::run_dir::{HOSTFILE, KEPT, PREEMPTION, RunDir, SAVE_AT_STEP, SAVE_STEP, SOCKET};
 use crate::edge::io::stdio;
 use crate::edge::process::descendants::{self, Descendant};
-use crate::edge::process::{reaper, signals};
+use crate::edge::process::{reaper, signals, sockets};
 use crate::rules::cluster::complete::SIMULATED;
 use crate::rules::cluster::framework::mpi::HOSTFILE_VARIABLE;
 use crate::rules::gang::member::Event as MemberEvent;
@@ -123,6 +123,7 @@ impl Performer {
         let passed_on = collectors.as_ref().map(Collectors::passed_on).unwrap_or_default();
         let saves = SaveRequests::new(job.save_interval, job.changes.len(), gang.as_ref());
         Performer {
+            saves,
             liveness: Liveness::new(
                 job.facts.heartbeat_file.clone(),
                 passed_on,

@@ -19,7 +19,7 @@ struct Oddity {
 
 /// Prints the values in /proc/self that a direct exec would show, without those that identify the process.
 const LOOK: &str = r#"exec 9>"$LOOK_OUT"; grep -E '^(Sig(Blk|Ign|Cgt)|Umask|NoNewPrivs|Seccomp|Cap)' /proc/self/status >&9
-cat /proc/self/limits /proc/self/oom_score_adj >&9; pwd >&9; env | grep -v TRAINIT_ | sort >&9
+cat /proc/self/limits /proc/self/oom_score_adj >&9; pwd >&9; env | grep -v -e TRAINIT_ -e TORCHELASTIC_ERROR_FILE | sort >&9
 for fd in /proc/self/fd/*; do n=${fd##*/}; [ $n = 9 ] || [ -h $fd ] && echo "fd $n" ; done | sort >&9"#;
 
 fn start_in(oddity: Oddity, mut command: Command) -> Output {
@@ -134,7 +134,9 @@ fn every_subcommand_fills_closed_standard_descriptors_so_that_no_file_becomes_on
 
 #[test]
 fn it_works_without_any_environment() {
-    let done = Trainit::through(&["env", "-i"], ["run", "--", "sh", "-c", "exit 5"]).output().expect_code(5);
+    let done = Trainit::through(&["env", "-i"], ["run", "--log-format", "json", "--", "sh", "-c", "exit 5"])
+        .output()
+        .expect_code(5);
     assert_eq!(done.verdict()["reason"], "failed");
 }
 
@@ -201,6 +203,8 @@ fn it_works_with_a_read_only_root_and_without_privileges() {
     command.args(["--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", script]).arg(&copy);
     command.args([
         "run",
+        "--log-format",
+        "json",
         "--",
         "sh",
         "-c",

@@ -141,7 +141,12 @@ pub fn remove_tree(parent: impl AsFd, name: &CStr, limit: Duration) -> io::Resul
         match remove(&parent, name) {
             // A write that was still running when it was abandoned may add a file at any time.
             Err(Errno::ENOTEMPTY | Errno::EEXIST) => {
-                OpenDir::at(&parent, name)?.empty(limit.saturating_sub(clock.now()))?;
+                let emptied = OpenDir::at(&parent, name)?.empty(limit.saturating_sub(clock.now()));
+                // The same may happen to a directory in it.
+                emptied.or_else(|error| match error.kind() {
+                    io::ErrorKind::DirectoryNotEmpty => Ok(()),
+                    _ => Err(error),
+                })?;
             }
             removed => return Ok(removed?),
         }

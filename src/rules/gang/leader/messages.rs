@@ -17,7 +17,18 @@ impl Leader {
         holder.last_received = now;
         match message {
             ToLeader::Hello(_) => {}
-            ToLeader::Beat(Beat { clock, step, restoring, committed, succeeded, commits, ends, has_own, leaves }) => {
+            ToLeader::Beat(Beat {
+                clock,
+                step,
+                restoring,
+                committed,
+                succeeded,
+                commits,
+                ends,
+                has_own,
+                save_step,
+                leaves,
+            }) => {
                 if step != holder.step || holder.restoring != restoring {
                     holder.progressed = now;
                 }

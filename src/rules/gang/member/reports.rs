@@ -22,7 +22,8 @@ impl Member {
         let succeeded = if let Phase::Committing(generation) = self.phase { Some(generation) } else { None };
         let ends = self.has_closed && self.aborting.is_some();
         let (step, restoring, commits) = (self.step, self.restoring, self.commits);
-        Beat { clock, step, restoring, committed, succeeded, commits, ends, has_own: self.has_own, leaves: None }
+        let (has_own, save_step) = (self.has_own, self.wanted_save);
+        Beat { clock, step, restoring, committed, succeeded, commits, ends, has_own, save_step, leaves: None }
     }
 
     /// Reports at once that the trainer does not run any more.
