@@ -89,6 +89,20 @@ impl Directory {
         .await
     }
 
+    /// Replaces an object. With `beside`, only if that object exists: the store may not be mounted any more.
+    pub(super) async fn replace(&self, key: &str, bytes: Bytes, beside: Option<&str>) -> Result<(), Failed> {
+        let (key, beside) = (key.to_owned(), beside.map(str::to_owned));
+        self.run(move |root, progress| {
+            if let Some(beside) = beside {
+                trusted_open::reach(&root.join(beside), OFlag::O_PATH)?;
+            }
+            let staged = Staged::new(root, &key)?;
+            staged.write(0, &[bytes.clone()], progress)?;
+            staged.place(root, Placing::Over)
+        })
+        .await
+    }
+
     pub(super) async fn begin(&self, key: &str) -> Result<Arc<Staged>, Failed> {
         let key = key.to_owned();
         self.run(move |root, _| Ok(Arc::new(Staged::new(root, &key)?))).await

@@ -178,12 +178,13 @@ impl Store {
         put.map_err(|failed| self.error("write", key, failed))
     }
 
-    /// Writes a small object that no other process writes, and replaces it in one step if it exists.
-    pub async fn replace(&self, key: &str, bytes: Vec<u8>) -> Result<(), StoreError> {
-        let blocks = vec![Bytes::from(bytes)];
+    /// Writes a small object that no other process writes, and replaces it in one step if it exists. With `beside`, a directory
+    /// takes it only if that object exists: it may not be mounted any more.
+    pub async fn replace(&self, key: &str, bytes: Vec<u8>, beside: Option<&str>) -> Result<(), StoreError> {
+        let bytes = Bytes::from(bytes);
         let put = match &self.backend {
-            Backend::Directory(directory) => directory.put(key, blocks, Placing::Over).await,
-            Backend::Bucket(bucket) => bucket.put(key, blocks, PutMode::Overwrite, None).await.map(drop),
+            Backend::Directory(directory) => directory.replace(key, bytes, beside).await,
+            Backend::Bucket(bucket) => bucket.put(key, vec![bytes], PutMode::Overwrite, None).await.map(drop),
         };
         put.map_err(|failed| self.error("write", key, failed))
     }

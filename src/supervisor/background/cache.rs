@@ -274,7 +274,7 @@ impl Cache {
         if is_changed {
             let dropped = index.shrink(MOST_BYTES, MOST_FILES);
             // Last, so that the index names only files that the store has; dropped files after it, for the same reason.
-            if let Err(error) = self.store.replace(INDEX, index.bytes()).await {
+            if let Err(error) = self.store.replace(INDEX, index.bytes(), None).await {
                 // The next look sends the files again, and finds their contents there.
                 self.sent.clear();
                 return Err(error.to_string());

@@ -141,21 +141,12 @@ impl Ledger {
         {
             tracing::info!("when to save: {}", advice.text);
         }
-        if let Err(error) = self.replace(run.bytes()).await
+        if let Err(error) = self.store.replace(&self.key, run.bytes(), self.claim.as_deref()).await
             && !std::mem::replace(&mut self.is_failure_logged, true)
         {
             complain(&error);
         }
         is_last
-    }
-
-    async fn replace(&self, bytes: Vec<u8>) -> Result<(), StoreError> {
-        match &self.claim {
-            Some(claim) if self.store.size(claim).await?.is_none() => {
-                Err(self.store.useless("write", &self.key, "the store does not show this run's claim"))
-            }
-            _ => self.store.replace(&self.key, bytes).await,
-        }
     }
 
     /// Finds what the newest run of this replica before this one tells.
