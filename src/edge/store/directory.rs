@@ -97,7 +97,7 @@ impl Directory {
                 trusted_open::reach(&root.join(beside), OFlag::O_PATH)?;
             }
             let staged = Staged::new(root, &key)?;
-            staged.write(0, &[bytes.clone()], progress)?;
+            staged.write(0, std::slice::from_ref(&bytes), progress)?;
             staged.place(root, Placing::Over)
         })
         .await
