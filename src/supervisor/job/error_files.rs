@@ -16,7 +16,7 @@ pub(in crate::supervisor) struct ErrorFiles(Vec<String>);
 
 impl ErrorFiles {
     /// Files beside the heartbeat, which the trainer's user may write. A variable that is set already is kept, and its file
-    /// is not read: it belongs to somebody else.
+    /// is not read: it belongs to another process.
     pub(in crate::supervisor) fn set(heartbeat: Option<&str>, env: &Env, changes: &mut [Changes]) -> ErrorFiles {
         let Some(folder) = heartbeat.map(Path::new).and_then(Path::parent).filter(|_| env.given(VARIABLE).is_none())
         else {
